@@ -1,0 +1,173 @@
+"""The coordinator's memory: every durable event, every commit, in one SQLite file.
+
+    meta     one row per fact that never changes: run id, run file, format version
+    events   (sequence, time, kind, msgpack body): state = fold(events)
+    commits  (round, body, signature, loss) and what the majority reported after it
+
+A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before any of its
+effects leaves the process. Commits are read over a second connection, which sees only finished transactions: what
+is being written is never served. SQLite's own errors are translated to `StorageError` here.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from coordinator.events import Event, RecordDigest, Renewed
+from protocol.commits import SignedCommit
+from protocol.errors import SettingsError, StorageError, VersionError
+from protocol.ids import RunId
+
+FORMAT = "1"
+
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event) if kind is not Renewed}
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+    body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NULL, signature BLOB NOT NULL, loss REAL);
+CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL, reports INTEGER NOT NULL,
+    dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCommit:
+    """A commit as nodes ask for it: with the digest that the majority reported, if any did."""
+
+    round: int
+    signed: SignedCommit
+    loss: float | None
+    state_digest: int | None
+    reports: int
+    dissent: int
+    snapshot_sha256: bytes
+
+
+class Journal:
+    """One run's file. Raises `StorageError` for a disk that is full, read-only or damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            self._database.executescript(_TABLES)
+            self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._reader.execute("PRAGMA query_only = ON")
+            self._reading = threading.Lock()
+
+    def bind(self, run_id: RunId, run_json: bytes) -> None:
+        """Tie the file to a run on first use; refuse another run's file and another format."""
+        with self._translated():
+            stored = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
+            if not stored:
+                rows = {"format": FORMAT, "run_id": run_id, "run_json": run_json}
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
+                return
+        if stored["format"] != FORMAT:
+            raise VersionError(f"{self._path}: expected journal format {FORMAT}, found {stored['format']}")
+        if stored["run_id"] != run_id:
+            raise SettingsError(
+                f"{self._path} belongs to run {stored['run_id']}, this run file and key make {run_id}; "
+                "use another --directory, or the run file that this run was started with"
+            )
+
+    def append(
+        self,
+        events: Sequence[tuple[int, Event]],
+        commits: Sequence[tuple[int, SignedCommit, float]],
+        digests: Sequence[RecordDigest],
+    ) -> None:
+        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or nothing."""
+        rows = [(at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events]
+        with self._translated(), self._transaction():
+            self._database.executemany("INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows)
+            self._database.executemany(
+                "INSERT INTO commits VALUES (?, ?, ?, ?)",
+                [(round, signed.body, signed.signature, loss) for round, signed, loss in commits],
+            )
+            self._database.executemany(
+                "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)",
+                [
+                    (
+                        row.round,
+                        row.state_digest.to_bytes(8, "big"),
+                        row.reports,
+                        row.dissent,
+                        row.snapshot_sha256,
+                    )
+                    for row in digests
+                ],
+            )
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """All events in order, with their times."""
+        with self._translated():
+            for sequence, at_ms, kind, body in self._database.execute("SELECT * FROM events ORDER BY sequence"):
+                try:
+                    yield at_ms, msgspec.msgpack.decode(body, type=_KINDS[kind])
+                except (KeyError, msgspec.MsgspecError) as error:
+                    raise StorageError(f"{self._path}: event {sequence} ({kind}) is damaged: {error}") from None
+
+    def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
+        """At most `count` commits of rounds after `after_round`, oldest first."""
+        return self._commits("WHERE commits.round > ? ORDER BY commits.round LIMIT ?", (after_round, count))
+
+    def last_commits(self, count: int) -> list[RecordedCommit]:
+        """The newest commits, newest first."""
+        return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
+
+    def close(self) -> None:
+        """Flush and close."""
+        with self._reading:
+            self._reader.close()
+        self._database.close()
+
+    def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
+        columns = "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
+        query = f"SELECT {columns} FROM commits LEFT JOIN digests ON digests.round = commits.round {where}"
+        with self._translated(), self._reading:
+            rows = self._reader.execute(query, arguments).fetchall()
+        return [
+            RecordedCommit(
+                round,
+                SignedCommit(body, signature),
+                loss,
+                int.from_bytes(state_digest, "big") if state_digest is not None else None,
+                reports or 0,
+                dissent or 0,
+                snapshot_sha256 or b"",
+            )
+            for round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256 in rows
+        ]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # a full disk has ended it already
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(
+                f"cannot use the journal {self._path}: {error}; free space or repair the disk, then start again: "
+                "nothing that was promised is lost"
+            ) from error

@@ -1,0 +1,167 @@
+"""Who takes part in a run.
+
+                Joined                Readied
+    (unknown) ----------> catching up --------> ready -----.
+        ^                   |   ^                 |        | Joined (a new session), AskResync
+        |      Left, Lapsed |   '-----------------'--------'
+        '-------------------'---------------------'
+
+Rules
+- A member is whoever holds a lease; only `Left`, `Lapsed` and eviction end it. Any sign of life renews it, and a
+  sign of life from a node that is no member does nothing: nobody is revived by a heartbeat.
+- Strikes count late rounds and are forgiven by punctual ones. Each strike halves the share; at the run's limit
+  the member is muted, which one punctual round ends.
+- A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from coordinator.events import (
+    Admit,
+    Effect,
+    Evict,
+    Joined,
+    Lapsed,
+    Left,
+    MemberEvent,
+    Readied,
+    Refuse,
+    Renewed,
+    Restarted,
+    TellMembers,
+)
+from protocol.ids import PeerId
+from protocol.runfile import MembershipSpec
+
+
+@dataclass(slots=True)
+class Member:
+    """One row of the member list. Speed is in thousandths of a sample per second, 0 while unknown."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    name: str
+    hardware: str
+    software: str
+    state: Literal["catching up", "ready"]
+    joined_ms: int
+    lease_until_ms: int
+    round: int = -1
+    strikes: int = 0
+    warmup_left: int = 0
+    speed: int = 0
+    samples: int = 0
+    rounds_counted: int = 0
+    loss: float | None = None
+
+
+class Membership:
+    """The member list; changes in `handle`, and through the verdicts of the rounds: `renew`, `set_back`, `punctual`
+    and `late`."""
+
+    def __init__(self, spec: MembershipSpec) -> None:
+        self._spec = spec
+        self._members: dict[PeerId, Member] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Members in the order of their ids."""
+        return iter([self._members[peer] for peer in sorted(self._members)])
+
+    def get(self, peer: PeerId) -> Member | None:
+        """The member of this name, if it is one."""
+        return self._members.get(peer)
+
+    def ready(self) -> list[Member]:
+        """Members that have caught up, sorted."""
+        return [member for member in self if member.state == "ready"]
+
+    def muted_reason(self, member: Member) -> str:
+        """Why the member's payloads do not count at present; empty when they do."""
+        if member.warmup_left:
+            return f"building momentum: counted after {member.warmup_left} more rounds"
+        if member.strikes >= self._spec.strikes_to_mute:
+            return f"late in {member.strikes} rounds: counted again after a punctual one"
+        return ""
+
+    def handle(self, event: MemberEvent, now_ms: int) -> list[Effect]:
+        """Change the list; effects are in words that the node's user can read."""
+        match event:
+            case Joined():
+                return self._join(event, now_ms)
+            case Readied(peer, round, _, has_momentum):
+                if member := self._members.get(peer):
+                    member.state, member.round = "ready", round
+                    member.warmup_left = 0 if has_momentum or round < 0 else self._spec.warmup_rounds
+                    member.lease_until_ms = now_ms + self._spec.lease_ms
+                return []
+            case Renewed(peer):
+                self.renew(peer, now_ms)
+                return []
+            case Left(peer):
+                return [TellMembers()] if self._members.pop(peer, None) else []
+            case Lapsed(peer):
+                if self._members.pop(peer, None) is None:
+                    return []
+                return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers()]
+            case Restarted():
+                for member in self._members.values():
+                    member.lease_until_ms = now_ms + self._spec.lease_ms
+                return []
+            case _:
+                assert_never(event)
+
+    def renew(self, peer: PeerId, now_ms: int) -> None:
+        """A sign of life from a member; from anybody else it does nothing."""
+        if member := self._members.get(peer):
+            member.lease_until_ms = now_ms + self._spec.lease_ms
+
+    def set_back(self, peer: PeerId) -> None:
+        """The member must catch up again before it counts."""
+        if member := self._members.get(peer):
+            member.state = "catching up"
+
+    def punctual(self, peer: PeerId) -> None:
+        """The member announced in time: one strike is forgiven, one round of warm-up is served."""
+        if member := self._members.get(peer):
+            member.strikes = max(0, member.strikes - 1)
+            member.warmup_left = max(0, member.warmup_left - 1)
+
+    def late(self, peer: PeerId) -> None:
+        """The member did not announce in time."""
+        if member := self._members.get(peer):
+            member.strikes = min(self._spec.strikes_to_mute, member.strikes + 1)
+
+    def lapsed(self, now_ms: int) -> list[PeerId]:
+        """Members whose lease has run out."""
+        return [member.peer for member in self if member.lease_until_ms <= now_ms]
+
+    def next_lapse_ms(self) -> int | None:
+        """When the first lease runs out."""
+        return min((member.lease_until_ms for member in self._members.values()), default=None)
+
+    def _join(self, event: Joined, now_ms: int) -> list[Effect]:
+        known = self._members.get(event.peer)
+        if known is None and len(self._members) >= self._spec.members_max:
+            return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
+        lease_until_ms = now_ms + self._spec.lease_ms
+        if known is None:
+            self._members[event.peer] = Member(
+                event.peer,
+                event.addresses,
+                event.name,
+                event.hardware,
+                event.software,
+                "catching up",
+                now_ms,
+                lease_until_ms,
+            )
+        else:
+            known.addresses, known.name = event.addresses, event.name
+            known.hardware, known.software = event.hardware, event.software
+            known.state, known.lease_until_ms = "catching up", lease_until_ms
+        return [Admit(event.peer), TellMembers()]

@@ -1,0 +1,105 @@
+"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and the admin port."""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client import CollectorRegistry
+
+from coordinator import metrics, report
+from coordinator.core import Core, Outcome
+from coordinator.journal import Journal
+from coordinator.rounds import Rounds
+from coordinator.server import CoordinatorService
+from coordinator.settings import CoordinatorSettings
+from protocol.channel import SERVER_OPTIONS
+from protocol.commits import open_commit
+from protocol.errors import AddressInUseError
+from protocol.handshake import public_bytes
+from protocol.ids import RunId
+from protocol.runfile import RunSpec, run_id, run_json
+from protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
+
+GOODBYE_POLL_SECONDS = 0.1
+
+
+class CoordinatorProcess:
+    """One run's coordinator. `key` signs its commits and, with the run file, names the run."""
+
+    def __init__(self, spec: RunSpec, settings: CoordinatorSettings, key: Ed25519PrivateKey) -> None:
+        self._settings = settings
+        self._public_key = public_bytes(key)
+        self.run_id: RunId = run_id(spec, self._public_key)
+        self.address = settings.listen
+        self._rounds = Rounds(spec, self.run_id)
+        self._journal = Journal(settings.directory / "journal.sqlite")
+        self._core = Core(self._rounds, self._journal, key, self._emit)
+        self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
+        self._server: grpc.aio.Server | None = None
+        self._loop_task: asyncio.Task[None] | None = None
+        self.registry: CollectorRegistry = metrics.registry(self._rounds)
+
+    async def start(self) -> None:
+        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`, `SettingsError`,
+        `VersionError`."""
+        self._journal.bind(self.run_id, run_json(self._rounds.spec))
+        await asyncio.to_thread(self._core.recover)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_CoordinatorServicer_to_server(self._service, self._server)
+        host = self._settings.listen.rpartition(":")[0]
+        try:
+            port = self._server.add_insecure_port(self._settings.listen)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise AddressInUseError(
+                f"cannot listen on {self._settings.listen}: the port belongs to another process or the address is "
+                "not this machine's; stop the other process or choose --listen ADDRESS:PORT"
+            )
+        self.address = f"{host}:{port}"
+        self._loop_task = asyncio.create_task(self._core.run())
+        await self._server.start()
+
+    async def finished(self) -> None:
+        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after the last step.
+
+        Raises what ended the core: `StorageError` when the journal could not be written."""
+        assert self._loop_task is not None, "start() comes first"
+        deadline = None
+        while True:
+            if self._loop_task.done():
+                self._loop_task.result()
+            if self._rounds.finished:
+                deadline = deadline or time.monotonic() + self._settings.goodbye_ms / 1000
+                if not len(self._rounds.members) or time.monotonic() >= deadline:
+                    return
+            await asyncio.sleep(GOODBYE_POLL_SECONDS)
+
+    async def stop(self) -> None:
+        """Close sessions, the port and the journal. Safe to call twice."""
+        self._service.close()
+        if self._server:
+            await self._server.stop(grace=1)
+            self._server = None
+        if self._loop_task:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+            self._loop_task = None
+        self._journal.close()
+
+    def status(self) -> dict[str, Any]:
+        """The document of /status.json."""
+        recorded = self._journal.last_commits(report.COMMITS_SHOWN)
+        commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
+        return {"address": self.address, **report.status(self._rounds, commits, self._core.now_ms())}
+
+    def unready(self) -> str:
+        """Why nodes cannot be served; empty when they can."""
+        if self._loop_task is None:
+            return "the coordinator is starting"
+        return "the coordinator's loop has stopped" if self._loop_task.done() else ""
+
+    def _emit(self, outcome: Outcome) -> None:
+        self._service.emit(outcome)

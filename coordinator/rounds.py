@@ -1,0 +1,363 @@
+"""THE state machine of a run: opens rounds, decides each once, keeps the data order and the members.
+
+    waiting --------> round in flight                                            finished
+      ^    enough      opened --bell--> exchanging --publish_by--> closing          ^
+      |    ready          \\                 |                        |              | all steps
+      |                    '-----------------'------------------------'              | committed
+      |                 everyone announced and copies exist, or commit_by            |
+      |                                      |                                       |
+      '-------------------- committed | skipped (final) ------------------------------'
+
+Rules
+- `handle` is the only door. The final word of a round is said once, in the order of rounds.
+- Round r+1 opens when nobody computes r any more and at most `overlap` rounds are undecided: with overlap 1 a
+  round is exchanged while the next is computed, with overlap 0 it is decided first.
+- A payload counts when it was announced by `publish_by` by a member that was asked for it and `copies_min`
+  other members hold it. Fewer such payloads than the quorum: the round is skipped and authors reclaim.
+- A round closes early when every live member that was asked has announced and copies of all exist.
+- Leased samples: announced ones are trained (in the update or in the author's momentum), unused ones return
+  to the data order; those of a member that goes away or is late are lost and recorded.
+- Late messages are no errors: they are ignored by name where they are matched.
+"""
+
+from typing import assert_never
+
+from coordinator.events import (
+    Announced,
+    Applied,
+    AskResync,
+    Assignment,
+    CommitRound,
+    Effect,
+    Event,
+    FinishRun,
+    Held,
+    Instant,
+    Joined,
+    Lapsed,
+    Left,
+    OpenRound,
+    Reached,
+    Readied,
+    RecordDigest,
+    Renewed,
+    Restarted,
+    SkipRound,
+)
+from coordinator.inflight import InFlight, unused_part
+from coordinator.membership import Member, Membership
+from coordinator.pacing import samples_per_share, smoothed_speed
+from coordinator.votes import Votes
+from protocol.clock import Instants, instants
+from protocol.commits import Commit, Entry, commit_digest, genesis_digest
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import Digest, PeerId, RunId
+from protocol.runfile import RunSpec
+from protocol.schedule import scalars
+from protocol.shuffle import DataOrder
+
+_NEXT: dict[str, Instant] = {"opened": "bell", "bell": "publish_by", "publish_by": "commit_by"}
+
+
+class Rounds:
+    """State of one run as its coordinator knows it. Fields are read by `coordinator.report`, written here."""
+
+    def __init__(self, spec: RunSpec, run_id: RunId) -> None:
+        self.spec, self.run_id = spec, run_id
+        self.members = Membership(spec.membership)
+        self.votes = Votes()
+        self.order = DataOrder()
+        self.in_flight: list[InFlight] = []
+        self.next_round = 0
+        self.committed = 0
+        self.skipped = 0
+        self.decided_round = -1
+        self.head_round = -1
+        self.head: Digest = genesis_digest(run_id)
+        self.samples_trained = 0
+        self.samples_lost = 0
+        self.payloads = 0
+        self.payload_bytes = 0
+        self.loss: float | None = None
+        self.finished = False
+        self.reason = "no member has joined yet"
+        self._last_ms = 0
+
+    # ---- the door
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event at a time that never runs backwards; return what must follow, in order.
+
+        Raises `RemoteProtocolError` for what no honest node sends, with the state untouched."""
+        if now_ms < self._last_ms:
+            raise LocalProtocolError(f"expected time at or after {self._last_ms}, got {now_ms} with {event}")
+        effects = self._dispatch(event, now_ms)
+        if isinstance(event, Announced | Held | Applied):
+            self.members.renew(event.peer, now_ms)  # a sign of life, even when it comes too late for its round
+        self._last_ms = now_ms
+        return effects + self._advance(now_ms)
+
+    def due(self, now_ms: int) -> list[Event]:
+        """Events that time alone has brought about; the shell journals and handles them one by one."""
+        lapsed: list[Event] = [Lapsed(peer) for peer in self.members.lapsed(now_ms)]
+        reached: list[Event] = []
+        for flight in self.in_flight:
+            upcoming = _next_instant(flight)
+            if upcoming and upcoming[1] <= now_ms:
+                reached.append(Reached(flight.round, upcoming[0]))
+        return lapsed + reached
+
+    def next_due_ms(self) -> int | None:
+        """When `due` will have something next."""
+        times = [upcoming[1] for flight in self.in_flight if (upcoming := _next_instant(flight))]
+        lapse = self.members.next_lapse_ms()
+        return min(times + ([lapse] if lapse is not None else []), default=None)
+
+    def flight(self, round: int) -> InFlight | None:
+        """The round, while it is undecided."""
+        return next((flight for flight in self.in_flight if flight.round == round), None)
+
+    # ---- events
+
+    def _dispatch(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case Announced():
+                return self._announced(event)
+            case Held(peer, round, digests):
+                flight = self.flight(round)
+                if flight and self.members.get(peer):  # a late receipt, or one from a former member, says nothing
+                    for digest in digests:
+                        flight.hold(peer, digest)
+                return []
+            case Applied():
+                return self._applied(event)
+            case Reached():
+                return self._reached(event)
+            case Readied():
+                return self._readied(event, now_ms)
+            case Left(peer) | Lapsed(peer):
+                self._forget(peer)
+                return self.members.handle(event, now_ms)
+            case Restarted():
+                self._extend(now_ms - self._last_ms)
+                return self.members.handle(event, now_ms)
+            case Joined() | Renewed():
+                return self.members.handle(event, now_ms)
+            case _:
+                assert_never(event)
+
+    def _announced(self, event: Announced) -> list[Effect]:
+        flight, member = self.flight(event.round), self.members.get(event.peer)
+        if flight is None or member is None or event.peer not in flight.assignments:
+            return []  # stale: the round is decided, or the author was not asked
+        if earlier := flight.announced.get(event.peer):
+            if earlier.digest and earlier.digest == event.digest:
+                flight.hold(event.peer, Digest(event.digest))
+            return []  # said again after a reconnect: it still holds it
+        if flight.reached in ("publish_by", "commit_by"):
+            return []  # late: left out, and already counted as a strike
+        assignment = flight.assignments[event.peer]
+        self._check_announcement(event, assignment)
+        flight.announced[event.peer] = event
+        if event.digest:
+            flight.hold(event.peer, Digest(event.digest))
+        for share in unused_part(assignment.shares, event.samples):
+            self.order.give_back(share)
+        self.samples_trained += event.samples
+        self.members.punctual(event.peer)
+        member.samples += event.samples
+        if event.samples:
+            member.speed = smoothed_speed(member.speed, event.samples, event.compute_ms)
+            member.loss = event.loss
+        return []
+
+    def _check_announcement(self, event: Announced, assignment: Assignment) -> None:
+        leased = sum(share.count for share in assignment.shares)
+        if event.samples > leased:
+            raise RemoteProtocolError(f"{event.peer}: expected at most {leased} samples used, got {event.samples}")
+        bytes_max = self.spec.rounds.payload_bytes_max
+        if event.digest and not 1 <= event.payload_bytes <= bytes_max:
+            raise RemoteProtocolError(
+                f"{event.peer}: expected a payload of 1..{bytes_max} bytes, got {event.payload_bytes}"
+            )
+        if event.digest and assignment.muted:
+            raise RemoteProtocolError(f"{event.peer}: expected no payload from a muted member in round {event.round}")
+
+    def _applied(self, event: Applied) -> list[Effect]:
+        member = self.members.get(event.peer)
+        if member is None or event.round > self.head_round:
+            return []  # a former member's report, or one from the future of a lost journal
+        member.round = max(member.round, event.round)
+        return self._vote(event.peer, event.round, event.state_digest, event.snapshot_sha256)
+
+    def _readied(self, event: Readied, now_ms: int) -> list[Effect]:
+        if self.members.get(event.peer) is None:
+            return []  # it was evicted with this on the way; it will say hello again
+        if event.round > self.head_round:
+            return [
+                AskResync(
+                    event.peer,
+                    self.head_round,
+                    f"round {event.round} is ahead of the log's {self.head_round}",
+                )
+            ]
+        effects = self._vote(event.peer, event.round, event.state_digest, b"")
+        if any(isinstance(effect, AskResync) and effect.peer == event.peer for effect in effects):
+            return effects
+        effects += self.members.handle(event, now_ms)
+        for flight in self.in_flight:  # it lost its session in the middle: give it its work again
+            if event.peer in flight.assignments and event.peer not in flight.announced:
+                effects.append(self._open_effect(flight, (flight.assignments[event.peer],)))
+        if self.finished:
+            effects.append(FinishRun(self.reason))  # it came back after the end and missed the word
+        return effects
+
+    def _vote(self, peer: PeerId, round: int, state_digest: int, snapshot_sha256: bytes) -> list[Effect]:
+        before = self.votes.tally(round)
+        tally = self.votes.report(round, peer, state_digest, snapshot_sha256)
+        if tally.majority is None:
+            return []  # level: the replay of the log decides, not a vote
+        effects: list[Effect] = [
+            RecordDigest(round, tally.majority, tally.reports, len(tally.dissenters), tally.snapshot_sha256)
+        ]
+        for dissenter in sorted(set(tally.dissenters) - (set(before.dissenters) - {peer})):
+            self.members.set_back(dissenter)
+            effects.append(AskResync(dissenter, round, f"state after round {round} differs from the majority's"))
+        return effects
+
+    def _reached(self, event: Reached) -> list[Effect]:
+        flight = self.flight(event.round)
+        if flight is None:
+            return []  # decided early
+        flight.reached = event.instant
+        if event.instant == "publish_by":
+            for peer in flight.awaited(self._live()):
+                self.members.late(peer)
+        return []
+
+    def _forget(self, peer: PeerId) -> None:
+        """A member goes: what it was to train unannounced is lost, what it held is gone."""
+        self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
+
+    def _extend(self, outage_ms: int) -> None:
+        for flight in self.in_flight:
+            old = flight.instants
+            flight.instants = Instants(
+                old.opened, old.bell + outage_ms, old.publish_by + outage_ms, old.commit_by + outage_ms
+            )
+
+    # ---- decisions
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        """Say every final word that can be said, then open what can be opened."""
+        effects: list[Effect] = []
+        while self.in_flight and self._decidable(self.in_flight[0]):
+            effects.append(self._decide(self.in_flight.pop(0)))
+        if not self.finished and self.committed >= self.spec.schedule.steps:
+            self.finished, self.reason = True, f"all {self.committed} steps are done"
+            effects.append(FinishRun(self.reason))
+        if not self.finished and self._may_open():
+            effects.append(self._open(now_ms))
+        return effects
+
+    def _decidable(self, flight: InFlight) -> bool:
+        if flight.reached == "commit_by":
+            return True
+        live = self._live()
+        waiting = flight.awaited(live) if flight.reached != "publish_by" else []
+        holding = flight.available(self.spec.rounds.copies_min, live)
+        return not waiting and len(holding) == len(flight.payloads())
+
+    def _decide(self, flight: InFlight) -> Effect:
+        self.decided_round = flight.round
+        self.samples_lost += flight.unannounced()
+        counted = flight.available(self.spec.rounds.copies_min, self._live())
+        if len(counted) < self.spec.rounds.quorum:
+            self.skipped += 1
+            self.reason = (
+                f"round {flight.round} was skipped: {len(counted)} contributors, quorum {self.spec.rounds.quorum}"
+            )
+            return SkipRound(flight.round, self.reason)
+        entries = tuple(
+            Entry(payload.peer, Digest(payload.digest), payload.payload_bytes, 1, payload.samples)
+            for payload in counted
+        )
+        commit = Commit(
+            self.run_id,
+            flight.round,
+            self.committed,
+            entries,
+            flight.learning_rate_bits,
+            flight.decay_bits,
+            self.head,
+        )
+        self.head, self.head_round = commit_digest(commit), flight.round
+        self.committed += 1
+        self.payloads += len(entries)
+        self.payload_bytes += sum(entry.payload_bytes for entry in entries)
+        self.loss = _mean_loss(counted)
+        for payload in counted:
+            if member := self.members.get(payload.peer):
+                member.rounds_counted += 1
+        return CommitRound(commit, tuple(flight.told_holders(entry.digest) for entry in entries), self.loss)
+
+    def _may_open(self) -> bool:
+        spec = self.spec
+        if self.committed + len(self.in_flight) >= spec.schedule.steps or len(self.in_flight) > spec.rounds.overlap:
+            return False
+        if self.in_flight and not self.in_flight[-1].computed(self._live()):
+            return False
+        ready = len(self.members.ready())
+        needed = max(spec.rounds.quorum, spec.membership.start_members if self.next_round == 0 else 1)
+        if ready < needed:
+            self.reason = f"waiting for members: {ready} of {needed} are ready"
+            return False
+        self.reason = f"{ready} members train round {self.next_round}"
+        return True
+
+    def _open(self, now_ms: int) -> Effect:
+        ready = self.members.ready()
+        wanted = samples_per_share({member.peer: (member.speed, member.strikes) for member in ready}, self.spec.rounds)
+        muted = self._muted(ready)
+        assignments = {}
+        for member in ready:
+            halved = f"share halved {member.strikes} times for late rounds" if member.strikes else ""
+            shares = self.order.lease(wanted[member.peer])
+            reason = muted.get(member.peer, halved)
+            assignments[member.peer] = Assignment(member.peer, shares, member.peer in muted, reason)
+        step = self.committed + len(self.in_flight)
+        rate, decay = scalars(self.spec.schedule, step)
+        flight = InFlight(self.next_round, step, instants(self.spec.rounds, now_ms), rate, decay, assignments)
+        self.next_round += 1
+        self.in_flight.append(flight)
+        return self._open_effect(flight, tuple(assignments.values()))
+
+    def _muted(self, ready: list[Member]) -> dict[PeerId, str]:
+        """Who does not count this round, and why. Nobody is muted when the others are fewer than the quorum:
+        a run must not wait for members that only a round can free."""
+        reasons = {member.peer: reason for member in ready if (reason := self.members.muted_reason(member))}
+        return reasons if len(ready) - len(reasons) >= self.spec.rounds.quorum else {}
+
+    def _open_effect(self, flight: InFlight, assignments: tuple[Assignment, ...]) -> OpenRound:
+        return OpenRound(
+            flight.round,
+            flight.step,
+            flight.instants,
+            flight.learning_rate_bits,
+            flight.decay_bits,
+            assignments,
+        )
+
+    def _live(self) -> list[PeerId]:
+        return [member.peer for member in self.members]
+
+
+def _next_instant(flight: InFlight) -> tuple[Instant, int] | None:
+    """Name and time of the instant that the round has not reached yet."""
+    name = _NEXT.get(flight.reached)
+    return (name, getattr(flight.instants, name)) if name else None
+
+
+def _mean_loss(counted: list[Announced]) -> float:
+    samples = sum(payload.samples for payload in counted)
+    return sum(payload.loss * payload.samples for payload in counted) / samples if samples else float("nan")

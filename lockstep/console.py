@@ -1,0 +1,82 @@
+"""How the command talks to a person: progress and tables on standard output or error, at 80 columns or more.
+
+Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would be
+silent there, `progress` prints a line at every tenth instead, so that a log file tells the same story.
+Standard output carries results, standard error everything else, so that `--json -` can be piped.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from node.files import replacing_file
+
+NARROWEST_COLUMNS = 80
+"""Every table fits this width."""
+
+output = Console(soft_wrap=False, highlight=False)
+"""Results."""
+
+messages = Console(stderr=True, soft_wrap=False, highlight=False)
+"""Progress, notes and errors."""
+
+Advance = Callable[[float, float | None], None]
+"""Called with (done, total or None when it is not known) in any one unit, as often as wanted."""
+
+
+def error_line(text: str) -> None:
+    """One line on standard error, whatever the text holds."""
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+
+
+@contextmanager
+def progress(what: str, unit: str = "") -> Iterator[Advance]:
+    """A bar for something longer than two seconds; yields the function that moves it."""
+    if not messages.is_terminal:
+        yield _lines(what, unit)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[reached]}"))
+    with Progress(*columns, console=messages) as bar:
+        task = bar.add_task(what, total=None, reached="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, reached=_reached(done, total, unit))
+
+
+def _lines(what: str, unit: str) -> Advance:
+    """A line at every tenth of a known total, at every doubling of an unknown one."""
+    due = 0.0
+
+    def advance(done: float, total: float | None) -> None:
+        nonlocal due
+        if done >= due:
+            due = min(done + total / 10, total) if total and done < total else max(1.0, 2 * done)
+            messages.print(f"{what}: {_reached(done, total, unit)}")
+
+    return advance
+
+
+def _reached(done: float, total: float | None, unit: str) -> str:
+    return f"{100 * min(1.0, done / total):.0f} %" if total else f"{done:,.0f} {unit}".rstrip()
+
+
+def write_json(path: str, document: Mapping[str, object]) -> None:
+    """Writes a document to a path, or to standard output when the path is "-"."""
+    text = json.dumps(document, indent=2) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    with replacing_file(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes for a person: three digits and a decimal unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"

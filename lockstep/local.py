@@ -1,0 +1,293 @@
+"""A cluster on this machine: real processes of the `lockstep` command, started, watched and stopped.
+
+                 start              note on disk with its own pid            exit 0
+    (nothing) ----------> starting ------------------------------> running ---------> finished
+                             ^                                        | killed, or exit code not 0
+                             +----------- started again --------------+   (RESTARTS_MAX times)
+
+Each process has a directory with its state, its log and the note of `lockstep.serve`, from which its admin
+port is known; nothing is guessed about ports, so clusters can run side by side. A process follows its standard
+input, the other end of which only this one holds: if this one dies, whatever the signal, they leave.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lockstep.exits import ExitCode, error_of
+from lockstep.serve import NOTE_NAME, STATUS_NAME, read_note
+from node.files import storage_errors
+
+RESTARTS_MAX = 5
+"""A process that dies more often has a reason that another start does not remove."""
+
+START_S = 60.0
+"""A coordinator opens its ports within a second; importing torch on a busy machine takes far longer."""
+
+STOP_S = 20.0
+"""From asking a process to leave to killing it: a round is finished in less."""
+
+STATUS_TIMEOUT_S = 1.0
+"""An admin port answers in milliseconds; a stopped process must not hold up the others' line for long."""
+
+HOPELESS = {ExitCode.USAGE, ExitCode.SETTINGS, ExitCode.VERSION, ExitCode.STORAGE, ExitCode.DATA}
+"""Exit codes that another start would only repeat."""
+
+
+_ANY_ADMIN_PORT = ("--admin", "127.0.0.1:0")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """One coordinator and its nodes on this machine."""
+
+    directory: Path
+    """Holds a directory for each process."""
+
+    run_file: Path
+    """What the coordinator is started with."""
+
+    data: Path
+    """Prepared corpus that all nodes read."""
+
+    nodes: int
+    """Node processes."""
+
+    threads: int = 1
+    """CPU threads of each node; nodes share the machine's cores."""
+
+
+class Child:
+    """One process of the cluster and its successors on the same directory."""
+
+    def __init__(self, name: str, directory: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.directory = directory
+        self.restarts = 0
+        self.started_s = 0.0
+        """Monotonic time of the newest start."""
+        self.status: dict[str, Any] = {}
+        """The newest status of the process that runs now, or of its last one."""
+        self.earlier: list[dict[str, Any]] = []
+        """Last known status of each process that died: its counters start again from zero."""
+        self._arguments = list(arguments)
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """Standard output and error of all its processes."""
+        return self.directory / "log.txt"
+
+    @property
+    def pid(self) -> int | None:
+        """The running process, if one was started."""
+        return self._process.pid if self._process else None
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative for a signal, as in `subprocess`."""
+        return self._process.poll() if self._process else None
+
+    def start(self, *more_arguments: str) -> None:
+        """Starts the process, adding to its log."""
+        command = [sys.executable, "-m", "lockstep", *self._arguments, *more_arguments, "--follow-parent"]
+        with storage_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for stale in (NOTE_NAME, STATUS_NAME):
+                (self.directory / stale).unlink(missing_ok=True)
+            with self.log.open("ab") as log:
+                self._process = self._spawn(command, log)
+        self.started_s = time.monotonic()
+
+    def restart(self, *more_arguments: str) -> None:
+        """Starts the next process on the same directory; raises what it died of when that would not help."""
+        self.restarts += 1
+        if self.restarts > RESTARTS_MAX or self.exit_status in HOPELESS:
+            kind = error_of(self.exit_status or 0)
+            raise kind(f"{self.name} died {self.restarts} times, see {self.log}: {self.last_words()}")
+        self.earlier.append(self.status)
+        self.status = {}
+        self.start(*more_arguments)
+
+    def refresh(self) -> None:
+        """Takes the newest status: from the admin port, or what an ended process left behind."""
+        left = read_note(self.directory / STATUS_NAME)
+        self.status = left or self._ask() or self.status
+
+    def note(self) -> dict[str, Any] | None:
+        """The note of the process that runs now; None until it has opened its ports."""
+        note = read_note(self.directory / NOTE_NAME)
+        return note if note and note.get("pid") == self.pid else None
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError as error:
+            return f"(no log: {error})"
+        return lines[-1].strip() if lines else "(nothing)"
+
+    def ask_to_leave(self) -> None:
+        """The polite signal."""
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self, deadline: float) -> int | None:
+        """Waits until the monotonic time `deadline`, then kills; the exit status."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            if self._process.stdin:
+                self._process.stdin.close()
+
+    def _spawn(self, command: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        # In a session of its own, so that Ctrl-C reaches the cluster's owner alone, which stops it in order.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def _ask(self) -> dict[str, Any] | None:
+        note = self.note()
+        if note is None:
+            return None
+        connection = HTTPConnection(urlsplit(str(note["admin"])).netloc, timeout=STATUS_TIMEOUT_S)
+        try:
+            connection.request("GET", "/status.json")
+            document = msgspec.json.decode(connection.getresponse().read())
+        except (OSError, HTTPException, msgspec.DecodeError):
+            return None  # starting, ending or too busy: the status known before stays
+        finally:
+            connection.close()
+        return document if isinstance(document, dict) else None
+
+
+class Cluster:
+    """One coordinator and its nodes; a context manager, so that nothing outlives it."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        environment = _environment(settings.threads)
+        directory = settings.directory
+        self.coordinator = Child(
+            "coordinator",
+            directory / "coordinator",
+            ["coordinator", str(settings.run_file), "--directory", str(directory / "coordinator"), *_ANY_ADMIN_PORT],
+            environment,
+        )
+        self.nodes = [_node(settings, number, environment) for number in range(settings.nodes)]
+        self.address = ""
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the coordinator, waits for its address, then starts the nodes."""
+        self.coordinator.start("--listen", "127.0.0.1:0")
+        self.address = self.wait_for_coordinator()
+        for node in self.nodes:
+            node.start(self.address)
+
+    def wait_for_coordinator(self) -> str:
+        """Address of the coordinator once it serves; raises what it died of, with its last words."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if (note := self.coordinator.note()) and note["coordinator"]:
+                return str(note["coordinator"])
+            if self.coordinator.exit_status is not None:
+                break
+            time.sleep(0.05)
+        kind = error_of(self.coordinator.exit_status or 0)
+        raise kind(f"the coordinator did not come up: {self.coordinator.last_words()}")
+
+    @property
+    def finished(self) -> bool:
+        """The run is over: the coordinator has ended well, and so its nodes have or could not any more."""
+        return self.coordinator.exit_status == 0
+
+    def watch(self) -> list[str]:
+        """Refreshes every status and starts what died again; what happened, in words."""
+        happened = []
+        if _died(self.coordinator):
+            happened.append(_obituary(self.coordinator))
+            self.coordinator.restart("--listen", self.address)  # nodes look for it where it was
+        for node in self.nodes:
+            if _died(node) and not self.finished:
+                happened.append(_obituary(node))
+                node.restart(self.address)
+        for child in (self.coordinator, *self.nodes):
+            child.refresh()
+        return happened
+
+    def wait(self) -> None:
+        """After the end of the run: gives the nodes `STOP_S` to save and leave, then takes the last statuses."""
+        deadline = time.monotonic() + STOP_S
+        for node in self.nodes:
+            node.wait(deadline)
+        for child in (self.coordinator, *self.nodes):
+            child.refresh()
+
+    def stop(self) -> None:
+        """Asks every process to leave, nodes first, and kills those that do not."""
+        deadline = time.monotonic() + STOP_S
+        try:
+            for children in (self.nodes, [self.coordinator]):
+                for child in children:
+                    child.ask_to_leave()
+                for child in children:
+                    child.wait(deadline)
+        finally:  # a second Ctrl-C comes here: no more waiting
+            for child in (*self.nodes, self.coordinator):
+                child.wait(time.monotonic())
+
+
+def _node(settings: ClusterSettings, number: int, environment: Mapping[str, str]) -> Child:
+    name = f"node-{number}"
+    directory = settings.directory / name
+    options = {
+        "--directory": directory,
+        "--data": settings.data,
+        "--name": name,
+        "--device": "cpu",
+        "--threads": settings.threads,
+    }
+    flags = [str(word) for option in options.items() for word in option]
+    return Child(name, directory, ["join", *flags, *_ANY_ADMIN_PORT], environment)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """This process's environment without LOCKSTEP_* settings, which would reach every process of the cluster."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+    pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return {**kept, **pools, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+
+def _died(child: Child) -> bool:
+    return child.exit_status not in (None, 0)
+
+
+def _obituary(child: Child) -> str:
+    status = child.exit_status or 0
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}: {child.last_words()}"
+    return f"{child.name} {how}; starting it again"

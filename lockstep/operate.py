@@ -1,0 +1,49 @@
+"""`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the run."""
+
+import asyncio
+from pathlib import Path
+
+from coordinator.process import CoordinatorProcess
+from coordinator.settings import CoordinatorSettings
+from lockstep.console import messages
+from lockstep.keys import load_or_create_key
+from lockstep.run import run
+from lockstep.serve import ServeOptions, log_versions, serve
+from protocol.errors import SettingsError
+from protocol.runfile import RunSpec, parse_run_file
+
+
+def read_run_file(path: Path) -> RunSpec:
+    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of another format."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one") from None
+    return parse_run_file(text.decode("utf-8", errors="replace"), str(path))
+
+
+def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
+    """Runs the coordinator until its run is finished or a signal ends it."""
+    spec = read_run_file(run_file)
+    log_versions((settings, spec))
+    messages.print(run(_coordinate(spec, settings, options)))
+
+
+async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
+    """How it ended, in words."""
+    process = CoordinatorProcess(spec, settings, load_or_create_key(settings.directory))
+    asked = asyncio.Event()
+
+    async def work() -> str:
+        ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if ends[0].done():
+                ends[0].result()  # an error in the process is raised here
+                return f"run {process.run_id} ({spec.name}) is finished"
+            return f"stopped; the same command with --directory {settings.directory} goes on from here"
+        finally:
+            for end in ends:
+                end.cancel()
+
+    return await serve(process, work, asked.set, lambda: process.address, options)

@@ -1,0 +1,1 @@
+"""Trains: DeMo, the round, gossip, catch-up."""

@@ -1,0 +1,160 @@
+"""Everybody's coefficients into the parameters, with the same bits on every node.
+
+    S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
+    U = sign(inverse(S))        whole numbers throughout: transform.py
+    P <- P * decay              rounded to float32
+    P <- P - learning_rate * U  rounded to float32; the product is +-learning_rate or 0, so a fused
+                                multiply-subtract would give the same bits
+
+Chunks are independent, so the work is done strip by strip in two small buffers, and the result depends on
+neither the strips nor threads, device or the order of contributions.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from node.demo.chunks import ChunkLayout, strips
+from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
+from protocol.errors import LocalProtocolError
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
+from protocol.payload import Coefficients
+
+Contribution = tuple[int, Coefficients]
+"""An author's weight in the commit, and what it sent."""
+
+
+def apply(
+    layout: ChunkLayout,
+    parameters: Mapping[str, Tensor],
+    contributions: Sequence[Contribution],
+    learning_rate: float,
+    decay: float,
+    *,
+    strip_chunks: int | None = None,
+) -> None:
+    """Make one step: change `parameters`, float32 on one device, in place by a commit's contributions.
+
+    `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before anything
+    changed, for anything that could make bits differ between nodes. Takes two strips of extra memory.
+    """
+    for name, tensor in parameters.items():
+        if tensor.dtype != torch.float32:
+            raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
+    for name, value in (("learning_rate", learning_rate), ("decay", decay)):
+        if not math.isfinite(value) or float(np.float32(value)) != value:
+            raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
+    views = layout.views(parameters)
+    update(layout, views, contributions, (learning_rate, decay), strip_chunks=strip_chunks)
+    layout.write_back(views, parameters)
+
+
+def update(
+    layout: ChunkLayout,
+    views: Mapping[str, Tensor],
+    contributions: Sequence[Contribution],
+    rates: tuple[float, float],
+    *,
+    strip_chunks: int | None = None,
+) -> None:
+    """`apply` for views from `layout.views`, of any of the parameters and any float dtype.
+
+    `rates` is (learning rate, decay), rounded to the dtype of each tensor's arithmetic.
+    """
+    votes = Votes(layout, contributions)
+    device = next(iter(views.values())).device if views else torch.device("cpu")
+    size = min(layout.chunks, strip_chunks or strip_chunks_for(device))
+    sums, scratch = (torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device) for _ in range(2))
+    learning_rate, decay = rates
+    with exact_products(device):
+        for first, stop in strips(layout.chunks, size):
+            strip = votes.sum_strip(first, sums[: stop - first])
+            inverse_signs_(strip, scratch[: stop - first])
+            for signs, parameter in layout.pairs(views, first, strip):
+                parameter.mul_(decay).add_(signs, alpha=-learning_rate)
+
+
+def look_ahead(
+    layout: ChunkLayout,
+    committed: Mapping[str, Tensor],
+    guess: Tensor,
+    working: Mapping[str, Tensor],
+    *,
+    learning_rate: float,
+    decay: float,
+) -> None:
+    """working <- committed * decay - learning_rate * guess, the parameters to take early gradients at.
+
+    `guess` is int8 [chunks, 64, 64] from `Engine.guess_signs`. `working` has tensors of the same names and
+    shapes and any dtype, apart from `committed`, which stays as it is.
+    """
+    sources, targets = layout.views(committed), layout.views(working)
+    with torch.no_grad():
+        for first, stop in strips(layout.chunks, strip_chunks_for(guess.device)):
+            pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
+            for (signs, source), (_, target) in zip(*pairs, strict=True):
+                target.copy_((source * decay).add_(signs, alpha=-learning_rate))
+    layout.write_back(targets, working)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ballot:
+    """One author's coefficients and where each chunk's begin."""
+
+    weight: int
+    coefficients: Coefficients
+    starts: npt.NDArray[np.int64]
+    """[chunks + 1]"""
+
+
+class Votes:
+    """The contributions of one round, summed strip by strip."""
+
+    def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
+        """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
+        self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
+        peak = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
+        if peak > VOTE_SUM_MAX:
+            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {peak}")
+
+    def sum_strip(self, first: int, strip: Tensor) -> Tensor:
+        """Fill float32 [n, 64, 64] with S of the chunks from `first` on, and return it."""
+        places = [np.zeros(0, np.int64)]
+        votes = [np.zeros(0, np.float32)]
+        for ballot in self._ballots:
+            starts = ballot.starts[first : first + len(strip) + 1]
+            sent = slice(starts[0], starts[-1])
+            chunk_of = np.repeat(np.arange(len(strip)), np.diff(starts))
+            places.append(chunk_of * CHUNK_ENTRIES + ballot.coefficients.indices[sent])
+            votes.append(ballot.coefficients.values[sent] * np.float32(ballot.weight))
+        strip.zero_().view(-1).scatter_add_(
+            0,
+            torch.from_numpy(np.concatenate(places)).to(strip.device),
+            torch.from_numpy(np.concatenate(votes)).to(strip.device),
+        )
+        return strip
+
+
+def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
+    """A contribution whose arrays fit each other and the model."""
+    total = int(sent.counts.sum(dtype=np.int64))
+    shapes = (sent.counts.shape, sent.indices.shape, sent.values.shape)
+    if shapes != ((chunks,), (total,), (total,)):
+        raise LocalProtocolError(f"expected {chunks} counts, {total} indices and values, got {shapes}")
+    if weight < 1:
+        raise LocalProtocolError(f"expected a weight of at least 1, got {weight}")
+    if (highest := int(sent.indices.max(initial=0))) >= CHUNK_ENTRIES:
+        raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
+    starts = np.zeros(chunks + 1, np.int64)
+    np.cumsum(sent.counts, out=starts[1:])
+    return _Ballot(weight, sent, starts)
+
+
+def _magnitude(sent: Coefficients) -> int:
+    """Largest |value|."""
+    return max(int(sent.values.max(initial=0)), -int(sent.values.min(initial=0)))

@@ -1,0 +1,260 @@
+"""One node's side of DeMo: gradients into momentum, momentum into coefficients, and coefficients back.
+
+The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
+
+    accumulate   M <- beta * M + DCT2(G)
+    extract      the k largest |M| of each chunk are sent as q;  M <- M - alpha * sent,  sent = scale * q
+    reclaim      M <- M + beta^n * alpha * sent, n accumulations later; the old bits if nothing happened since
+
+q is a sign (1 bit, scale = mean |M| of the kept) or a signed integer of magnitude 1 to 2^(bits-1) (scale =
+max |kept| / 2^(bits-1)). The scale stays here: what quantisation lost remains in the momentum (error
+feedback), and what is sent weighs the same for every author. A zero is never sent.
+
+DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. Nothing here needs equal bits on two nodes. `accumulate` waits
+for the device once, to judge the gradients; `extract` never does, only `Extraction.coefficients`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.demo.chunks import ChunkLayout, strips
+from node.demo.transform import exact_products, forward_, inverse_, strip_chunks_for
+from protocol.errors import LocalProtocolError, LockstepError, SettingsError
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
+from protocol.payload import VALUE_BITS, Coefficients
+
+GRADIENT_MAX = 1e30
+"""Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
+
+_GROUP = 8
+"""Entries of a group in `largest`; 4, 16 and 32 measured slower."""
+
+
+class GradientError(LockstepError):
+    """A gradient is NaN, infinite or beyond GRADIENT_MAX; nothing was accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What DeMo keeps, sends and forgets; `SettingsError` outside the bounds."""
+
+    momentum_decay: float = 0.999
+    """beta: what is left of the momentum after one accumulation, 0 <= beta < 1."""
+
+    alpha: float = 1.0
+    """Share of what is sent that leaves the momentum, 0 < alpha <= 1."""
+
+    top_k: int = 32
+    """k: coefficients kept of the 4096 in a chunk, 1 to 4096."""
+
+    value_bits: int = 1
+    """Bits of one sent value: 1 (its sign), 2, 4 or 8."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum_decay < 1:
+            raise SettingsError(f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}")
+        if not 0 < self.alpha <= 1:
+            raise SettingsError(f"expected an alpha above 0 and up to 1, got {self.alpha}")
+        if not 1 <= self.top_k <= CHUNK_ENTRIES:
+            raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
+        if self.value_bits not in VALUE_BITS:
+            raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
+
+    @property
+    def value_max(self) -> int:
+        """Largest magnitude of a sent value."""
+        return 1 << (self.value_bits - 1)
+
+
+@dataclass(slots=True, eq=False)
+class Extraction:
+    """What one `extract` took, on the engine's device; k slots per chunk, those with value 0 unused."""
+
+    indices: Tensor
+    """int16 [chunks, k]: places in the chunk, ascending."""
+
+    values: Tensor
+    """int16 [chunks, k]: what is sent of each."""
+
+    previous: Tensor
+    """float32 [chunks, k]: the momentum there before."""
+
+    removed: Tensor
+    """float32 [chunks, k]: what left the momentum there."""
+
+    state: object
+    """The engine's state whose momentum this came from."""
+
+    accumulations: int
+    """How often the engine had accumulated by then."""
+
+    changes: int
+    """How often the engine had changed by then, this extraction included."""
+
+    reclaimed: bool = False
+    _coefficients: Coefficients | None = None
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """What to send. The first call waits for the device and copies to the host."""
+        if self._coefficients is None:
+            indices, values = self.indices.cpu().numpy(), self.values.cpu().numpy()
+            sent = values != 0
+            self._coefficients = Coefficients(
+                counts=sent.sum(axis=1, dtype=np.uint16),
+                indices=indices[sent].astype(np.uint16),
+                values=values[sent],
+            )
+        return self._coefficients
+
+
+class Engine:
+    """The momentum of one model on one device, and the three ways to change it."""
+
+    def __init__(self, layout: ChunkLayout, settings: DemoSettings, device: torch.device | str) -> None:
+        self.layout = layout
+        self.settings = settings
+        self.momentum = torch.zeros(
+            layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=torch.device(device)
+        )
+        """float32 [chunks, 64, 64], in coefficient space."""
+        self._accumulations = 0
+        self._changes = 0
+        self._state = object()
+
+    def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
+        """M <- beta * M + DCT2(G).
+
+        `gradients` has every parameter's name; None counts as zeros. With `active`, bool [chunks], the momentum
+        of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
+        `GradientError`, before anything changed, if an entry is not a sane number.
+        """
+        views = self.layout.views(gradients)
+        require_finite(gradients)
+        gathered, scratch = self._strip(), self._strip()
+        with exact_products(self.momentum.device):
+            for first, stop in strips(self.layout.chunks, len(gathered)):
+                momentum, strip = self.momentum[first:stop], gathered[: stop - first]
+                self.layout.gather_strip(views, first, strip)
+                forward_(strip, scratch[: stop - first])
+                updated = torch.add(strip, momentum, alpha=self.settings.momentum_decay, out=strip)
+                if active is not None:
+                    updated = torch.where(active[first:stop, None, None], updated, momentum)
+                momentum.copy_(updated)
+        self._accumulations += 1
+        self._changes += 1
+
+    def extract(self, active: Tensor | None = None) -> Extraction:
+        """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given."""
+        chunks, top_k = self.layout.chunks, self.settings.top_k
+        device = self.momentum.device
+        indices, values = (torch.empty(chunks, top_k, dtype=torch.int16, device=device) for _ in range(2))
+        previous, removed = (torch.empty(chunks, top_k, dtype=torch.float32, device=device) for _ in range(2))
+        for first, stop in strips(chunks, strip_chunks_for(device)):
+            momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
+            places = largest(momentum.abs(), top_k).sort(dim=1).values  # [n, k]
+            kept = momentum.gather(1, places)
+            candidates = kept if active is None else kept * active[first:stop, None]
+            sent, scale = quantise(candidates, self.settings)
+            taken = sent * (scale * self.settings.alpha)
+            momentum.scatter_(1, places, kept - taken)
+            indices[first:stop] = places
+            values[first:stop] = sent
+            previous[first:stop] = kept
+            removed[first:stop] = taken
+        self._changes += 1
+        return Extraction(indices, values, previous, removed, self._state, self._accumulations, self._changes)
+
+    def reclaim(self, extraction: Extraction) -> None:
+        """Put back what an extraction took, as if it had never left.
+
+        Bit for bit, if nothing has changed since; else decayed by the accumulations since.
+        `LocalProtocolError` for a second time, and for what was taken from another momentum.
+        """
+        if extraction.reclaimed:
+            raise LocalProtocolError("expected an extraction to be reclaimed once, got it a second time")
+        if extraction.state is not self._state:
+            raise LocalProtocolError("expected an extraction from this momentum, got one from another")
+        momentum = self.momentum.view(-1, CHUNK_ENTRIES)
+        places = extraction.indices.long()
+        if extraction.changes == self._changes:
+            momentum.scatter_(1, places, extraction.previous)
+        else:
+            decay = self.settings.momentum_decay ** (self._accumulations - extraction.accumulations)
+            momentum.scatter_add_(1, places, extraction.removed * decay)
+        extraction.reclaimed = True
+        self._changes += 1
+
+    def guess_signs(self) -> Tensor:
+        """int8 [chunks, 64, 64]: the signs of the update that this momentum, before extraction, would make."""
+        guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=self.momentum.device)
+        coefficients, scratch = self._strip(), self._strip()
+        with exact_products(self.momentum.device):
+            for first, stop in strips(self.layout.chunks, len(coefficients)):
+                strip = coefficients[: stop - first].copy_(self.momentum[first:stop])
+                guess[first:stop] = inverse_(strip, scratch[: stop - first]).sign_()
+        return guess
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a node must keep over a restart: the momentum itself, not a copy."""
+        return {"momentum": self.momentum}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a momentum of the same model; extractions from before are void."""
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        if found != {"momentum": tuple(self.momentum.shape)}:
+            raise LocalProtocolError(f"expected momentum of {tuple(self.momentum.shape)}, got {found}")
+        self.momentum.copy_(state["momentum"])
+        self._state = object()
+
+    def _strip(self) -> Tensor:
+        """Uninitialised float32 [n, 64, 64] to work in."""
+        chunks = min(self.layout.chunks, strip_chunks_for(self.momentum.device))
+        return torch.empty_like(self.momentum[:chunks])
+
+
+def require_finite(gradients: Mapping[str, Tensor | None]) -> None:
+    """`GradientError` naming the first gradient with an entry that is NaN or beyond GRADIENT_MAX."""
+    named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
+    extremes = [torch.stack(torch.aminmax(tensor.detach())).float() for tensor in named.values()]
+    if not extremes:
+        return
+    for name, (low, high) in zip(named, torch.stack(extremes).tolist(), strict=True):
+        if not -GRADIENT_MAX <= low <= high <= GRADIENT_MAX:
+            nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
+            raise GradientError(
+                f"expected gradients of magnitude up to {GRADIENT_MAX:g}, got {name} with entries {nature}"
+            )
+
+
+def largest(magnitudes: Tensor, top_k: int) -> Tensor:
+    """int64 [n, k]: places of the k largest in each row of [n, 4096], in no order; any of equals.
+
+    Cut into 512 groups of 8, a row has its k largest inside the k groups with the largest maxima. To look
+    for those first takes half the time of one top-k over the row.
+    """
+    groups = magnitudes.view(len(magnitudes), _GROUP, -1)  # [n, 8, 512]: a group is a column
+    if top_k >= groups.shape[2]:
+        return magnitudes.topk(top_k, dim=1, sorted=False).indices
+    columns = groups.amax(1).topk(top_k, dim=1, sorted=False).indices  # [n, k]
+    candidates = groups.gather(2, columns[:, None].expand(-1, _GROUP, -1)).flatten(1)  # [n, 8 * k]
+    best = candidates.topk(top_k, dim=1, sorted=False).indices
+    places: Tensor = best // top_k * groups.shape[2] + columns.gather(1, best % top_k)
+    return places
+
+
+def quantise(kept: Tensor, settings: DemoSettings) -> tuple[Tensor, Tensor]:
+    """(q, scale) of kept coefficients [n, k]: q of their signs, 0 only for 0; scale [n, 1]; sent = scale * q."""
+    magnitudes, signs = kept.abs(), kept.sign()
+    if settings.value_bits == 1:
+        scale = magnitudes.sum(1, keepdim=True) / signs.abs().sum(1, keepdim=True).clamp_(min=1)
+        return signs, scale
+    scale = magnitudes.amax(1, keepdim=True) / settings.value_max
+    # The least float above zero stands in for a scale of zero, which only chunks of zeros have.
+    steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_()
+    return steps.clamp_(1, settings.value_max).mul_(signs), scale

@@ -1,0 +1,286 @@
+"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=4e-3)` in place of AdamW, and without DDP.
+
+Each rank computes gradients of its own data and does not average them. A step moves them into this rank's momentum,
+extracts the k largest coefficients of every chunk, exchanges only those, and applies everybody's with the whole-number
+arithmetic of `aggregate`: ranks that start equal stay equal to the last bit, on whatever hardware.
+
+    accumulate, extract, encode  ->  exchange (two collectives, ranks.py)  ->  decode, verify, update
+
+That ranks start equal is the user's business, as it is with DDP; the first step compares digests and raises
+`DivergedError` if they do not. A parameter without a gradient on this rank sends nothing and keeps its momentum (small
+parameters share chunks, where it counts as zeros while a neighbour has a gradient). A parameter without a gradient on
+any rank is not changed at all. Gradients that are NaN or infinite on one rank raise `GradientError` on all.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from node.demo.aggregate import Contribution, update
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import DemoSettings, Engine, Extraction, GradientError, require_finite
+from node.demo.ranks import Ranks
+from protocol.errors import DivergedError, RemoteProtocolError
+from protocol.ids import PeerId, RunId, sha256
+from protocol.payload import Header, PayloadShape, decode, encode
+
+Group = dict[str, Any]
+"""A parameter group of torch: its parameters and its hyper-parameters."""
+
+
+class DeMo(Optimizer):
+    """Decoupled momentum optimization, equal on all ranks to the bit.
+
+    Hyper-parameters may differ between groups and change between steps; they must be the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        momentum_decay: float = 0.999,
+        top_k: int = 32,
+        value_bits: int = 1,
+        weight_decay: float = 0.0,
+        alpha: float = 1.0,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """`ValueError` for settings outside their bounds.
+
+        lr: by how much one step moves each parameter; weight_decay: decoupled, as in AdamW; the others as in
+        `DemoSettings`. process_group: None means the default group if there is one, else this process alone.
+        """
+        defaults = {
+            "lr": lr,
+            "momentum_decay": momentum_decay,
+            "top_k": top_k,
+            "value_bits": value_bits,
+            "weight_decay": weight_decay,
+            "alpha": alpha,
+        }
+        self._ranks = Ranks(process_group)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters of float dtypes on one device, with hyper-parameters of their own if given."""
+        super().add_param_group(param_group)
+        try:
+            _check(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        self._start_over()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make one step together with all ranks; returns what `closure`, run first if given, returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        members = self._started()
+        fault = _fault(members)
+        extractions = [] if fault else [member.extract() for member in members]
+        payloads = [b""] * len(members) if fault else self._encoded(extractions)
+        everybody, present = self._ranks.exchange(payloads, [some for member in members for some in member.present])
+        broken = [rank for rank, theirs in enumerate(everybody) if not all(theirs)]
+        if broken:
+            for member, extraction in zip(members, extractions, strict=False):
+                member.engine.reclaim(extraction)
+            raise fault or GradientError(f"expected finite gradients on all ranks, got others on ranks {broken}")
+        moved = iter(present)
+        for member, contributions in zip(members, self._decoded(everybody), strict=True):
+            member.update(contributions, [next(moved) for _ in member.present])
+        self._round += 1
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over groups and momentum, which torch's own way would round to the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            momentum = state_dict["state"].get(saved["params"][0], {}).get("momentum")
+            if momentum is not None:
+                self.state[group["params"][0]]["momentum"] = momentum.clone()
+        self._start_over()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copied or unpickled; a process group cannot be, so it becomes the default one."""
+        super().__setstate__(state)
+        self._ranks = Ranks(None)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Have the next step begin from `param_groups` and `state`, and compare the ranks again."""
+        self._members: list[_Member] = []
+        self._run_id = RunId("")
+        self._round = 0
+
+    def _started(self) -> list["_Member"]:
+        """The groups at work: made at the first step, when the parameters are on the device where they stay."""
+        if not self._members:
+            self._run_id = self._agreed_start()
+            self._members = [self._member(group) for group in self.param_groups]
+        return self._members
+
+    def _agreed_start(self) -> RunId:
+        """A name for what all ranks start from; `DivergedError` if they do not start alike."""
+        digest = _start_digest(self.param_groups)
+        digests = self._ranks.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+        odd = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
+        if odd:
+            raise DivergedError(
+                "expected all ranks to start with equal parameters and settings, got others than rank 0's on "
+                f"ranks {odd}: seed all ranks alike, or load the same state on all"
+            )
+        return RunId(digest.hex()[:32])
+
+    def _member(self, group: Group) -> "_Member":
+        """A group with an engine whose momentum is, and stays, the one in `state` of the group's first parameter."""
+        _check(group)
+        member = _Member.of(group)
+        state = self.state[group["params"][0]]
+        if "momentum" in state:
+            member.engine.load_state_dict(state)
+        state["momentum"] = member.engine.momentum
+        return member
+
+    def _encoded(self, extractions: Sequence[Extraction]) -> list[bytes]:
+        """This rank's payload of each group."""
+        return [
+            encode(self._header(self._ranks.mine), extraction.coefficients, member.shape)
+            for member, extraction in zip(self._members, extractions, strict=True)
+        ]
+
+    def _decoded(self, everybody: Sequence[Sequence[bytes]]) -> list[list[Contribution]]:
+        """Everybody's coefficients by group; `RemoteProtocolError` for a payload that is not a rank's of this step."""
+        contributions: list[list[Contribution]] = [[] for _ in self._members]
+        for rank, payloads in enumerate(everybody):
+            for member, sent, payload in zip(self._members, contributions, payloads, strict=True):
+                header, coefficients = decode(payload, member.shape)
+                if header != self._header(rank):
+                    raise RemoteProtocolError(f"expected {self._header(rank)} from rank {rank}, got {header}")
+                sent.append((1, coefficients))
+        return contributions
+
+    def _header(self, rank: int) -> Header:
+        """What names a rank's payload: the agreed start, the steps since then, the rank."""
+        return Header(self._run_id, self._round, PeerId(f"{rank:032x}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One parameter group at work."""
+
+    group: Group
+    engine: Engine
+
+    @classmethod
+    def of(cls, group: Group) -> "_Member":
+        layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in _named(group).items()})
+        return cls(group, Engine(layout, _settings(group), group["params"][0].device))
+
+    @property
+    def gradients(self) -> dict[str, Tensor | None]:
+        return {name: parameter.grad for name, parameter in _named(self.group).items()}
+
+    @property
+    def present(self) -> list[bool]:
+        """For each parameter, whether it has a gradient on this rank."""
+        return [gradient is not None for gradient in self.gradients.values()]
+
+    @property
+    def shape(self) -> PayloadShape:
+        settings = self.engine.settings
+        return PayloadShape(self.engine.layout.chunks, settings.top_k, settings.value_bits)
+
+    def extract(self) -> Extraction:
+        """Move this rank's gradients into the momentum and take out what to send."""
+        self.engine.settings = _settings(self.group)
+        gradients = self.gradients
+        present = [name for name, gradient in gradients.items() if gradient is not None]
+        active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device)
+        self.engine.accumulate(gradients, active)
+        return self.engine.extract(active)
+
+    def update(self, contributions: Sequence[Contribution], moved: Sequence[bool]) -> None:
+        """Change the parameters marked in `moved` by everybody's coefficients."""
+        parameters = _named(self.group)
+        layout = self.engine.layout
+        views = layout.views(
+            {
+                name: parameter if move else None
+                for (name, parameter), move in zip(parameters.items(), moved, strict=True)
+            }
+        )
+        if views:
+            learning_rate = float(self.group["lr"])
+            decay = 1 - learning_rate * self.group["weight_decay"]
+            update(layout, views, contributions, (learning_rate, decay))
+            layout.write_back(views, parameters)
+
+
+def _named(group: Group) -> dict[str, Tensor]:
+    """The group's parameters by names that sort in its own order, on every rank alike."""
+    return {f"{index:08d}": parameter for index, parameter in enumerate(group["params"])}
+
+
+def _settings(group: Group) -> DemoSettings:
+    return DemoSettings(
+        momentum_decay=group["momentum_decay"],
+        alpha=group["alpha"],
+        top_k=group["top_k"],
+        value_bits=group["value_bits"],
+    )
+
+
+def _check(group: Group) -> None:
+    """`ValueError` for a group that DeMo cannot train."""
+    _settings(group)
+    for name in ("lr", "weight_decay"):
+        if not 0 <= group[name] < float("inf"):
+            raise ValueError(f"expected a finite {name} of at least 0, got {group[name]}")
+    devices = sorted({str(parameter.device) for parameter in group["params"]})
+    if len(devices) != 1:
+        raise ValueError(f"expected the parameters of a group on one device, got {devices}")
+    for parameter in group["params"]:
+        if not parameter.is_floating_point():
+            raise ValueError(f"expected parameters of float dtypes, got {parameter.dtype}")
+
+
+def _fault(members: Sequence[_Member]) -> GradientError | None:
+    """What is wrong with this rank's gradients, judged before any of them is accumulated."""
+    try:
+        for member in members:
+            for name, gradient in member.gradients.items():
+                if gradient is not None and gradient.layout != torch.strided:
+                    raise GradientError(f"expected dense gradients, got {gradient.layout} of parameter {int(name)}")
+            require_finite(member.gradients)
+    except GradientError as error:
+        return error
+    return None
+
+
+def _start_digest(groups: Sequence[Mapping[str, Any]]) -> bytes:
+    """SHA-256 of all that must be equal on all ranks before the first step."""
+    digest = hashlib.sha256()
+    for group in groups:
+        settings = sorted((name, value) for name, value in group.items() if name != "params")
+        digest.update(repr(settings).encode())
+        for parameter in group["params"]:
+            digest.update(f"{tuple(parameter.shape)} {parameter.dtype}".encode())
+            bits = parameter.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+            digest.update(sha256(bits.numpy().data))
+    return digest.digest()

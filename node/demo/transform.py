@@ -1,0 +1,193 @@
+"""The transform of chunks: a float32 DCT for the momentum, and an exact integer inverse for the update.
+
+D is the orthonormal 64-point DCT-II: D[k, n] = sqrt(2/64) * cos(pi * (2n + 1) * k / 128), row 0 divided by
+sqrt(2). The forward transform feeds a node's own momentum, whose precision is local business.
+
+The inverse decides what the parameters become, so it must give the same bits everywhere. Video codecs met
+this problem (a decoder drifts from its encoder when each rounds its float inverse DCT in its own way) and
+solved it in integers, as here:
+
+    T  = round(128 * sqrt(32) * D)       |T| <= 128; no entry is nearer than 0.009 to a half
+    S' = S >> s, to nearest-even         per chunk the least s with |S'| <= 2047
+    Y  = T^T S'                          |Y| <= 5243 * 2047 < 2^24
+    Y' = Y >> t, to nearest-even         per chunk the least t with |Y'| <= 2047
+    Z  = Y' T                            |Z| <= 5243 * 2047 < 2^24
+    U  = sign(Z)
+
+5243 is the largest sum of |T| down a column. All tensors are float32 and hold integers: below 2^24 float32
+is exact, so is every product and every partial sum, in whatever order a library adds, and operands of 11
+significant bits also survive TF32. They do not survive bf16, to which a user may have permitted float32
+products to fall (`torch.set_float32_matmul_precision("medium")`, autocast); `exact_products` rules that out.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protocol.limits import CHUNK_SIDE
+
+OPERAND_MAX = 2047
+"""Largest |S'| and |Y'|: the integers that fit 11 significant bits, TF32's."""
+
+STRIP_CHUNKS_PER_THREAD = 128
+"""Chunks of a strip on a CPU, per thread: 2 MiB; 64 and 256 measured alike, 32 and 512 slower."""
+
+STRIP_CHUNKS_DEVICE = 8192
+"""Chunks of a strip on an accelerator: 128 MiB, enough work to hide the launches."""
+
+_HALF_STEPS = tuple((2 * OPERAND_MAX + 1) * 2.0 ** (shift - 1) for shift in range(14))
+"""2047.5 * 2^s: the least magnitudes that s halvings still round above 2047 (a tie goes to the even 2048)."""
+
+_POWERS = tuple(2.0**-shift for shift in range(15))
+"""2^-s for every shift that an integer below 2^24 can need."""
+
+_HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
+"""Since torch 2.9 each backend has its own setting, and reading the old global one may raise."""
+
+
+def forward_(chunks: Tensor, scratch: Tensor) -> Tensor:
+    """Replace float32 chunks X [n, 64, 64] by their coefficients D X D^T, and return them."""
+    matrix = dct_matrix(chunks.device)
+    torch.mm(_rows(chunks), matrix.T, out=_rows(scratch))
+    return torch.bmm(matrix.expand(len(chunks), -1, -1), scratch, out=chunks)
+
+
+def inverse_(coefficients: Tensor, scratch: Tensor) -> Tensor:
+    """Replace float32 coefficients M [n, 64, 64] by D^T M D, and return it."""
+    matrix = dct_matrix(coefficients.device)
+    torch.bmm(matrix.T.expand(len(coefficients), -1, -1), coefficients, out=scratch)
+    torch.mm(_rows(scratch), matrix, out=_rows(coefficients))
+    return coefficients
+
+
+def inverse_signs_(sums: Tensor, scratch: Tensor) -> Tensor:
+    """Replace vote sums S [n, 64, 64] by U in {-1, 0, +1}, exactly, and return it.
+
+    `sums` holds integers of magnitude below 2^24 as float32. Call it under `exact_products`.
+    """
+    matrix = integer_matrix(sums.device)
+    _shift_(sums)
+    torch.bmm(matrix.T.expand(len(sums), -1, -1), sums, out=scratch)
+    _shift_(scratch)
+    torch.mm(_rows(scratch), matrix, out=_rows(sums))
+    # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
+    return sums.sign_().add_(0.0)
+
+
+def inverse_signs(sums: Tensor) -> Tensor:
+    """U of vote sums S [n, 64, 64], which stay as they are."""
+    with exact_products(sums.device):
+        return inverse_signs_(sums.to(torch.float32, copy=True), torch.empty_like(sums, dtype=torch.float32))
+
+
+@cache
+def dct_matrix(device: torch.device) -> Tensor:
+    """D, float32 [64, 64]."""
+    matrix = torch.tensor(_cosines(), dtype=torch.float64, device="cpu") / math.sqrt(CHUNK_SIDE / 2)
+    return matrix.to(device, torch.float32)
+
+
+@cache
+def integer_matrix(device: torch.device) -> Tensor:
+    """T, integers as float32 [64, 64].
+
+    128 * sqrt(32) * D is 128 times the cosines. A double's error of 1e-14 cannot move one across a half.
+    """
+    rounded = [[float(round(128 * cosine)) for cosine in row] for row in _cosines()]
+    return torch.tensor(rounded, dtype=torch.float32, device=device)
+
+
+def strip_chunks_for(device: torch.device) -> int:
+    """Chunks to transform at once: as many as stay in the cache, or as fill an accelerator."""
+    if device.type == "cpu":
+        return STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
+    return STRIP_CHUNKS_DEVICE
+
+
+@contextmanager
+def exact_products(device: torch.device) -> Iterator[None]:
+    """No gradients, no autocast, and float32 products in float32; afterwards all is as the user set it."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), _FULL_PRECISION:
+        yield
+
+
+class _FullPrecision:
+    """Holds torch's process-wide precision setting at its highest while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before: tuple[str, ...] = ()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = _precision()
+                _set_precision(("ieee", "ieee") if _HAS_BACKEND_PRECISION else ("highest",))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                _set_precision(self._before)
+
+
+_FULL_PRECISION = _FullPrecision()
+
+
+def _precision() -> tuple[str, ...]:
+    """torch's setting of float32 products."""
+    if _HAS_BACKEND_PRECISION:
+        return tuple(matmul.fp32_precision for matmul in _backends())
+    return (torch.get_float32_matmul_precision(),)
+
+
+def _set_precision(precision: tuple[str, ...]) -> None:
+    """Make `_precision()` return this; a backend that would inherit it goes back to inheriting."""
+    if not _HAS_BACKEND_PRECISION:
+        torch.set_float32_matmul_precision(*precision)
+        return
+    for matmul, wanted in zip(_backends(), precision, strict=True):
+        matmul.fp32_precision = "none"
+        if matmul.fp32_precision != wanted:
+            matmul.fp32_precision = wanted
+
+
+def _backends() -> tuple[Any, Any]:
+    """The backends whose float32 products have a setting; torch's types do not know it."""
+    return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
+def _shift_(integers: Tensor) -> None:
+    """Halve each chunk of [n, 64, 64] the least number of times that brings it to |.| <= 2047, half to even."""
+    flat = integers.view(len(integers), -1)
+    peak = torch.maximum(flat.amax(1), -flat.amin(1))  # [n]
+    shift = torch.bucketize(peak, _constants(_HALF_STEPS, integers.device), right=True)
+    flat.mul_(_constants(_POWERS, integers.device)[shift, None]).round_()
+
+
+@cache
+def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """float32 [len(values)] on a device, made once."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def _cosines() -> list[list[float]]:
+    """sqrt(32) * D in double precision."""
+    rows = [
+        [math.cos(math.pi * (2 * n + 1) * k / (2 * CHUNK_SIDE)) for n in range(CHUNK_SIDE)]
+        for k in range(1, CHUNK_SIDE)
+    ]
+    return [[math.sqrt(0.5)] * CHUNK_SIDE, *rows]
+
+
+def _rows(chunks: Tensor) -> Tensor:
+    """[n, 64, 64] as [n * 64, 64]: one large product instead of n small ones."""
+    return chunks.view(-1, CHUNK_SIDE)

@@ -1,0 +1,242 @@
+"""The words of `node.exchange`: its limits, the events it takes and the effects it asks for."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from protocol.ids import Digest, PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmLimits:
+    """What the run file and this node's own settings bound."""
+
+    payload_bytes_max: int
+    """Size of a payload at most, in bytes."""
+
+    neighbours: int
+    """Peers to whom a node offers what it holds."""
+
+    pulls_max: int = 8
+    """Pulls at once: enough to fill a downlink from several thin uplinks."""
+
+    pulls_per_peer: int = 2
+    """Pulls at once from one peer: the second hides the round trip of the first."""
+
+    stall_ms: int = 5_000
+    """Time that a pull may take beyond what its size explains, in milliseconds."""
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """The members of the run, this node among them if it is one."""
+
+    members: frozenset[PeerId]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted:
+    """The coordinator opened a round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """This node's own payload of the round is in its log."""
+
+    round: int
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The log already holds this payload, verified: from before a restart or an interrupted catch-up."""
+
+    round: int
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A peer says that it holds a payload."""
+
+    sender: PeerId
+    round: int
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFailed:
+    """An `Offer` did not reach the peer, or the peer refused it."""
+
+    peer: PeerId
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A payload that a commit names, and who is known to hold it."""
+
+    digest: Digest
+    size: int
+    """As its author announced it; the true size when `held`."""
+    holders: tuple[PeerId, ...]
+    held: bool = False
+    """The log has it already, verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A commit names exactly these payloads: they must be fetched, and no others of the round."""
+
+    round: int
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pull ended well: `size` bytes with the right digest are in the log."""
+
+    digest: Digest
+    source: PeerId
+    size: int
+    bytes_per_second: int
+
+
+class Failure(Enum):
+    """Why a pull ended badly."""
+
+    UNAVAILABLE = "unavailable"
+    """The source cannot be reached, is busy or went silent."""
+
+    ABSENT = "absent"
+    """The source answers that it does not hold the payload."""
+
+    FAULTY = "faulty"
+    """The source sent what the protocol does not allow, or bytes with another digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullFailed:
+    """A pull ended badly."""
+
+    digest: Digest
+    source: PeerId
+    failure: Failure
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The log lost a payload that was held: its file is damaged or gone."""
+
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The round is decided and applied, or nobody here waits for it any more: forget it."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    MembersChanged
+    | RoundStarted
+    | Published
+    | Found
+    | Offered
+    | OfferFailed
+    | Wanted
+    | Pulled
+    | PullFailed
+    | Lost
+    | Settled
+    | Tick
+)
+
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Tell the peer that this node holds these payloads of the round: at most OFFERS_MAX (digest, size)."""
+
+    peer: PeerId
+    round: int
+    payloads: tuple[tuple[Digest, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Fetch a payload, going on where an earlier pull of it stopped.
+
+    `exact`: the source itself stated the size, so that another total is its fault. Otherwise the size is what the
+    author announced, and only the digest says what the payload is."""
+
+    source: PeerId
+    digest: Digest
+    size: int
+    round: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Stop the pull of this digest from this source, and keep what has arrived."""
+
+    source: PeerId
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ReportHolding:
+    """Tell the coordinator that this node holds these payloads of others."""
+
+    round: int
+    digests: tuple[Digest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The offer was not taken, by nobody's fault: the peer should offer again later."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The peer did what no honest peer does; its offer was not taken or its bytes were thrown away."""
+
+    peer: PeerId
+    reason: str
+
+
+Effect = Offer | Pull | Drop | ReportHolding | Refuse | Blame
+
+
+# ---- what can be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A payload that a commit names and this node does not hold yet, for a person's eye."""
+
+    digest: Digest
+    source: PeerId | None
+    """From whom it is being pulled."""
+    holders: int
+    """Members that are believed to hold it."""

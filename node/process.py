@@ -1,0 +1,214 @@
+"""A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds signals and the
+admin port."""
+
+import asyncio
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client import CollectorRegistry
+
+from node import hardware, progress
+from node.checkpoint import save_checkpoint
+from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.corpus import prepare_builtin
+from node.data import Corpus
+from node.ledger import Ledger
+from node.links.grpc import GrpcLink
+from node.model import require_fits
+from node.payload_log import PayloadLog
+from node.replica import Position, Replica
+from node.settings import NodeSettings
+from node.swarm import Swarm, SwarmLimits
+from node.trainer import Parts, Trainer
+from protocol import wire_pb2 as wire
+from protocol.addresses import parse_address
+from protocol.errors import DataError, LocalProtocolError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, peer_id
+
+log = logging.getLogger("lockstep.node")
+
+BUILTIN_CORPUS = "python-stdlib"
+
+LEAVE_SECONDS = 2
+"""How long a leaving node waits for its goodbye to reach the coordinator."""
+
+TRAFFIC_SECONDS = 1
+"""How often the traffic counters of the links are copied to the status."""
+
+
+class NodeProcess:
+    """One node of one run. `key` is its identity."""
+
+    def __init__(self, settings: NodeSettings, key: Ed25519PrivateKey, software: str) -> None:
+        self._settings, self._software = settings, software
+        self._peer: PeerId = peer_id(public_bytes(key))
+        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._progress = progress.Progress(self._peer, settings.name or self._peer[:8])
+        self.registry: CollectorRegistry = progress.registry(self._progress)
+        self._trainer: Trainer | None = None
+        self._swarm: Swarm | None = None
+        self.address = settings.listen
+        self._background: list[asyncio.Task[None]] = []
+        self._hello = wire.Hello()
+
+    async def start(self) -> None:
+        """Everything up to the point where rounds can come.
+
+        Raises `UnavailableError`, `VersionError`, `SettingsError`, `DataError`, `StorageError`,
+        `AddressInUseError`."""
+        settings, progress = self._settings, self._progress
+        progress.phase = f"asks {self._client.address} for the run"
+        info = await self._client.fetch_run()
+        hardware.use_threads(settings.threads)
+        device = hardware.choose_device(settings.device)
+        progress.phase = "opens its data"
+        corpus = await asyncio.to_thread(open_corpus, settings, info)
+        progress.phase = "builds the model"
+        replica = await asyncio.to_thread(Replica, info.spec, info.run_id, device, settings.micro_batch)
+        require_fits(replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length)
+        progress.parameters = replica.layout.parameters
+        ledger = Ledger(info.run_id, info.coordinator_key, self._client.fetch_commits)
+        if position := await asyncio.to_thread(replica.load, self._state_path):
+            ledger.resume(position.next_round, position.head, position.head_round)
+            progress.round = position.head_round
+        progress.state_digest = replica.digest
+        self._swarm = self._make_swarm(info, replica)
+        addresses = await self._swarm.start()
+        self.address = addresses[0]
+        self._hello = wire.Hello(
+            addresses=settings.advertise or addresses,
+            software=self._software,
+            hardware=hardware.describe(device),
+            name=progress.name,
+        )
+        save = self._saver(replica)
+        parts = Parts(
+            info, self._peer, replica, corpus, self._client, ledger, self._swarm, progress, save, settings.save_every
+        )
+        self._trainer, self._info, self._replica, self._corpus = Trainer(parts), info, replica, corpus
+
+    async def run(self) -> str:
+        """Train until the run is finished or the node is told to leave; why it ended, in words.
+
+        Raises `RefusedError` and `DivergedError`; whatever the network does is waited out."""
+        if self._trainer is None or self._swarm is None:
+            raise LocalProtocolError("expected start() before run()")
+        session = asyncio.create_task(self._client.run(self._info, self._hello, self._trainer))
+        training = asyncio.create_task(self._trainer.run())
+        traffic = asyncio.create_task(self._watch_traffic())
+        failing = asyncio.create_task(self._swarm.failed())
+        self._background += [session, traffic, failing]
+        try:
+            await asyncio.wait({training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (session, traffic, failing):
+                if task.done():
+                    task.result()
+            reason = await training
+            self._progress.phase = "saves its state"
+            await self._finish(reason)
+        finally:
+            training.cancel()
+            await asyncio.gather(training, return_exceptions=True)
+        self._progress.phase = reason
+        return reason
+
+    def leave(self) -> None:
+        """Finish the round, then end `run`."""
+        if self._trainer:
+            self._trainer.leave()
+
+    async def stop(self) -> None:
+        """Close what `start` and `run` have opened. Safe to call twice."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
+        if self._swarm:
+            await self._swarm.stop()
+            self._swarm = None
+        await self._client.close()
+
+    def status(self) -> dict[str, Any]:
+        """The document of /status.json."""
+        return {"coordinator": self._client.address, "session": self._client.state, **self._progress.document()}
+
+    def unready(self) -> str:
+        """Why this node takes no part in rounds; empty when it does."""
+        if self._trainer is None:
+            return self._progress.phase
+        return "" if self._client.state == "connected" else self._client.state
+
+    # ---- parts
+
+    @property
+    def _state_path(self) -> Path:
+        return self._settings.directory / "state.safetensors"
+
+    def _make_swarm(self, info: RunInfo, replica: Replica) -> Swarm:
+        retention = info.spec.retention
+        payloads = PayloadLog(self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max)
+        return Swarm(
+            self._peer,
+            info.run_id,
+            SwarmLimits(replica.shape.bytes_max, info.spec.membership.neighbours),
+            log=payloads,
+            link=GrpcLink(self._settings.listen),
+            report_holding=self._report_holding,
+            clock_ms=own_clock_ms,
+        )
+
+    def _report_holding(self, round: int, digests: list[Digest]) -> None:
+        if self._trainer:
+            self._trainer.report_holding(round, digests)
+
+    def _saver(self, replica: Replica) -> Any:
+        def save(position: Position) -> None:
+            replica.save(self._state_path, position)
+
+        return save
+
+    async def _finish(self, reason: str) -> None:
+        """Keep state and checkpoint, then say goodbye."""
+        assert self._trainer is not None
+        position = self._trainer.position
+        await asyncio.to_thread(self._replica.save, self._state_path, position)
+        about = {
+            "run_id": self._info.run_id,
+            "name": self._info.spec.name,
+            "round": position.head_round,
+            "state_digest": f"{self._replica.digest:016x}",
+        }
+        model, tokenizer = self._replica.trainee.model, self._corpus.tokenizer
+        await asyncio.to_thread(
+            save_checkpoint, self._settings.directory / "checkpoint", model, self._replica.committed, tokenizer, about
+        )
+        self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
+        await self._client.flushed(LEAVE_SECONDS)
+
+    async def _watch_traffic(self) -> None:
+        while self._swarm:
+            self._progress.traffic = asdict(self._swarm.statistics)
+            await asyncio.sleep(TRAFFIC_SECONDS)
+
+
+def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
+    """The node's data, checked against the run file. Prepares the built-in corpus on first use."""
+    spec, directory = info.spec, settings.data
+    if directory is None:
+        if spec.data.corpus != BUILTIN_CORPUS:
+            raise DataError(
+                f"the run trains on {spec.data.corpus!r}, which is not built in: prepare it with `lockstep data "
+                "prepare` and name its directory with --data"
+            )
+        directory = (settings.corpora or settings.directory) / BUILTIN_CORPUS
+        prepare_builtin(directory)
+    corpus = Corpus.open(directory)
+    expected, found = spec.data.manifest_sha256, corpus.manifest.digest.hex()
+    if expected and found != expected:
+        raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
+    corpus.samples(spec.data.sequence_length)
+    return corpus

@@ -1,0 +1,115 @@
+"""Pulls under way: the part of the swarm's shell that fetches, verifies and keeps the bytes of payloads.
+
+One task per pull. A payload reaches the log only when its digest is right; until then its parts wait in memory, so
+that the next source goes on where the last one stopped. How each pull ended is told to the exchange.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from node.exchange_events import Failure, Pull, Pulled, PullFailed
+from node.links.base import Link, NotHeldError, Remote
+from node.payload_log import PayloadLog
+from node.transfer import Transfer
+from protocol.errors import RemoteProtocolError, UnavailableError
+from protocol.ids import Digest, short
+
+PARTIALS_MAX = 8
+"""Transfers kept in memory that no pull is working on; the oldest is thrown away first."""
+
+_log = logging.getLogger(__name__)
+
+
+class Pulls:
+    """The live pulls of one swarm.
+
+    `spawn` runs a background task whose death is noticed; `ended` is called with the end of each pull that was not
+    dropped."""
+
+    def __init__(
+        self,
+        size_max: int,
+        log: PayloadLog,
+        link: Link,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        ended: Callable[[Pulled | PullFailed], None],
+    ) -> None:
+        self._size_max = size_max
+        self._log = log
+        self._link = link
+        self._spawn = spawn
+        self._ended = ended
+        self._tasks: dict[Digest, asyncio.Task[None]] = {}
+        self._transfers: dict[Digest, Transfer] = {}
+        self._discarded_bytes = 0
+
+    def start(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
+        """Begin a pull, from where an earlier one of the same payload stopped."""
+        self._tasks[pull.digest] = self._spawn(self._run(pull, source, clock_ms))
+
+    def drop(self, digest: Digest) -> None:
+        """Stop a pull; what has arrived is kept."""
+        if task := self._tasks.pop(digest, None):  # else it died, of a full disk for example
+            task.cancel()
+
+    def forget(self, round: int) -> None:
+        """Throw away what has arrived of a round's payloads that nobody pulls any more."""
+        self._throw_away([digest for digest in self._idle() if self._transfers[digest].round == round])
+
+    @property
+    def duplicate_bytes(self) -> int:
+        """Payload bytes that arrived and were of no use."""
+        return self._discarded_bytes + sum(transfer.discarded for transfer in self._transfers.values())
+
+    async def _run(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
+        transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
+        started_ms, before = clock_ms(), transfer.begin(pull.source)
+        try:
+            await self._fetch(pull, source, transfer)
+            elapsed_ms = max(1, clock_ms() - started_ms)
+            await asyncio.to_thread(self._log.put, pull.round, transfer.buffer, pull.digest)
+        except (UnavailableError, RemoteProtocolError) as error:
+            self._end(pull, _failed(pull, transfer, error))
+        else:
+            size = len(transfer.buffer)
+            self._discarded_bytes += self._transfers.pop(pull.digest).discarded
+            self._end(pull, Pulled(pull.digest, pull.source, size, 1000 * (size - before) // elapsed_ms))
+
+    async def _fetch(self, pull: Pull, source: Remote, transfer: Transfer) -> None:
+        if transfer.complete:
+            return  # the pull before this one was dropped in its last moment
+        async with aclosing(self._link.fetch(source, pull.digest, len(transfer.buffer))) as parts:
+            async for part in parts:
+                if transfer.take(part, pull.source, pull.size if pull.exact else None):
+                    return
+        raise UnavailableError(f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes")
+
+    def _end(self, pull: Pull, event: Pulled | PullFailed) -> None:
+        del self._tasks[pull.digest]
+        if isinstance(event, PullFailed):
+            _log.debug("round %d: a pull from %s failed: %s", pull.round, short(pull.source), event.reason)
+        self._ended(event)
+        idle = self._idle()
+        self._throw_away(idle[: max(0, len(idle) - PARTIALS_MAX)])
+
+    def _idle(self) -> list[Digest]:
+        return [digest for digest in self._transfers if digest not in self._tasks]
+
+    def _throw_away(self, digests: Iterable[Digest]) -> None:
+        for digest in digests:
+            transfer = self._transfers.pop(digest)
+            self._discarded_bytes += transfer.discarded + len(transfer.buffer)
+
+
+def _failed(pull: Pull, transfer: Transfer, error: Exception) -> PullFailed:
+    failure = Failure.UNAVAILABLE
+    if isinstance(error, NotHeldError):
+        failure = Failure.ABSENT
+    elif isinstance(error, RemoteProtocolError):
+        mixed = not transfer.sources <= {pull.source}
+        failure = Failure.UNAVAILABLE if mixed else Failure.FAULTY
+        transfer.restart(alone=transfer.alone or mixed)
+    return PullFailed(pull.digest, pull.source, failure, f"payload {pull.digest.hex()[:8]}: {error}")

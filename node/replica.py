@@ -1,0 +1,181 @@
+"""One replica: the committed parameters, the momentum, and the model that computes gradients.
+
+The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the model's own
+tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a guess at the update that is
+still being exchanged (DESIGN.md section 4, lookahead), so the committed ones are a copy that no guess touches.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from node.checkpoint import load_parameters, save_parameters
+from node.demo.aggregate import Contribution, apply, look_ahead
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import DemoSettings, Engine
+from node.digest import state_digest
+from node.genesis import fill
+from node.model import Trainee, build_model
+from protocol.commits import Commit, Entry
+from protocol.errors import RemoteProtocolError, SettingsError, StorageError
+from protocol.ids import Digest, RunId
+from protocol.payload import PayloadShape, decode
+from protocol.runfile import RunSpec
+from protocol.schedule import float32_value
+
+log = logging.getLogger("lockstep.node")
+
+_PARAMETER = "parameter/"
+_MOMENTUM = "momentum/"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The update that an undecided round may make: int8 signs [chunks, 64, 64] and the round's scalars."""
+
+    signs: Tensor
+    learning_rate: float
+    decay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last commit's digest."""
+
+    next_round: int
+    head: Digest
+    head_round: int
+
+
+class Replica:
+    """State of one node for one run, on one device."""
+
+    def __init__(self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int) -> None:
+        self._spec, self._run_id = spec, run_id
+        self.trainee = Trainee(self._fresh_model(), device, micro_batch_max)
+        self.layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in self.trainee.parameters.items()})
+        algorithm = spec.algorithm
+        self.shape = PayloadShape(self.layout.chunks, algorithm.top_k, algorithm.value_bits)
+        if self.shape.bytes_max > spec.rounds.payload_bytes_max:
+            raise SettingsError(
+                f"rounds.payload_bytes_max: payloads of this model reach {self.shape.bytes_max} bytes, the run accepts "
+                f"{spec.rounds.payload_bytes_max}; raise it, or lower algorithm.top_k"
+            )
+        self._settings = DemoSettings(algorithm.momentum_decay, algorithm.alpha, algorithm.top_k, algorithm.value_bits)
+        self.committed: dict[str, Tensor] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to genesis, without momentum."""
+        model = self._fresh_model()
+        fill(model, self._spec.seed, self._spec.model.init_std)
+        genesis = Trainee(model, self.trainee.device).parameters
+        working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
+        for name, tensor in working.items():
+            tensor.copy_(genesis[name].data)
+        self.committed = {name: t.clone() for name, t in working.items()} if self._spec.rounds.overlap else working
+        self.engine = Engine(self.layout, self._settings, self.trainee.device)
+        self.has_momentum = False
+        self.digest = state_digest(self.committed)
+
+    def _fresh_model(self) -> nn.Module:
+        return build_model(self._spec.model.type, self._spec.model.config)
+
+    # ---- upstream of the payload: local
+
+    def stand_at(self, guess: Guess | None) -> None:
+        """Put the model where the next gradients are taken: at the committed parameters, or ahead by a guess."""
+        if self.committed[next(iter(self.committed))] is self._working(next(iter(self.committed))):
+            return  # overlap 0: the model's tensors are the committed ones
+        with torch.no_grad():
+            working = {name: self._working(name) for name in self.committed}
+            if guess is None:
+                for name, tensor in working.items():
+                    tensor.copy_(self.committed[name])
+            else:
+                look_ahead(
+                    self.layout, self.committed, guess.signs, working,
+                    learning_rate=guess.learning_rate, decay=guess.decay,
+                )  # fmt: skip
+
+    def accumulate(self) -> None:
+        """The gradients of the work just done go into the momentum; `GradientError` leaves it as it was."""
+        self.engine.accumulate({name: parameter.grad for name, parameter in self.trainee.parameters.items()})
+        self.has_momentum = True
+
+    def guess(self, learning_rate_bits: int, decay_bits: int) -> Guess | None:
+        """What this node expects of the round whose payload it is about to extract; None with overlap 0."""
+        if not self._spec.rounds.overlap:
+            return None
+        return Guess(self.engine.guess_signs(), float32_value(learning_rate_bits), float32_value(decay_bits))
+
+    # ---- downstream of the commit: the same bits everywhere
+
+    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
+        """Make the commit's step; `payloads` in the order of its entries. Returns the new state digest.
+
+        A payload that does not decode, or is not what its entry says, counts for nothing: decoding is a function
+        of its bytes alone, so it counts for nothing on every node."""
+        contributions = []
+        for entry, payload in zip(commit.entries, payloads, strict=True):
+            contributions += self._contribution(commit, entry, payload)
+        rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
+        with torch.no_grad():
+            apply(self.layout, self.committed, contributions, *rates)
+        self.digest = state_digest(self.committed)
+        return self.digest
+
+    def _contribution(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
+        try:
+            header, coefficients = decode(payload, self.shape)
+            found = (header.run_id, header.round, header.author)
+            if found != (self._run_id, commit.round, entry.author):
+                raise RemoteProtocolError(f"expected a payload of {entry.author} for round {commit.round}, got {found}")
+        except RemoteProtocolError as error:
+            log.warning("payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error))
+            return []
+        return [(entry.weight, coefficients)]
+
+    # ---- on disk
+
+    def save(self, path: Path, position: Position) -> None:
+        """Keep parameters and momentum over a restart; `StorageError` leaves the older file in place."""
+        tensors = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
+        tensors |= {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        about = {
+            "run_id": self._run_id,
+            "next_round": position.next_round,
+            "head": position.head.hex(),
+            "head_round": position.head_round,
+            "state_digest": f"{self.digest:016x}",
+        }
+        save_parameters(path, tensors, about)
+
+    def load(self, path: Path) -> Position | None:
+        """Take over a saved state; None (and genesis) when there is none of this run or it is damaged."""
+        if not path.exists():
+            return None
+        try:
+            tensors, about = load_parameters(path, self.trainee.device)
+            if about["run_id"] != self._run_id:
+                return None
+            for name, tensor in self.committed.items():
+                tensor.copy_(tensors[_PARAMETER + name])
+            if f"{state_digest(self.committed):016x}" != about["state_digest"]:
+                raise StorageError(f"{path}: expected state digest {about['state_digest']}, the parameters differ")
+            self.engine.load_state_dict({"momentum": tensors[_MOMENTUM + "momentum"]})
+            position = Position(about["next_round"], Digest(bytes.fromhex(about["head"])), about["head_round"])
+        except (StorageError, KeyError, ValueError, RuntimeError) as error:
+            log.warning("saved state is not used reason=%s", str(error))
+            self.reset()
+            return None
+        self.has_momentum = True
+        self.digest = state_digest(self.committed)
+        return position
+
+    def _working(self, name: str) -> Tensor:
+        return self.trainee.parameters[name].data

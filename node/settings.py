@@ -1,0 +1,56 @@
+"""What a volunteer chooses on this machine; what the run agrees on comes from the coordinator."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.addresses import parse_address
+from protocol.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Settings of one node process."""
+
+    coordinator: str
+    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
+
+    directory: Path
+    """Where the node keeps its state, its payload log and its checkpoint."""
+
+    data: Path | None = None
+    """A prepared corpus (`lockstep data prepare`); None takes the run's built-in corpus."""
+
+    corpora: Path | None = None
+    """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None: inside `directory`."""
+
+    listen: str = "127.0.0.1:0"
+    """Address and port for peers; port 0 takes a free one."""
+
+    advertise: tuple[str, ...] = ()
+    """Addresses at which peers reach this node, if they are others than `listen`."""
+
+    device: str = "auto"
+    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
+
+    threads: int = 0
+    """CPU threads for the computation; 0 leaves the choice to torch."""
+
+    micro_batch: int = 8
+    """Samples in one forward and backward pass."""
+
+    save_every: int = 20
+    """Steps between two saves of the node's state."""
+
+    name: str = ""
+    """What people call this node in tables."""
+
+    def __post_init__(self) -> None:
+        parse_address(self.coordinator)
+        parse_address(self.listen)
+        for address in self.advertise:
+            parse_address(address)
+        for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
+            if getattr(self, field) < least:
+                raise SettingsError(f"{field}: expected at least {least}, found {getattr(self, field)}")
+        if len(self.name.encode()) > 64:
+            raise SettingsError(f"name: expected at most 64 bytes, found {len(self.name.encode())}")

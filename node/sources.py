@@ -1,0 +1,137 @@
+"""Members as sources of payloads: how fast each is, which wait after a failure, and who is the best to ask. Pure.
+
+Part of the exchange: only `Exchange.handle` calls what changes anything here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocol.ids import Digest, PeerId
+
+BACKOFF_FIRST_MS = 500
+"""Wait after a source's first failure; it doubles with each further one."""
+
+BACKOFF_MAX_MS = 10_000
+"""Longest wait: a commit is available by invariant, so whoever holds it is worth asking again soon."""
+
+OFFER_RETRY_MS = 1_000
+"""Wait before offering again to a neighbour that was unreachable or refused."""
+
+RATE_ASSUMED = 64 * 1024
+"""Bytes per second expected while no member's rate is known: a bit more than a poor DSL uplink has."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """A wait that doubles with each failure in a row."""
+
+    failures: int = 0
+    retry_ms: int = 0
+
+    def fail(self, now_ms: int) -> None:
+        """One more failure: not before `retry_ms` again."""
+        self.failures += 1
+        self.retry_ms = now_ms + min(BACKOFF_FIRST_MS << min(self.failures - 1, 16), BACKOFF_MAX_MS)
+
+
+@dataclass(slots=True)
+class Payload:
+    """One payload of one round as the exchange sees it."""
+
+    size: int
+    held: bool = False
+    own: bool = False
+    wanted: bool = False
+    """A commit names it."""
+    attempts: int = 0
+    holders: set[PeerId] = field(default_factory=set)
+    """Who says, or is said, to hold it."""
+    told: set[PeerId] = field(default_factory=set)
+    """To whom this node offered it."""
+    absent: dict[PeerId, Backoff] = field(default_factory=dict)
+    """Who was asked and could not give it."""
+
+
+@dataclass(slots=True)
+class _Source:
+    rate: int = 0  # bytes per second; 0: never measured
+    backoff: Backoff = field(default_factory=Backoff)
+    offer_retry_ms: int = 0
+
+
+class Sources:
+    """The members other than this node."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = int(own, 16)
+        self._sources: dict[PeerId, _Source] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._sources
+
+    def become(self, peers: Iterable[PeerId]) -> None:
+        """Forget who is not among `peers`; keep what is known of the others."""
+        self._sources = {peer: self._sources.get(peer, _Source()) for peer in peers}
+
+    def succeeded(self, peer: PeerId, rate: int) -> None:
+        """A pull from `peer` ended well at `rate` bytes per second, 0 if nothing had to be sent any more.
+
+        The rate is a moving average, a quarter of it new."""
+        if source := self._sources.get(peer):
+            source.backoff = Backoff()
+            if rate:
+                source.rate = max(1, (3 * source.rate + rate) // 4) if source.rate else rate
+
+    def failed(self, peer: PeerId, now_ms: int) -> None:
+        """A pull from `peer` ended badly."""
+        if source := self._sources.get(peer):
+            source.backoff.fail(now_ms)
+
+    def overdue(self, peer: PeerId, size: int, elapsed_ms: int) -> None:
+        """`peer` did not send `size` bytes in this time, so its rate is below their quotient."""
+        if source := self._sources.get(peer):
+            ceiling = max(1, 1000 * size // max(1, elapsed_ms))
+            source.rate = min(source.rate or ceiling, ceiling)
+
+    def offer_failed(self, peer: PeerId, now_ms: int) -> None:
+        """An offer to `peer` was refused or lost."""
+        if source := self._sources.get(peer):
+            source.offer_retry_ms = now_ms + OFFER_RETRY_MS
+
+    def takes_offers(self, peer: PeerId, now_ms: int) -> bool:
+        """Whether it is worth offering to `peer` now."""
+        return peer in self._sources and now_ms >= self._sources[peer].offer_retry_ms
+
+    @property
+    def fastest(self) -> int:
+        """Bytes per second of the fastest member that was measured."""
+        return max((source.rate for source in self._sources.values()), default=0) or RATE_ASSUMED
+
+    def reachable(self, now_ms: int) -> set[PeerId]:
+        """Who is not waiting after a failure."""
+        return {peer for peer, source in self._sources.items() if now_ms >= source.backoff.retry_ms}
+
+    def distance(self, digest: Digest) -> int:
+        """How far a payload is from this node: an order that differs from node to node."""
+        return self._own ^ int.from_bytes(digest[:16], "big")
+
+    def best(
+        self, digest: Digest, payload: Payload, reachable: set[PeerId], full: set[PeerId], now_ms: int
+    ) -> PeerId | None:
+        """Whom to ask for a payload among `reachable` members that are not `full`, or None for nobody now.
+
+        A member that is not known to hold it is asked only for a wanted payload of which no holder is reachable: a
+        busy holder is worth waiting for."""
+        candidates = {peer for peer in payload.holders & reachable if self._may_ask(payload, peer, now_ms)}
+        if not candidates and payload.wanted:
+            candidates = {peer for peer in reachable if self._may_ask(payload, peer, now_ms)}
+        return min(candidates - full, key=lambda peer: self._rank(digest, payload, peer), default=None)
+
+    def _may_ask(self, payload: Payload, peer: PeerId, now_ms: int) -> bool:
+        return peer not in payload.absent or now_ms >= payload.absent[peer].retry_ms
+
+    def _rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, int]:
+        source = self._sources[peer]
+        absent = payload.absent[peer].failures if peer in payload.absent else 0
+        speed = source.rate.bit_length() if source.rate else 64
+        return source.backoff.failures, absent, -speed, self.distance(digest) ^ int(peer, 16)

@@ -1,0 +1,368 @@
+"""The node among its peers: the shell around `node.exchange` that moves payloads and keeps them.
+
+The exchange decides; this module lets it hear what happens (`_feed`) and does what it says (`_act`): one task per
+pull (`node.pulls`), one per peer that is being offered to, one that ticks. Nothing reaches the log before its digest
+is right.
+
+    trainer --publish, collect, settle--> Swarm <--on_offer, read-- link <--- peers
+                                            |  --offer, fetch--->
+                                          log
+
+All methods belong to one event loop; disk work runs in threads. When a background task dies it is logged, and `failed`
+and every `collect` raise its exception: never silence, never a wait for nobody.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, assert_never
+
+from node.exchange import Exchange
+from node.exchange_events import (
+    Blame,
+    Drop,
+    Effect,
+    Event,
+    Found,
+    Lost,
+    MembersChanged,
+    Offer,
+    Offered,
+    OfferFailed,
+    Published,
+    Pull,
+    Refuse,
+    ReportHolding,
+    RoundStarted,
+    Settled,
+    SwarmLimits,
+    Tick,
+    Want,
+    Wanted,
+)
+from node.links.base import Link, Remote
+from node.payload_log import PayloadLog
+from node.pulls import Pulls
+from protocol.commits import Commit
+from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
+from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
+from protocol.limits import OFFERS_MAX, PART_BYTES
+from protocol.wire_pb2 import OfferedPayload, Offers
+
+TICK_MS = 100
+"""How often the exchange looks at its deadlines: a fraction of its shortest wait."""
+
+REMARKS_MAX = 1024
+"""Peers whose last fault is remembered, so that a repeated one is logged once."""
+
+__all__ = ["Statistics", "Swarm", "SwarmLimits"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Bytes since the start. Duplicates are payload bytes that arrived and were of no use."""
+
+    payload_up_bytes: int
+    payload_down_bytes: int
+    other_up_bytes: int
+    other_down_bytes: int
+    duplicate_bytes: int
+
+    def document(self) -> dict[str, int]:
+        """For a status page."""
+        return asdict(self)
+
+
+class Swarm:
+    """Payloads in and out of this node.
+
+    `report_holding(round, digests)` is called with what became held and must not raise. `clock_ms()` is this
+    machine's monotonic clock, not an estimate of the coordinator's: backoffs and deadlines must survive its jumps."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        run_id: RunId,
+        limits: SwarmLimits,
+        log: PayloadLog,
+        link: Link,
+        *,
+        report_holding: Callable[[int, list[Digest]], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._own = own
+        self._run_id = run_id
+        self._exchange = Exchange(own, limits)
+        self._log = log
+        self._link = link
+        self._report_holding = report_holding
+        self._clock_ms = clock_ms
+        self._addresses: Mapping[PeerId, tuple[str, ...]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saves: set[asyncio.Task[None]] = set()
+        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._feed_and_wake)
+        self._outbox: dict[PeerId, list[Offer]] = {}
+        self._collecting: dict[int, Commit] = {}
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._remarks: OrderedDict[PeerId, str] = OrderedDict()
+
+    # ---- for the trainer
+
+    async def start(self) -> tuple[str, ...]:
+        """Listen; returns the addresses to announce. Raises what `Link.start` raises."""
+        addresses = await self._link.start(self)
+        self._spawn(self._tick())
+        return addresses
+
+    async def stop(self) -> None:
+        """End what runs in the background and stop the link; what is being written to the log is finished first."""
+        background = self._tasks - self._saves
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, *self._saves, return_exceptions=True)
+        await self._link.stop()
+
+    async def failed(self) -> None:
+        """Wait until a background task dies, and raise what killed it."""
+        while self._failure is None:
+            await self._news.wait()
+        raise self._failure
+
+    def set_members(self, members: Mapping[PeerId, tuple[str, ...]]) -> None:
+        """The members of the run with their addresses, this node included if it is one."""
+        self._addresses = dict(members)
+        self._feed(MembersChanged(frozenset(members)))
+
+    def open(self, round: int) -> None:
+        """The coordinator opened a round: its payloads are exchanged from now on."""
+        self._feed(RoundStarted(round))
+        if self._log.digests(round):  # from before a restart
+            self._spawn(self._recall(round))
+
+    def publish(self, round: int, blob: bytes) -> Digest:
+        """Keep this node's own payload and, once it is in the log, offer it."""
+        digest = sha256(blob)
+        self._saves.add(self._spawn(self._keep(round, digest, blob)))
+        return digest
+
+    async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        """The payloads of a commit in the order of its entries, as soon as all of them are held.
+
+        A commit is available by invariant, so this asks every member again and again, and returns or is cancelled.
+        `holders[i]` is who is known to hold entry i. The digest says what a payload is: its size is not compared
+        with the commit's, which only repeats what the author announced."""
+        if len(holders) != len(commit.entries):
+            raise LocalProtocolError(f"expected holders of {len(commit.entries)} entries, got {len(holders)}")
+        if commit.round in self._collecting:
+            raise LocalProtocolError(f"expected one collect of round {commit.round} at a time, got a second")
+        self._collecting[commit.round] = commit
+        done = False
+        try:
+            payloads = await self._collected(commit, holders)
+            done = True
+            return payloads
+        finally:
+            del self._collecting[commit.round]
+            if not done:
+                self._forget(commit.round)
+
+    def settle(self, round: int, kept: Iterable[Digest]) -> None:
+        """The round is decided and applied (or skipped: nothing kept): drop what was not committed."""
+        self._forget(round)
+        self._saves.add(self._spawn(asyncio.to_thread(self._log.settle, round, list(kept))))
+
+    def holding(self, round: int) -> list[Digest]:
+        """Payloads of others that this node holds in an undecided round: to report again after a reconnect."""
+        return self._exchange.holding(round)
+
+    @property
+    def waiting_for(self) -> str:
+        """What `collect` lacks and from whom, in words; empty when it lacks nothing."""
+        return "; ".join(filter(None, (self._in_words(commit) for _, commit in sorted(self._collecting.items()))))
+
+    @property
+    def statistics(self) -> Statistics:
+        """Bytes up and down so far."""
+        traffic = self._link.traffic
+        return Statistics(
+            payload_up_bytes=traffic.payload_up,
+            payload_down_bytes=traffic.payload_down,
+            other_up_bytes=traffic.other_up,
+            other_down_bytes=traffic.other_down,
+            duplicate_bytes=self._pulls.duplicate_bytes,
+        )
+
+    # ---- for the link
+
+    def on_offer(self, offers: Offers) -> None:
+        """Take a peer's offers. `RemoteProtocolError`: at least one was refused; the others were taken."""
+        if offers.run_id != self._run_id:
+            raise RemoteProtocolError(f"expected an offer of run {self._run_id}, got one of run {offers.run_id[:40]!r}")
+        if len(offers.offers) > OFFERS_MAX:
+            raise RemoteProtocolError(f"expected at most {OFFERS_MAX} offers in a message, got {len(offers.offers)}")
+        sender, refusals = parse_peer_id(offers.sender), list[str]()
+        for offer in offers.offers:
+            event = Offered(sender, offer.round, parse_digest(offer.digest), offer.payload_bytes)
+            refusals += [effect.reason for effect in self._feed(event) if isinstance(effect, Blame | Refuse)]
+        if refusals:
+            raise RemoteProtocolError(refusals[0])
+
+    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
+        """(size, next part) of a payload for a peer, or None when it is not held."""
+        name = parse_digest(digest)
+        total = self._log.size(name)
+        if total is None:
+            return None
+        if offset >= total:
+            raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
+        part = await asyncio.to_thread(self._log.read, name, offset, PART_BYTES)
+        return (total, part) if part else None
+
+    # ---- the exchange
+
+    def _feed(self, event: Event) -> list[Effect]:
+        effects = self._exchange.handle(event, self._clock_ms())
+        for effect in effects:
+            self._act(effect)
+        return effects
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case Offer():
+                if effect.peer in self._outbox:
+                    self._outbox[effect.peer].append(effect)
+                else:
+                    self._outbox[effect.peer] = [effect]
+                    self._spawn(self._send_offers(effect.peer))
+            case Pull():
+                self._pulls.start(effect, self._remote(effect.source), self._clock_ms)
+            case Drop():
+                self._pulls.drop(effect.digest)
+            case ReportHolding():
+                self._report_holding(effect.round, list(effect.digests))
+            case Blame():
+                self._remark(effect)
+            case Refuse():
+                pass  # the link tells the peer, who offers again
+            case _:
+                assert_never(effect)
+
+    def _feed_and_wake(self, event: Event) -> None:
+        self._feed(event)
+        self._wake()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self._feed(Tick())
+
+    async def _send_offers(self, peer: PeerId) -> None:
+        """Send what is in the outbox of `peer`, and what is put there meanwhile, one message at a time."""
+        try:
+            while self._outbox[peer]:
+                offer = self._outbox[peer].pop(0)
+                listed = [OfferedPayload(round=offer.round, digest=d, payload_bytes=size) for d, size in offer.payloads]
+                message = Offers(run_id=self._run_id, sender=self._own, offers=listed)
+                try:
+                    await self._link.offer(self._remote(peer), message)
+                except (UnavailableError, RemoteProtocolError) as error:
+                    _log.debug("offer of round %d to %s failed: %s", offer.round, short(peer), error)
+                    self._feed(OfferFailed(peer, offer.round))
+        finally:
+            del self._outbox[peer]
+
+    async def _keep(self, round: int, digest: Digest, blob: bytes) -> None:
+        await asyncio.to_thread(self._log.put, round, blob)
+        self._feed_and_wake(Published(round, digest, len(blob)))
+
+    async def _recall(self, round: int) -> None:
+        for digest in self._log.digests(round):
+            blob = await asyncio.to_thread(self._log.get, digest)
+            if blob is not None:
+                self._feed(Found(round, digest, len(blob)))
+
+    def _forget(self, round: int) -> None:
+        self._feed(Settled(round))
+        self._pulls.forget(round)
+        self._wake()
+
+    # ---- collecting
+
+    async def _collected(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        """Ask for what the log lacks, and look again whenever something arrived."""
+        payloads: dict[Digest, bytes] = {}
+        wants: list[Want] = []
+        for entry, known in zip(commit.entries, holders, strict=True):
+            blob = await asyncio.to_thread(self._log.get, entry.digest)
+            if blob is not None:
+                payloads[entry.digest] = blob
+            size = entry.payload_bytes if blob is None else len(blob)
+            wants.append(Want(entry.digest, size, tuple(known), held=blob is not None))
+        self._feed(Wanted(commit.round, tuple(wants)))
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            news = self._news
+            for entry in commit.entries:
+                if entry.digest not in payloads and self._exchange.holds(commit.round, entry.digest):
+                    await self._take(entry.digest, payloads)
+            if all(entry.digest in payloads for entry in commit.entries):
+                return [payloads[entry.digest] for entry in commit.entries]
+            await news.wait()  # set already if something arrived meanwhile
+
+    async def _take(self, digest: Digest, payloads: dict[Digest, bytes]) -> None:
+        blob = await asyncio.to_thread(self._log.get, digest)
+        if blob is None:
+            self._feed(Lost(digest))
+        else:
+            payloads[digest] = blob
+
+    def _in_words(self, commit: Commit) -> str:
+        lacks = {lack.digest: lack for lack in self._exchange.lacking(commit.round)}
+        words = []
+        for entry in commit.entries:
+            if lack := lacks.get(entry.digest):
+                where = (
+                    f"pulling from {short(lack.source)}" if lack.source else f"{lack.holders} known holders, none free"
+                )
+                words.append(f"{short(entry.author)}'s {entry.payload_bytes} bytes ({where})")
+        count = f"{len(words)} of {len(commit.entries)} payloads"
+        return f"round {commit.round} waits for {count}: {', '.join(words)}" if words else ""
+
+    # ---- tasks and remarks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._saves.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("a background task of the swarm died: %s", error, exc_info=error)
+            self._failure = self._failure or error
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let every `collect` look again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _remark(self, blame: Blame) -> None:
+        if self._remarks.get(blame.peer) != blame.reason:
+            _log.warning("run %s: peer %s: %s", short(self._run_id), short(blame.peer), blame.reason)
+        self._remarks[blame.peer] = blame.reason
+        self._remarks.move_to_end(blame.peer)
+        if len(self._remarks) > REMARKS_MAX:
+            self._remarks.popitem(last=False)
+
+    def _remote(self, peer: PeerId) -> Remote:
+        return Remote(peer, self._addresses.get(peer, ()))

@@ -1,0 +1,295 @@
+"""One round after the other, as a straight line; everything else here is waiting for the right word.
+
+    overlap 0    compute r | extract | exchange r ........ | apply r | compute r+1 ...
+    overlap 1    compute r | extract | compute r+1 (at a guess of r) | extract | apply r | compute r+2 ...
+                                     '- exchange r .................'
+
+The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
+over, and says which. A payload that a commit leaves out goes back into the momentum.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from node.coordinator_client import CoordinatorClient, RunInfo
+from node.data import Corpus
+from node.demo.engine import Extraction, GradientError
+from node.ledger import FinalWord, Ledger
+from node.model import Work
+from node.progress import Progress
+from node.replica import Guess, Position, Replica
+from node.swarm import Swarm
+from protocol import wire_pb2 as wire
+from protocol.errors import DivergedError
+from protocol.ids import Digest, PeerId, sha256
+from protocol.payload import Header, encode
+
+log = logging.getLogger("lockstep.node")
+
+RESYNCS_MAX = 3
+"""Fresh starts without a commit counted in between, after which this machine computes wrong results."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A round that this node has announced and nobody has decided yet."""
+
+    announcement: wire.NodeMessage
+    digest: bytes
+    extraction: Extraction | None
+    guess: Guess | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a trainer works with."""
+
+    info: RunInfo
+    own: PeerId
+    replica: Replica
+    corpus: Corpus
+    client: CoordinatorClient
+    ledger: Ledger
+    swarm: Swarm
+    progress: Progress
+    save: Callable[[Position], None]
+    """Keeps the state on disk; called every so many steps from a worker thread."""
+    save_every: int
+
+
+class Trainer:
+    """Drives one replica through a run. Also the coordinator client's listener."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._overlap = parts.info.spec.rounds.overlap
+        self._pending: dict[int, _Pending] = {}
+        self._opened: wire.RoundOpened | None = None
+        self._newest_trained = -1
+        self._compute_ms = 1
+        self._changed = asyncio.Event()
+        self._unready = False
+        self._resync = ""
+        self._resyncs = 0
+        self._finished = ""
+        self._leaving = False
+
+    # ---- the straight line
+
+    async def run(self) -> str:
+        """Train until the run is finished or `leave` was called; why it ended, in words."""
+        while (opened := await self._next_round()) is not None:
+            await self._round(opened)
+        while self._pending:
+            await self._settle_next()
+        return self._finished or "this node was asked to leave"
+
+    async def _round(self, opened: wire.RoundOpened) -> None:
+        work = await self._compute(opened)  # until the bell
+        pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k; the rest stays
+        self._publish(opened, pending, payload)  # announced to the coordinator, offered to neighbours
+        while self._parts.ledger.next_round <= opened.round - self._overlap:
+            await self._settle_next()  # applied: the same bits on every node; or reclaimed
+
+    # ---- its parts
+
+    async def _compute(self, opened: wire.RoundOpened) -> Work | None:
+        parts, progress = self._parts, self._parts.progress
+        progress.phase, progress.note = f"trains round {opened.round}", opened.reason
+        parts.swarm.open(opened.round)
+        guess = self._pending[opened.round - 1].guess if opened.round - 1 in self._pending else None
+
+        def bell_rang() -> bool:
+            return parts.client.now_ms() >= opened.bell_ms
+
+        def compute() -> Work | None:
+            parts.replica.stand_at(guess)
+            work = parts.replica.trainee.work(self._batches(opened), bell_rang)
+            try:
+                parts.replica.accumulate()
+            except GradientError as error:
+                log.warning("round without gradients round=%s reason=%s", opened.round, str(error))
+                return None
+            return work
+
+        started_ms = parts.client.now_ms()
+        work = await asyncio.to_thread(compute)
+        self._compute_ms = max(1, parts.client.now_ms() - started_ms)
+        if work:
+            progress.loss = work.loss_nats_per_token
+            progress.samples += work.samples
+            progress.tokens += work.tokens
+        progress.rounds_trained += 1
+        return work
+
+    def _batches(self, opened: wire.RoundOpened) -> Iterator[npt.NDArray[np.int64]]:
+        """The round's share in micro-batches: int64 [samples, sequence_length + 1]."""
+        spec, size = self._parts.info.spec, self._parts.replica.trainee.micro_batch_max
+        for share in opened.shares:
+            for first in range(share.first, share.first + share.count, size):
+                count = min(size, share.first + share.count - first)
+                yield self._parts.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
+
+    def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[_Pending, bytes]:
+        """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work."""
+        parts = self._parts
+        announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
+        if work:
+            announced.samples, announced.loss = work.samples, work.loss_nats_per_token
+        if work is None or opened.muted:
+            return _Pending(wire.NodeMessage(announced=announced), b"", None, None), b""
+        guess = parts.replica.guess(opened.learning_rate_bits, opened.decay_bits)
+        extraction = parts.replica.engine.extract()
+        header = Header(parts.info.run_id, opened.round, parts.own)
+        payload = encode(header, extraction.coefficients, parts.replica.shape)
+        announced.digest, announced.payload_bytes = sha256(payload), len(payload)
+        parts.progress.payload_bytes, parts.progress.payload_values = len(payload), len(extraction.coefficients.values)
+        return _Pending(wire.NodeMessage(announced=announced), announced.digest, extraction, guess), payload
+
+    def _publish(self, opened: wire.RoundOpened, pending: _Pending, payload: bytes) -> None:
+        self._pending[opened.round] = pending
+        self._newest_trained = opened.round
+        self._parts.client.send(pending.announcement)
+        if payload:
+            self._parts.swarm.publish(opened.round, payload)
+        self._parts.progress.phase = f"exchanges round {opened.round}"
+
+    async def _settle_next(self) -> None:
+        """Take the next final word: apply its commit, or reclaim what it leaves out."""
+        parts = self._parts
+        word = await parts.ledger.next()
+        pending = self._pending.pop(word.round, None)
+        kept: list[Digest] = []
+        if word.commit:
+            kept = [entry.digest for entry in word.commit.entries]
+            payloads = await parts.swarm.collect(word.commit, word.holders)
+            digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
+            parts.progress.round, parts.progress.state_digest = word.round, digest
+            self._report(word, digest)
+        if pending and pending.extraction:
+            self._count(pending.extraction, pending.digest in kept)
+        parts.swarm.settle(word.round, kept)
+        if word.commit and (word.commit.step + 1) % parts.save_every == 0:
+            await asyncio.to_thread(parts.save, self.position)
+
+    def _count(self, extraction: Extraction, counted: bool) -> None:
+        progress = self._parts.progress
+        if counted:
+            progress.rounds_counted += 1
+            self._resyncs = 0
+        else:
+            self._parts.replica.engine.reclaim(extraction)
+            progress.rounds_reclaimed += 1
+
+    def _report(self, word: FinalWord, digest: int) -> None:
+        """Tell the coordinator; a state that the majority does not have is discarded."""
+        if word.recorded_digest is not None and word.recorded_digest != digest:
+            self._resync = f"state after round {word.round} is {digest:016x}, the log says {word.recorded_digest:016x}"
+        elif not self._unready:  # while it catches up, only the last state is told, with `Ready`
+            applied = wire.Applied(round=word.round, state_digest=digest)
+            self._parts.client.send(wire.NodeMessage(applied=applied))
+
+    @property
+    def position(self) -> Position:
+        """Where in the log the replica stands."""
+        ledger = self._parts.ledger
+        return Position(ledger.next_round, ledger.head, ledger.head_round)
+
+    # ---- waiting
+
+    async def _next_round(self) -> wire.RoundOpened | None:
+        """The next round to work in; None when there will be none for this node."""
+        parts = self._parts
+        while True:
+            if self._resync:
+                self._start_over()
+            elif parts.ledger.behind():
+                parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
+                await self._settle_next()
+            elif self._finished or self._leaving:
+                return None
+            else:
+                self._say_ready()
+                if opened := self._take_opened():
+                    return opened
+                parts.progress.phase = "waits for a round" if parts.client.state == "connected" else parts.client.state
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _take_opened(self) -> wire.RoundOpened | None:
+        opened, self._opened = self._opened, None
+        if opened and opened.round > self._newest_trained and opened.round >= self._parts.ledger.next_round:
+            return opened
+        return None  # decided meanwhile, or told again after a reconnect
+
+    def _say_ready(self) -> None:
+        if self._unready:
+            replica, ledger = self._parts.replica, self._parts.ledger
+            ready = wire.Ready(round=ledger.head_round, state_digest=replica.digest, has_momentum=replica.has_momentum)
+            self._parts.client.send(wire.NodeMessage(ready=ready))
+            self._unready = False
+
+    def _start_over(self) -> None:
+        """Discard the state and replay the log."""
+        self._resyncs += 1
+        if self._resyncs > RESYNCS_MAX:
+            raise DivergedError(f"this machine computes wrong results, {RESYNCS_MAX} times in a row: {self._resync}")
+        log.warning("starts over reason=%s", self._resync)
+        self._parts.progress.note, self._resync = f"started over: {self._resync}", ""
+        self._parts.progress.resyncs += 1
+        self._parts.replica.reset()
+        self._parts.ledger.rewind()
+        self._pending.clear()
+        self._unready = True
+
+    # ---- the coordinator client's listener
+
+    def welcomed(self, welcome: wire.Welcome) -> None:
+        """A new session: say again what still holds, and that this node is ready once it is."""
+        self._parts.ledger.saw_decided(welcome.decided_round)
+        self._set_members(welcome.members)
+        self._unready = True
+        for round, pending in sorted(self._pending.items()):
+            self._parts.client.send(pending.announcement)
+            self.report_holding(round, self._parts.swarm.holding(round))
+        self._changed.set()
+
+    def received(self, message: wire.CoordinatorMessage) -> None:
+        """Sort the run's events to where they wait for their turn."""
+        match message.WhichOneof("kind"):
+            case "members":
+                self._set_members(message.members)
+            case "opened":
+                self._opened = message.opened
+            case "committed":
+                self._parts.ledger.committed(message.committed)
+            case "skipped":
+                self._parts.ledger.skipped(message.skipped)
+            case "resync":
+                self._resync = message.resync.reason
+            case "evicted":
+                self._parts.progress.note = f"removed by the coordinator: {message.evicted.reason}; joining again"
+            case "finished":
+                self._finished = message.finished.reason
+            case _:
+                pass  # a newer coordinator's message that this version has no use for
+        self._changed.set()
+
+    def report_holding(self, round: int, digests: list[Digest]) -> None:
+        """Receipts for the coordinator: this node holds these payloads, verified."""
+        if digests:
+            self._parts.client.send(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))
+
+    def leave(self) -> None:
+        """Finish the round and end `run`."""
+        self._leaving = True
+        self._changed.set()
+
+    def _set_members(self, members: wire.Members) -> None:
+        others = {PeerId(member.peer_id): tuple(member.addresses) for member in members.members}
+        self._parts.swarm.set_members(others)

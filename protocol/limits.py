@@ -1,0 +1,46 @@
+"""Named limits on everything that a peer or a slow disk can grow, each with its reason."""
+
+PROTOCOL_VERSION = 1
+"""Version of `lockstep.v1`: of the messages, the payload container, the commits and the arithmetic."""
+
+CHUNK_SIDE = 64
+"""Side of a chunk: the DCT's length, for which the exact bounds of the arithmetic are proven."""
+
+CHUNK_ENTRIES = CHUNK_SIDE * CHUNK_SIDE
+"""Coefficients in a chunk: 4096, so that an index fits 12 bits."""
+
+VOTE_SUM_MAX = 2**24 - 1
+"""Largest |sum of weight * value| on one coefficient: float32 holds every integer up to here exactly."""
+
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Cap of one gRPC message in both directions: gRPC's own default, equal everywhere."""
+
+PART_BYTES = 256 * 1024
+"""Bytes in one part of a payload or snapshot: large enough for speed, small enough to share an uplink."""
+
+MEMBERS_MAX = 4096
+"""Members of a run at most: a member list of this length still fits one message."""
+
+ADDRESSES_MAX = 8
+"""Addresses that one node may announce."""
+
+TEXT_BYTES_MAX = 256
+"""Length of a name, an address or a reason on the wire."""
+
+OFFERS_MAX = 1024
+"""Offers in one message."""
+
+COMMITS_PER_REPLY = 64
+"""Commits in one reply to a node that catches up; it asks again for more."""
+
+RUN_FILE_BYTES_MAX = 256 * 1024
+"""A run file is read by people; anything longer is not one."""
+
+PAYLOAD_HEADER_BYTES_MAX = 256
+"""The msgpack header of a payload: eight small fields."""
+
+PAYLOAD_BYTES_LIMIT = 2 * 1024**3
+"""Payload size no run file can exceed: a coefficient count that still fits 32-bit offsets."""
+
+CHUNKS_MAX = 2**26
+"""Chunks of a model at most (2.7e11 parameters)."""

@@ -1,0 +1,319 @@
+"""The payload container: one node's coefficients of one round, for all chunks, as bytes.
+
+    b"LSP1"
+    header length      uint16, little-endian
+    header             msgpack array, see `_Head`
+    planes (bits.py), each of whole bytes with zero padding:
+      short bitmap     1 bit per chunk: it has fewer than top_k coefficients   | only if there are
+      short counts     (top_k - 1).bit_length() bits per such chunk            | such chunks
+      remainders       rice_parameter(top_k) bits per coefficient
+      quotients        unary, as long as what is left of the container
+      values           value_bits bits per coefficient
+
+Indices of a chunk ascend. They are sent as gaps: the first index, then each difference minus one, so that
+disorder and duplicates cannot be written down; a chunk's last index must stay below 4096. A value is a sign
+bit above the magnitude minus one: zero cannot be written down either.
+
+The encoding is canonical: equal coefficients give equal bytes, and `decode` accepts exactly the bytes that
+`encode` makes, so one set of coefficients has one digest. The container is length-checked against the run's
+`PayloadShape` and against its own header before memory is taken; what decoding takes is a small multiple of
+the coefficients that the shape allows, whatever the bytes claim.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from protocol.bits import (
+    INDEX_MAX,
+    Numbers,
+    Plane,
+    gaps_of,
+    indices_of,
+    pack,
+    pack_unary,
+    plane_bytes,
+    rice_parameter,
+    row_bytes,
+    unpack,
+    unpack_unary,
+)
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, VersionError
+from protocol.ids import PeerId, RunId
+from protocol.limits import (
+    CHUNK_ENTRIES,
+    CHUNKS_MAX,
+    PAYLOAD_BYTES_LIMIT,
+    PAYLOAD_HEADER_BYTES_MAX,
+    PROTOCOL_VERSION,
+)
+
+MAGIC: Final = b"LSP1"
+"""First bytes of every payload container."""
+
+VALUE_BITS: Final = (1, 2, 4, 8)
+"""Bits that a value may have."""
+
+ROUND_MAX: Final = 2**63 - 1
+"""Rounds are signed 64-bit integers in messages."""
+
+_OPENING: Final = struct.Struct("<4sH")
+
+Blob = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadShape:
+    """What the run file fixes about every payload of a run; `SettingsError` outside the bounds."""
+
+    chunks: int
+    """Chunks of the model, 1 to CHUNKS_MAX."""
+
+    top_k: int
+    """Coefficients kept per chunk at most, 1 to 4096."""
+
+    value_bits: int
+    """Bits per value: 1, 2, 4 or 8."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunks <= CHUNKS_MAX:
+            raise SettingsError(f"expected 1 to {CHUNKS_MAX} chunks, got {self.chunks}")
+        if not 1 <= self.top_k <= CHUNK_ENTRIES:
+            raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
+        if self.value_bits not in VALUE_BITS:
+            raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
+        if self.bytes_max > PAYLOAD_BYTES_LIMIT:
+            raise SettingsError(
+                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to {self.bytes_max} "
+                f"from {self}: lower top_k or value_bits"
+            )
+
+    @property
+    def value_max(self) -> int:
+        """Largest magnitude of a value."""
+        return 1 << (self.value_bits - 1)
+
+    @property
+    def count_bits(self) -> int:
+        """Bits of the count of a short chunk, which is 0 to top_k - 1."""
+        return (self.top_k - 1).bit_length()
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes that no payload of this shape exceeds; some payload comes within 64 bytes of it.
+
+        A chunk of c coefficients costs c * (b + 1 + value_bits) bits and its quotients' zeros, which are at
+        most (4096 - c) >> b, the gaps of a chunk summing to 4096 - c. That grows with c, so the worst chunk
+        is a full one or, for its count, one that lacks one coefficient; the bits that rows lose to padding
+        are added on top.
+        """
+        rice_bits = rice_parameter(self.top_k)
+
+        def chunk_bits(count: int) -> int:
+            return count * (rice_bits + 1 + self.value_bits) + ((CHUNK_ENTRIES - count) >> rice_bits)
+
+        worst_bits = max(chunk_bits(self.top_k), self.count_bits + chunk_bits(self.top_k - 1))
+        rows = self.count_bits + rice_bits + 1 + self.value_bits
+        head = _head_bytes(Header(RunId("0" * 32), ROUND_MAX, PeerId("0" * 32)), self, self.chunks)
+        return len(head) + row_bytes(self.chunks) + row_bytes(self.chunks * worst_bits) + rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coefficients:
+    """One node's coefficients, chunk after chunk; n is the sum of `counts`."""
+
+    counts: npt.NDArray[np.uint16]
+    """[chunks]: coefficients of each chunk, at most top_k."""
+
+    indices: npt.NDArray[np.uint16]
+    """[n]: places in the chunk, below 4096, strictly ascending within a chunk."""
+
+    values: npt.NDArray[np.int16]
+    """[n]: signed values without zero, of magnitude at most value_max."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Whose payload of which round this is; `LocalProtocolError` outside the bounds."""
+
+    run_id: RunId
+    round: int
+    author: PeerId
+
+    def __post_init__(self) -> None:
+        for name in (self.run_id, self.author):
+            if len(name) != 32 or set(name) - set("0123456789abcdef"):
+                raise LocalProtocolError(f"expected an id of 32 hexadecimal characters, got {name[:40]!r}")
+        if not 0 <= self.round <= ROUND_MAX:
+            raise LocalProtocolError(f"expected a round from 0 to {ROUND_MAX}, got {self.round}")
+
+
+class _Version(msgspec.Struct, array_like=True, frozen=True):
+    """The field that any version of the header starts with."""
+
+    version: int
+
+
+class _Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The header on the wire: an array of eight, in this order."""
+
+    run_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    round: Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
+    author: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    chunks: int
+    top_k: int
+    value_bits: int
+    short_chunks: int
+
+
+def encode(header: Header, coefficients: Coefficients, shape: PayloadShape) -> bytes:
+    """The container; `LocalProtocolError` for coefficients that the shape does not allow."""
+    _check(coefficients, shape)
+    counts = coefficients.counts
+    gaps = gaps_of(coefficients.indices, counts)
+    rice_bits = rice_parameter(shape.top_k)
+    planes = [
+        pack(gaps & np.uint16((1 << rice_bits) - 1), rice_bits),
+        pack_unary(gaps >> np.uint16(rice_bits)),
+        pack(_codes(coefficients.values, shape), shape.value_bits),
+    ]
+    short = counts < shape.top_k
+    short_chunks = int(np.count_nonzero(short))
+    if short_chunks:
+        planes[:0] = [pack(short.astype(np.uint16), 1), pack(counts[short], shape.count_bits)]
+    return b"".join([_head_bytes(header, shape, short_chunks), *(plane.data for plane in planes)])
+
+
+def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
+    """What `encode` made this container of.
+
+    `RemoteProtocolError` for bytes that `encode` does not make for this shape, `VersionError` for another
+    version.
+    """
+    view = memoryview(container).cast("B")
+    if view.nbytes > shape.bytes_max:
+        raise RemoteProtocolError(f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}")
+    header, short_chunks, body = _read_head(view, shape)
+    counts, body = _read_counts(body, short_chunks, shape)
+    count = int(counts.sum(dtype=np.int64))
+    rice_bits = rice_parameter(shape.top_k)
+    remainders_end = plane_bytes(count, rice_bits)
+    values_start = body.size - plane_bytes(count, shape.value_bits)
+    if values_start - remainders_end < row_bytes(count):
+        raise RemoteProtocolError(f"expected the planes of {count} coefficients, got only {body.size} bytes")
+    gaps = unpack_unary(body[remainders_end:values_start], count, INDEX_MAX >> rice_bits)
+    gaps <<= rice_bits
+    gaps |= unpack(body[:remainders_end], count, rice_bits)
+    indices = indices_of(gaps, counts)
+    values = _values(unpack(body[values_start:], count, shape.value_bits), shape)
+    return header, Coefficients(counts, indices, values)
+
+
+def bits_per_value(container_bytes: int, values: int) -> float:
+    """Bits of a container per value in it, everything included; 0.0 for one without values."""
+    return 8 * container_bytes / values if values else 0.0
+
+
+def _head_bytes(header: Header, shape: PayloadShape, short_chunks: int) -> bytes:
+    """Magic, header length and header."""
+    head = _Head(
+        PROTOCOL_VERSION,
+        bytes.fromhex(header.run_id),
+        header.round,
+        bytes.fromhex(header.author),
+        shape.chunks,
+        shape.top_k,
+        shape.value_bits,
+        short_chunks,
+    )
+    packed = msgspec.msgpack.encode(head)
+    return _OPENING.pack(MAGIC, len(packed)) + packed
+
+
+def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plane]:
+    """Header, number of short chunks, and the bytes after the header."""
+    if view.nbytes < _OPENING.size:
+        raise RemoteProtocolError(f"expected a payload of at least {_OPENING.size} bytes, got {view.nbytes}")
+    magic, length = _OPENING.unpack_from(view)
+    if magic != MAGIC:
+        raise RemoteProtocolError(f"expected a payload that starts with {MAGIC!r}, got {magic!r}")
+    end = _OPENING.size + length
+    if length > PAYLOAD_HEADER_BYTES_MAX or end > view.nbytes:
+        most = min(PAYLOAD_HEADER_BYTES_MAX, view.nbytes - _OPENING.size)
+        raise RemoteProtocolError(f"expected a payload header of at most {most} bytes, got {length}")
+    head = _parse_head(view[_OPENING.size : end])
+    found = (head.chunks, head.top_k, head.value_bits)
+    if found != (shape.chunks, shape.top_k, shape.value_bits):
+        raise RemoteProtocolError(f"expected {shape}, got chunks, top_k and value_bits of {found}")
+    if not 0 <= head.short_chunks <= shape.chunks:
+        raise RemoteProtocolError(f"expected 0 to {shape.chunks} short chunks, got {head.short_chunks}")
+    header = Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
+    # msgpack can write one number in several ways; only ours is the payload.
+    if _head_bytes(header, shape, head.short_chunks) != view[:end]:
+        raise RemoteProtocolError(f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}")
+    return header, head.short_chunks, np.frombuffer(view[end:], np.uint8)
+
+
+def _parse_head(packed: memoryview) -> _Head:
+    """The header's fields, of the right types; the version is judged before what it may have changed."""
+    try:
+        version = msgspec.msgpack.decode(packed, type=_Version).version
+        if version != PROTOCOL_VERSION:
+            raise VersionError(f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}")
+        return msgspec.msgpack.decode(packed, type=_Head)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteProtocolError(f"expected a payload header, got {bytes(packed).hex()}: {error}") from error
+
+
+def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[Numbers, Plane]:
+    """Counts of all chunks, uint16[chunks], and the bytes after their planes."""
+    if not short_chunks:
+        return np.full(shape.chunks, shape.top_k, np.uint16), body
+    bitmap_end = row_bytes(shape.chunks)
+    end = bitmap_end + plane_bytes(short_chunks, shape.count_bits)
+    if body.size < end:
+        raise RemoteProtocolError(f"expected {end} bytes that count short chunks, got {body.size}")
+    short = unpack(body[:bitmap_end], shape.chunks, 1) != 0
+    if (marked := int(np.count_nonzero(short))) != short_chunks:
+        raise RemoteProtocolError(f"expected {short_chunks} short chunks in the bitmap, got {marked}")
+    short_counts = unpack(body[bitmap_end:end], short_chunks, shape.count_bits)
+    if (largest := int(short_counts.max())) >= shape.top_k:
+        raise RemoteProtocolError(f"expected a short chunk of fewer than {shape.top_k} coefficients, got {largest}")
+    counts = np.full(shape.chunks, shape.top_k, np.uint16)
+    counts[short] = short_counts
+    return counts, body[end:]
+
+
+def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
+    """`LocalProtocolError` for arrays that do not fit each other or the shape; `gaps_of` judges indices."""
+    counts, indices, values = coefficients.counts, coefficients.indices, coefficients.values
+    types = (counts.dtype.name, indices.dtype.name, values.dtype.name)
+    if types != ("uint16", "uint16", "int16"):
+        raise LocalProtocolError(f"expected counts, indices, values of uint16, uint16, int16, got {types}")
+    count = int(counts.sum(dtype=np.int64))
+    lengths = (counts.shape, indices.shape, values.shape)
+    if lengths != ((shape.chunks,), (count,), (count,)):
+        raise LocalProtocolError(f"expected {shape.chunks} counts and {count} indices and values, got {lengths}")
+    if (largest := int(counts.max())) > shape.top_k:
+        raise LocalProtocolError(f"expected at most {shape.top_k} coefficients in a chunk, got {largest}")
+    least, most = int(values.min(initial=1)), int(values.max(initial=1))
+    if least < -shape.value_max or most > shape.value_max or not values.all():
+        raise LocalProtocolError(
+            f"expected values of magnitude 1 to {shape.value_max}, got {least} to {most}, or a zero"
+        )
+
+
+def _codes(values: npt.NDArray[np.int16], shape: PayloadShape) -> Numbers:
+    """Codes, uint16[n], of values: a sign bit above the magnitude minus one."""
+    codes: Numbers = (np.abs(values) - 1 + shape.value_max * (values < 0)).astype(np.uint16)
+    return codes
+
+
+def _values(codes: Numbers, shape: PayloadShape) -> npt.NDArray[np.int16]:
+    """Values, int16[n], of codes."""
+    magnitudes = (codes & (shape.value_max - 1)).astype(np.int16) + np.int16(1)
+    return np.where(codes & shape.value_max, -magnitudes, magnitudes)

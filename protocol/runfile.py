@@ -1,0 +1,269 @@
+"""The run file: everything that all parties of a run must agree on, as validated, frozen values.
+
+An operator writes it in TOML (`lockstep init` writes a commented one); the coordinator serves it; every node
+validates it again. Each field documents its meaning, unit, bound and default here and nowhere else: the
+commented file, the README's table and the error messages are made from these docstrings and bounds.
+"""
+
+import hashlib
+import tomllib
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from protocol.errors import SettingsError, VersionError
+from protocol.ids import RunId
+from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
+
+RUN_FILE_VERSION = 1
+
+Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class ModelSpec(_Section):
+    """Which network is trained: any causal language model that transformers builds from a configuration."""
+
+    type: str = Field(default="llama", min_length=1, max_length=64)
+    """Model type as transformers names it (its `model_type`), for example "llama", "gpt2", "qwen2"."""
+
+    init_std: float = Field(default=0.02, gt=0, le=1)
+    """Standard deviation of the initial weights that are not constants."""
+
+    config: dict[str, Any] = Field(
+        default_factory=lambda: {
+            "vocab_size": 257,
+            "hidden_size": 128,
+            "intermediate_size": 344,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 256,
+            "tie_word_embeddings": True,
+        }
+    )
+    """The configuration's fields, handed to transformers unchanged."""
+
+
+class DataSpec(_Section):
+    """What the nodes train on."""
+
+    corpus: str = Field(default="python-stdlib", min_length=1, max_length=128)
+    """Name of the corpus. "python-stdlib" is built in: the Python standard library's own sources. With any
+    other name each node points to its own prepared directory (`lockstep join --data DIR`)."""
+
+    manifest_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of the manifest that every node's data must have; empty: nodes may train on their own data."""
+
+    sequence_length: int = Field(default=128, ge=8, le=1_048_576)
+    """Tokens of one sample, in tokens."""
+
+
+class AlgorithmSpec(_Section):
+    """How gradients become the update (DESIGN.md section 4)."""
+
+    name: Literal["demo"] = "demo"
+    """The algorithm. DeMo is the only one so far."""
+
+    momentum_decay: float = Field(default=0.999, ge=0, lt=1)
+    """beta: what is left of the momentum after one round."""
+
+    alpha: float = Field(default=1.0, gt=0, le=1)
+    """Share of the sent coefficients that leaves the author's momentum."""
+
+    top_k: int = Field(default=32, ge=1, le=4096)
+    """k: coefficients kept of the 4096 in a chunk."""
+
+    value_bits: Literal[1, 2, 4, 8] = 1
+    """Bits of one sent value; 1 sends signs."""
+
+
+class ScheduleSpec(_Section):
+    """Learning rate and weight decay by step."""
+
+    steps: int = Field(default=2000, ge=1, le=100_000_000)
+    """Length of the run, in steps (committed rounds)."""
+
+    learning_rate: float = Field(default=0.004, gt=0, le=10)
+    """Largest learning rate: by how much one step moves each parameter."""
+
+    warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
+    """Steps over which the learning rate rises linearly from zero."""
+
+    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate goes from its largest value to the final one."""
+
+    final_fraction: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate as a fraction of the largest."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    """Decoupled weight decay; a step multiplies the parameters by 1 - learning rate * weight decay."""
+
+
+class RoundsSpec(_Section):
+    """The clock of one round."""
+
+    compute_ms: Millis = 10_000
+    """From the opening of a round to its bell, in milliseconds: how long nodes train at most."""
+
+    publish_ms: Millis = 5_000
+    """From the bell to `publish_by`, in milliseconds: a payload announced later is late."""
+
+    exchange_ms: Millis = 10_000
+    """From `publish_by` to `commit_by`, in milliseconds: the final word comes at the latest then."""
+
+    overlap: Literal[0, 1] = 1
+    """Rounds that are exchanged while the next one is computed."""
+
+    batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
+    """Samples that all nodes together may train in a round, split in proportion to their speed."""
+
+    share_samples_first: int = Field(default=8, ge=1, le=1_000_000)
+    """Share of a node whose speed is not known yet, in samples."""
+
+    quorum: int = Field(default=2, ge=1, le=MEMBERS_MAX)
+    """Least number of contributors that may commit; below it the round is skipped."""
+
+    payload_bytes_max: int = Field(default=64 * 1024**2, ge=1024, le=PAYLOAD_BYTES_LIMIT)
+    """Largest payload that the run accepts, in bytes; a node whose model could exceed it says so at its start."""
+
+    copies_min: int = Field(default=1, ge=0, le=16)
+    """Members besides the author that must hold a payload before it may be committed (fewer only when there
+    are fewer members)."""
+
+
+class MembershipSpec(_Section):
+    """Who takes part."""
+
+    start_members: int = Field(default=2, ge=1, le=MEMBERS_MAX)
+    """Ready members that the first round waits for."""
+
+    members_max: int = Field(default=256, ge=1, le=MEMBERS_MAX)
+    """Members that the run admits at most."""
+
+    lease_ms: Millis = 15_000
+    """A member that is silent for this long is evicted, in milliseconds."""
+
+    heartbeat_ms: Millis = 2_000
+    """A node sends a heartbeat this often, in milliseconds."""
+
+    strikes_to_mute: int = Field(default=4, ge=1, le=1000)
+    """Late rounds, less punctual ones, after which a node's payloads no longer count until it is punctual."""
+
+    warmup_rounds: int = Field(default=2, ge=0, le=10_000)
+    """Rounds in which a node that joins without momentum trains but is not counted."""
+
+    neighbours: int = Field(default=4, ge=1, le=64)
+    """Peers to whom a node offers what it holds, chosen anew each round."""
+
+
+class RetentionSpec(_Section):
+    """What nodes keep so that others can catch up."""
+
+    log_rounds: int = Field(default=1000, ge=1, le=100_000_000)
+    """Committed rounds whose payloads a node keeps on disk."""
+
+    log_bytes_max: int = Field(default=4 * 1024**3, ge=1024**2)
+    """Bytes of payloads that a node keeps on disk at most; the oldest rounds go first."""
+
+    snapshot_every: int = Field(default=100, ge=1, le=1_000_000)
+    """Steps between two snapshots of the parameters whose SHA-256 every node reports."""
+
+
+class RunSpec(_Section):
+    """A whole run file."""
+
+    lockstep: int = RUN_FILE_VERSION
+    """Version of the run file's format."""
+
+    name: str = Field(default="first-run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    """Name of the run: letters, digits, dot, dash and underscore."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of the initial weights and of the data order."""
+
+    model: ModelSpec = ModelSpec()
+    data: DataSpec = DataSpec()
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    rounds: RoundsSpec = RoundsSpec()
+    membership: MembershipSpec = MembershipSpec()
+    retention: RetentionSpec = RetentionSpec()
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> "RunSpec":
+        members, rounds = self.membership, self.rounds
+        if rounds.quorum > members.members_max:
+            raise ValueError(f"rounds.quorum {rounds.quorum} exceeds membership.members_max {members.members_max}")
+        if members.lease_ms < 2 * members.heartbeat_ms:
+            raise ValueError(
+                f"membership.lease_ms {members.lease_ms} must be at least twice heartbeat_ms {members.heartbeat_ms}"
+            )
+        votes = members.members_max * 2 ** (self.algorithm.value_bits - 1)
+        if votes > VOTE_SUM_MAX:
+            raise ValueError(f"members_max * largest value is {votes}, above the exact bound {VOTE_SUM_MAX}")
+        return self
+
+
+def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
+    """The validated run file, or `SettingsError` (`VersionError` for another format version) that names
+    every wrong field with what was expected and what was found. `origin` is how the message calls it."""
+    if len(text.encode()) > RUN_FILE_BYTES_MAX:
+        raise SettingsError(f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text.encode())}")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{origin}: not valid TOML: {error}") from None
+    version = values.get("lockstep", RUN_FILE_VERSION)
+    if version != RUN_FILE_VERSION:
+        raise VersionError(
+            f"{origin}: expected format version lockstep = {RUN_FILE_VERSION}, found {version!r}; "
+            "use the release of Lockstep that wrote it, or `lockstep init` for a new one"
+        )
+    return _validated(values, origin)
+
+
+def parse_run_json(text: bytes, origin: str) -> RunSpec:
+    """The run file as a coordinator serves it: canonical JSON of `run_json`."""
+    if len(text) > RUN_FILE_BYTES_MAX:
+        raise SettingsError(f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text)}")
+    try:
+        values = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"{origin}: not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{origin}: expected an object, got {type(values).__name__}")
+    return _validated(values, origin)
+
+
+def run_json(spec: RunSpec) -> bytes:
+    """Canonical JSON of a run file, defaults written out: sorted keys, no spaces."""
+    return msgspec.json.encode(spec.model_dump(mode="json"), order="deterministic")
+
+
+def run_id(spec: RunSpec, coordinator_key: bytes) -> RunId:
+    """Name of the run of `spec` under the coordinator with this raw 32-byte ed25519 public key."""
+    return RunId(hashlib.sha256(b"lockstep.run.v1" + coordinator_key + run_json(spec)).hexdigest()[:32])
+
+
+def _validated(values: dict[str, Any], origin: str) -> RunSpec:
+    try:
+        return RunSpec.model_validate(values)
+    except ValidationError as error:
+        problems = "; ".join(_in_words(dict(problem)) for problem in error.errors())
+        raise SettingsError(f"{origin}: {problems}") from None
+
+
+def _in_words(problem: dict[str, Any]) -> str:
+    """One pydantic error as: field, what was expected, what was found."""
+    field = ".".join(str(part) for part in problem["loc"]) or "fields together"
+    if problem["type"] == "extra_forbidden":
+        return f"{field}: no such field (expected one of those that `lockstep init` writes)"
+    expected = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if not problem["loc"]:
+        return f"{field}: {expected}"
+    return f"{field}: expected {expected}, found {problem['input']!r}"

@@ -1,0 +1,38 @@
+"""Learning rate and decay of a step, as the float32 bits that a commit carries.
+
+Only the coordinator computes them, with Python floats; every node takes the bits from the commit, so the
+formula may differ between releases without two replicas ever differing.
+"""
+
+import math
+import struct
+
+from protocol.runfile import ScheduleSpec
+
+
+def learning_rate(schedule: ScheduleSpec, step: int) -> float:
+    """Learning rate of the given step (0-based): linear warm-up, then the schedule's shape."""
+    if step < schedule.warmup_steps:
+        return schedule.learning_rate * (step + 1) / (schedule.warmup_steps + 1)
+    if schedule.shape == "constant":
+        return schedule.learning_rate
+    span = max(1, schedule.steps - schedule.warmup_steps - 1)
+    progress = min(1.0, (step - schedule.warmup_steps) / span)
+    fall = progress if schedule.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
+    return schedule.learning_rate * (1 - fall * (1 - schedule.final_fraction))
+
+
+def scalars(schedule: ScheduleSpec, step: int) -> tuple[int, int]:
+    """(learning rate, 1 - learning rate * weight decay) of a step as float32 bits."""
+    rate = learning_rate(schedule, step)
+    return float32_bits(rate), float32_bits(1 - rate * schedule.weight_decay)
+
+
+def float32_bits(value: float) -> int:
+    """IEEE-754 bits of the float32 nearest to `value`."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+def float32_value(bits: int) -> float:
+    """The float32 with these bits, exactly, as a Python float."""
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])

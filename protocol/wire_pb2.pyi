@@ -1,0 +1,349 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetRunRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Run(_message.Message):
+    __slots__ = ("protocol_version", "run_id", "run_json", "coordinator_key")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_JSON_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_KEY_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    run_id: str
+    run_json: bytes
+    coordinator_key: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., run_json: _Optional[bytes] = ..., coordinator_key: _Optional[bytes] = ...) -> None: ...
+
+class GetCommitsRequest(_message.Message):
+    __slots__ = ("after_round",)
+    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    after_round: int
+    def __init__(self, after_round: _Optional[int] = ...) -> None: ...
+
+class Commits(_message.Message):
+    __slots__ = ("commits", "decided_round", "head_round")
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    commits: _containers.RepeatedCompositeFieldContainer[Committed]
+    decided_round: int
+    head_round: int
+    def __init__(self, commits: _Optional[_Iterable[_Union[Committed, _Mapping]]] = ..., decided_round: _Optional[int] = ..., head_round: _Optional[int] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    signature: bytes
+    state_digest: int
+    digest_reports: int
+    snapshot_sha256: bytes
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: bytes
+    def __init__(self, json: _Optional[bytes] = ...) -> None: ...
+
+class NodeMessage(_message.Message):
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    ready: Ready
+    heartbeat: Heartbeat
+    announced: Announced
+    holding: Holding
+    applied: Applied
+    leave: Leave
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    run_id: str
+    public_key: bytes
+    signature: bytes
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    software: str
+    hardware: str
+    name: str
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("round", "state_digest", "has_momentum")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HAS_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state_digest: int
+    has_momentum: bool
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sent_ms",)
+    SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    sent_ms: int
+    def __init__(self, sent_ms: _Optional[int] = ...) -> None: ...
+
+class Announced(_message.Message):
+    __slots__ = ("round", "digest", "payload_bytes", "samples", "compute_ms", "loss")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    digest: bytes
+    payload_bytes: int
+    samples: int
+    compute_ms: int
+    loss: float
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., compute_ms: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+
+class Holding(_message.Message):
+    __slots__ = ("round", "digests")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("round", "state_digest", "snapshot_sha256")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state_digest: int
+    snapshot_sha256: bytes
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished")
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    RESYNC_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    challenge: Challenge
+    welcome: Welcome
+    refused: Refused
+    heartbeat: HeartbeatReply
+    members: Members
+    opened: RoundOpened
+    committed: RoundCommitted
+    skipped: RoundSkipped
+    resync: Resync
+    evicted: Evicted
+    finished: RunFinished
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ...) -> None: ...
+
+class Challenge(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("decided_round", "head_round", "members")
+    DECIDED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    decided_round: int
+    head_round: int
+    members: Members
+    def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("sent_ms", "received_ms", "replied_ms")
+    SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_MS_FIELD_NUMBER: _ClassVar[int]
+    REPLIED_MS_FIELD_NUMBER: _ClassVar[int]
+    sent_ms: int
+    received_ms: int
+    replied_ms: int
+    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("peer_id", "addresses")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RoundOpened(_message.Message):
+    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OPENED_MS_FIELD_NUMBER: _ClassVar[int]
+    BELL_MS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_BITS_FIELD_NUMBER: _ClassVar[int]
+    DECAY_BITS_FIELD_NUMBER: _ClassVar[int]
+    MUTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    opened_ms: int
+    bell_ms: int
+    publish_by_ms: int
+    commit_by_ms: int
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    learning_rate_bits: int
+    decay_bits: int
+    muted: bool
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("first", "count")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class RoundCommitted(_message.Message):
+    __slots__ = ("commit", "holders")
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    commit: Committed
+    holders: _containers.RepeatedCompositeFieldContainer[Holders]
+    def __init__(self, commit: _Optional[_Union[Committed, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holders, _Mapping]]] = ...) -> None: ...
+
+class Holders(_message.Message):
+    __slots__ = ("peer_ids",)
+    PEER_IDS_FIELD_NUMBER: _ClassVar[int]
+    peer_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, peer_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RoundSkipped(_message.Message):
+    __slots__ = ("round", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Resync(_message.Message):
+    __slots__ = ("round", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Evicted(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RunFinished(_message.Message):
+    __slots__ = ("head_round", "reason")
+    HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    head_round: int
+    reason: str
+    def __init__(self, head_round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Offers(_message.Message):
+    __slots__ = ("run_id", "sender", "offers")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    sender: str
+    offers: _containers.RepeatedCompositeFieldContainer[OfferedPayload]
+    def __init__(self, run_id: _Optional[str] = ..., sender: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[OfferedPayload, _Mapping]]] = ...) -> None: ...
+
+class OfferedPayload(_message.Message):
+    __slots__ = ("round", "digest", "payload_bytes")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    digest: bytes
+    payload_bytes: int
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+
+class OfferReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("digest", "offset")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    offset: int
+    def __init__(self, digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("offset", "total_bytes", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    total_bytes: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...

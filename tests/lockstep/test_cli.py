@@ -1,0 +1,191 @@
+"""The command as a person or a script meets it: one clear line, a documented code, quick help, no torch."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lockstep
+from lockstep.cli import main
+from lockstep.exits import ExitCode
+from lockstep.init import run_file_text
+from protocol.runfile import RunSpec
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"):
+    sys.modules[name] = None
+from lockstep.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(run_file_text(RunSpec()))
+    return path
+
+
+@pytest.fixture
+def taken_address() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error that is not a log record."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if " INFO " not in line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["join"], ["init", "--no-such-flag"], ["demo", "--nodes", "0"]]
+)
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    assert "--help" in error_line(capsys)
+
+
+def test_a_wrong_run_file_names_the_field_what_was_expected_and_what_was_found(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file.write_text(run_file.read_text().replace("top_k = 32", "top_k = 5000"))
+    assert main(["coordinator", str(run_file)]) == ExitCode.SETTINGS
+    line = error_line(capsys)
+    assert "algorithm.top_k" in line
+    assert "4096" in line
+    assert "5000" in line
+
+
+def test_a_run_file_of_another_version_ends_with_5(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file.write_text(run_file.read_text().replace("lockstep = 1", "lockstep = 99"))
+    assert main(["coordinator", str(run_file)]) == ExitCode.VERSION
+    assert "99" in error_line(capsys)
+
+
+def test_a_missing_run_file_is_said_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coordinator", str(tmp_path / "none.toml")]) == ExitCode.SETTINGS
+    assert "lockstep init" in error_line(capsys)
+
+
+@pytest.mark.parametrize("port", ["--listen", "--admin"])
+def test_a_port_in_use_ends_with_7_and_is_named(
+    port: str, run_file: Path, taken_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = {"--listen": "127.0.0.1:0", "--admin": "127.0.0.1:0"} | {port: taken_address}
+    flags = [word for flag in free.items() for word in flag]
+    assert main(["coordinator", str(run_file), *flags]) == ExitCode.PORT_IN_USE
+    line = error_line(capsys)
+    assert taken_address in line
+    assert port in line
+
+
+@pytest.mark.parametrize("command", ["status", "join"])
+def test_an_unreachable_coordinator_ends_with_4_and_says_what_was_tried(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--directory", str(tmp_path)] if command == "join" else []
+    assert main([command, "127.0.0.1:1", *place]) == ExitCode.UNREACHABLE
+    assert "127.0.0.1:1" in error_line(capsys)
+
+
+def test_a_bug_ends_with_1_and_debug_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a\nb")
+
+    monkeypatch.setattr("lockstep.status.status", broken)
+    assert main(["status", "127.0.0.1:1"]) == ExitCode.BUG
+    assert "ZeroDivisionError: a b" in error_line(capsys)
+    assert main(["--debug", "status", "127.0.0.1:1"]) == ExitCode.BUG
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_with_6(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("node.files.tempfile.mkstemp", full)
+    assert main(["init", "--defaults", str(run_file.with_name("new.toml"))]) == ExitCode.STORAGE
+    assert "full" in error_line(capsys)
+
+
+def test_init_writes_a_file_that_the_coordinator_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new.toml"
+    assert main(["init", "--defaults", str(path)]) == ExitCode.OK
+    assert str(path) in capsys.readouterr().out
+    assert main(["init", "--defaults", str(path)]) == ExitCode.USAGE
+    assert "exists already" in error_line(capsys)
+
+
+def test_data_prepare_turns_text_into_shards_with_a_manifest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"document {number}\n" * 50)
+    assert main(["data", "prepare", str(tmp_path / "text"), "--out", str(tmp_path / "corpus")]) == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "train: " in printed
+    assert "manifest_sha256: " in printed
+    assert json.loads((tmp_path / "corpus" / "manifest.json").read_bytes())["vocabulary_size"] == 257
+
+
+def test_missing_data_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "prepare", str(tmp_path / "nothing"), "--out", str(tmp_path / "corpus")]) == ExitCode.DATA
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
+    assert without_torch("--help").returncode == ExitCode.OK
+    assert without_torch("init", "--defaults", str(tmp_path / "run.toml")).returncode == ExitCode.OK
+    assert without_torch("status", "127.0.0.1:1").returncode == ExitCode.UNREACHABLE
+    bad_port = without_torch("coordinator", str(tmp_path / "run.toml"), "--listen", "127.0.0.1:70000")
+    assert bad_port.returncode == ExitCode.SETTINGS, bad_port.stderr
+
+
+@pytest.mark.parametrize("arguments", [("join", "127.0.0.1:1"), ("demo",), ("generate", "nowhere")])
+def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
+    done = without_torch(*arguments)
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "pip install 'lockstep[node]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_loads_nothing_heavy_and_lists_the_exit_codes() -> None:
+    heavy = "sorted({'torch', 'grpc', 'aiohttp', 'pydantic'} & set(sys.modules))"
+    code = f"import sys; from lockstep.cli import main; main(['--help']); print({heavy})"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert printed.rstrip().endswith("[]")
+    assert "130" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"lockstep {lockstep.__version__}\n"
+
+
+def test_the_package_has_no_other_lazy_names() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        lockstep.nonsense  # noqa: B018

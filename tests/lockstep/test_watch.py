@@ -1,0 +1,81 @@
+"""What a person sees of a cluster: nothing wider than 80 columns, nothing left out that matters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lockstep import watch
+from lockstep.local import Cluster, ClusterSettings
+
+COORDINATOR: dict[str, Any] = {
+    "round": 1234,
+    "phase": "exchanging",
+    "reason": "4 members train round 1234",
+    "steps": {"committed": 1230, "skipped": 4, "total": 2000},
+    "loss": 3.14159,
+    "digests": {"agreed": True, "rounds_checked": 1229},
+}
+NODE: dict[str, Any] = {
+    "phase": "waits for payload e59463a1 of round 1234 from node-0, node-1, node-2",
+    "round": 1233,
+    "loss": 3.21,
+    "state_digest": "e59463a125c7b231",
+    "traffic": {
+        "payload_up_bytes": 123_456_789,
+        "payload_down_bytes": 987_654_321,
+        "other_up_bytes": 1,
+        "other_down_bytes": 2,
+    },
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """A cluster of which nothing runs, with statuses as if it did."""
+    cluster = Cluster(ClusterSettings(tmp_path, tmp_path / "run.toml", tmp_path / "data", 4))
+    cluster.coordinator.status = dict(COORDINATOR)
+    for node in cluster.nodes[1:]:
+        node.status = dict(NODE)
+    return cluster
+
+
+def printed(part: Any) -> str:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture:
+        console.print(part)
+    return capture.get()
+
+
+def test_the_table_fits_80_columns_with_every_node_its_traffic_and_digest(cluster: Cluster) -> None:
+    text = printed(watch.render(cluster, 2000))
+    assert max(map(len, text.splitlines())) <= 80
+    for fact in ("node-0", "starting", "node-3", "123 MB", "988 MB", "e59463a1", "step 1230/2000", "equal"):
+        assert fact in text
+
+
+def test_replicas_that_differ_are_shouted(cluster: Cluster) -> None:
+    cluster.coordinator.status["digests"] = {"agreed": False, "rounds_checked": 7}
+    assert "DIFFERENT" in printed(watch.render(cluster, 2000))
+
+
+def test_before_the_first_step_the_reason_is_shown(cluster: Cluster) -> None:
+    waiting = {"round": -1, "phase": "waiting", "reason": "1 of 4 members are ready", "steps": {"committed": 0}}
+    assert watch.headline(waiting, 60) == "round -1 waiting · 1 of 4 members are ready"
+    assert "starting" in watch.headline({}, 60)
+
+
+def test_without_a_terminal_a_line_comes_now_and_then_and_every_happening_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(watch.messages, "print", lambda text, **_: lines.append(str(text)))
+    with watch.shown(cluster, 60) as show:
+        for committed in range(61):
+            cluster.coordinator.status["steps"] = {"committed": committed, "skipped": 0}
+            show(["node-2 was killed by signal 9; starting it again"] if committed == 30 else [])
+            show([])
+    assert watch.LINES <= len(lines) <= watch.LINES + 2
+    assert lines.count("node-2 was killed by signal 9; starting it again") == 1
+    assert "step 60/60" in lines[-1]

@@ -1,0 +1,238 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import DemoSettings, Engine, Extraction, GradientError, largest, quantise
+from protocol.errors import LocalProtocolError, SettingsError
+from protocol.ids import PeerId, RunId
+from protocol.payload import Header, PayloadShape, decode, encode
+from tests.node.demo import reference
+
+SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}
+LAYOUT = ChunkLayout.from_shapes(SHAPES)
+
+
+def gradients(seed: int) -> dict[str, torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def engine_after(steps: int, settings: DemoSettings | None = None) -> Engine:
+    engine = Engine(LAYOUT, settings or DemoSettings(), "cpu")
+    for seed in range(steps):
+        engine.accumulate(gradients(seed))
+    return engine
+
+
+def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Floats]:
+    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+
+
+@pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("alpha", [1.0, 0.25])
+def test_steps_are_those_of_the_plain_description(value_bits: int, alpha: float) -> None:
+    settings = DemoSettings(momentum_decay=0.9, alpha=alpha, top_k=24, value_bits=value_bits)
+    engine = Engine(LAYOUT, settings, "cpu")
+    author = reference.Author(LAYOUT.chunks)
+    for seed in range(4):
+        engine.accumulate(gradients(seed))
+        found = engine.extract().coefficients
+        expected = author.step(as_numpy(gradients(seed)), decay=0.9, top_k=24, value_bits=value_bits, alpha=alpha)
+        assert np.array_equal(found.counts, expected.counts)
+        # float32 may prefer another of two nearly equal coefficients, or round a value on a half the other way
+        same = found.indices == expected.indices
+        assert same.mean() > 0.99
+        assert (found.values[same] == expected.values[same]).mean() > 0.99
+        assert np.abs(found.values[same].astype(int) - expected.values[same]).max() <= 1
+    close = np.isclose(engine.momentum.numpy(), author.momentum, atol=1e-3)
+    assert close.mean() > 0.999
+
+
+def test_extraction_fits_the_payload_and_comes_back_from_it() -> None:
+    settings = DemoSettings(top_k=17, value_bits=4)
+    coefficients = engine_after(2, settings).extract().coefficients
+    shape = PayloadShape(LAYOUT.chunks, settings.top_k, settings.value_bits)
+    header = Header(RunId("0" * 32), 3, PeerId("1" * 32))
+    _, decoded = decode(encode(header, coefficients, shape), shape)
+    assert np.array_equal(decoded.indices, coefficients.indices)
+    assert np.array_equal(decoded.values, coefficients.values)
+    assert np.array_equal(decoded.counts, coefficients.counts)
+
+
+def test_the_largest_of_each_chunk_are_taken() -> None:
+    engine = engine_after(3)
+    before = engine.momentum.flatten(1).abs()
+    indices = engine.extract().coefficients.indices.reshape(LAYOUT.chunks, -1)
+    taken = before.gather(1, torch.from_numpy(indices.astype(np.int64)))
+    assert torch.equal(taken.sort(1).values, before.topk(32, dim=1).values.sort(1).values)
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 511, 512, 2000, 4096])
+def test_largest_finds_k_places_that_none_exceeds_with_ties_everywhere(top_k: int) -> None:
+    magnitudes = torch.randint(0, 5, (6, 4096), generator=torch.Generator().manual_seed(top_k)).float()
+    places = largest(magnitudes, top_k)
+    assert all(len(set(row.tolist())) == top_k for row in places)
+    taken = magnitudes.gather(1, places).sort(1).values
+    assert torch.equal(taken, magnitudes.topk(top_k, dim=1).values.sort(1).values)
+
+
+def test_zeros_are_never_sent() -> None:
+    engine = Engine(LAYOUT, DemoSettings(top_k=8), "cpu")
+    engine.momentum[0, 0, 0] = -3.0
+    engine.momentum[2, 1, 1] = 1e-45  # the least number above zero
+    sent = engine.extract().coefficients
+    assert sent.counts.tolist() == [1, 0, 1] + [0] * (LAYOUT.chunks - 3)
+    assert (sent.indices.tolist(), sent.values.tolist()) == ([0, 65], [-1, 1])
+    assert Engine(LAYOUT, DemoSettings(), "cpu").extract().coefficients.indices.size == 0
+
+
+def test_signs_stand_for_the_mean_magnitude_of_the_kept() -> None:
+    kept = torch.tensor([[3.0, -1.0, 0.0], [0.0, 0.0, 0.0]])
+    sent, scale = quantise(kept, DemoSettings(top_k=3))
+    assert sent.tolist() == [[1, -1, 0], [0, 0, 0]]
+    assert scale.tolist() == [[2.0], [0.0]]
+
+
+def test_wider_values_are_parts_of_the_largest_and_at_least_one() -> None:
+    kept = torch.tensor([[8.0, -5.2, 0.001, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    sent, scale = quantise(kept, DemoSettings(value_bits=4))
+    assert sent.tolist() == [[8, -5, 1, 0], [0, 0, 0, 0]]
+    assert scale.tolist() == [[1.0], [0.0]]
+
+
+def test_what_is_sent_leaves_the_momentum_and_the_rest_stays() -> None:
+    settings = DemoSettings(alpha=0.5, value_bits=8)
+    engine = engine_after(2, settings)
+    before = engine.momentum.clone()
+    extraction = engine.extract()
+    gone = torch.zeros_like(before).flatten(1)
+    gone.scatter_(1, extraction.indices.long(), extraction.removed)
+    assert torch.allclose(engine.momentum, before - gone.view_as(before), atol=1e-5)
+    kept = before.flatten(1).gather(1, extraction.indices.long())
+    # half of each leaves, and half of what 8 bits lose of it
+    scale = kept.abs().amax(1, keepdim=True) / 128
+    assert ((extraction.removed - 0.5 * kept).abs() <= 0.5 * scale * 1.001).all()
+
+
+def test_reclaim_right_after_extract_restores_every_bit() -> None:
+    for bits in (1, 8):
+        engine = engine_after(3, DemoSettings(alpha=0.3, value_bits=bits))
+        before = engine.momentum.clone()
+        extraction = engine.extract()
+        assert not torch.equal(engine.momentum, before)
+        engine.reclaim(extraction)
+        assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
+
+
+def test_a_late_reclaim_is_as_if_nothing_had_been_taken() -> None:
+    settings = DemoSettings(momentum_decay=0.9)
+    engine, untouched = engine_after(2, settings), engine_after(2, settings)
+    extraction = engine.extract()
+    for seed in (10, 11, 12):
+        engine.accumulate(gradients(seed))
+        untouched.accumulate(gradients(seed))
+    engine.reclaim(extraction)
+    assert torch.allclose(engine.momentum, untouched.momentum, atol=1e-4)
+
+
+def test_two_extractions_come_back_in_any_order() -> None:
+    for order in ((0, 1), (1, 0)):
+        engine = engine_after(2)
+        before = engine.momentum.clone()
+        taken: list[Extraction] = [engine.extract(), engine.extract()]
+        for index in order:
+            engine.reclaim(taken[index])
+        assert torch.allclose(engine.momentum, before, atol=1e-4)
+
+
+def test_reclaiming_twice_or_from_another_momentum_is_refused() -> None:
+    engine = engine_after(1)
+    extraction = engine.extract()
+    with pytest.raises(LocalProtocolError, match="from another"):
+        engine_after(1).reclaim(extraction)
+    engine.reclaim(extraction)
+    with pytest.raises(LocalProtocolError, match="second time"):
+        engine.reclaim(extraction)
+    stale = engine.extract()
+    engine.load_state_dict(engine.state_dict())
+    with pytest.raises(LocalProtocolError, match="from another"):
+        engine.reclaim(stale)
+
+
+def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
+    engine = engine_after(2)
+    before = engine.momentum.clone()
+    active = LAYOUT.chunks_of({"a"})
+    engine.accumulate(gradients(5), active)
+    assert torch.equal(engine.momentum[~active], before[~active])
+    assert not torch.equal(engine.momentum[active], before[active])
+    extraction = engine.extract(active)
+    assert torch.equal(engine.momentum[~active].view(torch.int32), before[~active].view(torch.int32))
+    assert (extraction.coefficients.counts > 0).tolist() == active.tolist()
+    everywhere = engine_after(2)
+    everywhere.accumulate(gradients(5))
+    everywhere.extract()
+    assert torch.equal(engine.momentum[active], everywhere.momentum[active])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_broken_gradient_is_named_before_the_momentum_is_touched(bad: float, dtype: torch.dtype) -> None:
+    engine = engine_after(1)
+    before = engine.momentum.clone()
+    broken = gradients(1)
+    broken["c"] = torch.zeros(SHAPES["c"], dtype=dtype)
+    broken["c"][64, 2, 5] = bad
+    with pytest.raises(GradientError, match="got c with entries"):
+        engine.accumulate(broken)
+    assert torch.equal(engine.momentum, before)
+
+
+def test_none_is_a_gradient_of_zeros() -> None:
+    zeros, nones = engine_after(1), engine_after(1)
+    some = gradients(1)
+    zeros.accumulate({**some, "a": torch.zeros(SHAPES["a"]), "b": torch.zeros(SHAPES["b"])})
+    nones.accumulate({**some, "a": None, "b": None})
+    assert torch.equal(zeros.momentum, nones.momentum)
+
+
+def test_the_guess_is_the_update_of_one_author_that_sends_all_it_has() -> None:
+    engine = engine_after(2)
+    before = engine.momentum.clone()
+    guess = engine.guess_signs()
+    exact = np.sign(reference.D.T @ before.double().numpy() @ reference.D)
+    assert guess.dtype == torch.int8
+    held = LAYOUT.gather({name: torch.ones(shape) for name, shape in SHAPES.items()}) > 0
+    assert (guess.numpy() == exact)[held.numpy()].mean() > 0.9999
+    assert torch.equal(engine.momentum, before)
+
+
+def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> None:
+    engine = engine_after(2)
+    other = Engine(LAYOUT, DemoSettings(), "cpu")
+    other.load_state_dict({name: tensor.clone() for name, tensor in engine.state_dict().items()})
+    assert torch.equal(other.momentum, engine.momentum)
+    for foreign in ({}, {"momentum": torch.zeros(1, 64, 64)}):
+        with pytest.raises(LocalProtocolError, match="expected momentum of"):
+            other.load_state_dict(foreign)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"momentum_decay": 1.0},
+        {"momentum_decay": -0.1},
+        {"momentum_decay": math.nan},
+        {"alpha": 0.0},
+        {"alpha": 1.1},
+        {"top_k": 0},
+        {"top_k": 4097},
+        {"value_bits": 3},
+    ],
+)
+def test_settings_outside_their_bounds_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match=f"expected .*{next(iter(wrong))}.*, got"):
+        DemoSettings(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+import threading
+from collections.abc import Iterator
+from decimal import Decimal, getcontext
+
+import numpy as np
+import pytest
+import torch
+
+from node.demo import transform
+from node.demo.transform import dct_matrix, exact_products, forward_, integer_matrix, inverse_, inverse_signs
+from tests.node.demo import reference
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _settings_survive() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def decimal_cosine(numerator: int) -> Decimal:
+    """cos(pi * numerator / 128) to about 40 digits, by its series."""
+    getcontext().prec = 60
+    pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+    angle = pi * (numerator % 256) / 128
+    term = total = Decimal(1)
+    for n in range(1, 60):
+        term = -term * angle * angle / ((2 * n - 1) * 2 * n)
+        total += term
+    return total
+
+
+def test_no_entry_of_the_integer_matrix_is_near_a_half() -> None:
+    matrix = integer_matrix(CPU)
+    for k in range(64):
+        for n in range(64):
+            exact = 128 * decimal_cosine((2 * n + 1) * k) if k else 128 / Decimal(2).sqrt()
+            assert abs(exact - int(matrix[k, n])) < Decimal("0.491")
+
+
+def test_the_bounds_that_exactness_rests_on_hold() -> None:
+    matrix = integer_matrix(CPU).double()
+    assert matrix.abs().max() == 128
+    assert matrix.abs().sum(0).max() == 5243
+    assert 5243 * transform.OPERAND_MAX < 2**24
+
+
+def test_the_dct_is_orthonormal_and_undone_by_its_inverse() -> None:
+    matrix = dct_matrix(CPU).double()
+    assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64), atol=1e-6)
+    chunks = torch.randn(5, 64, 64)
+    coefficients = forward_(chunks.clone(), torch.empty_like(chunks))
+    expected = reference.D @ chunks.double().numpy() @ reference.D.T
+    assert np.allclose(coefficients.numpy(), expected, atol=1e-4)
+    assert torch.allclose(inverse_(coefficients, torch.empty_like(chunks)), chunks, atol=1e-4)
+
+
+def adversarial_sums() -> np.ndarray:
+    """[n, 64, 64] of integers up to 2^24 - 1: dense, sparse, at every edge of a shift, and worst for a column."""
+    rng = np.random.default_rng(1)
+    chunks = [np.zeros((64, 64), np.int64)]
+    for bits in range(1, 25):
+        chunks.append(rng.integers(-(2**bits) + 1, 2**bits, (64, 64)))
+        sparse = rng.integers(-(2**bits) + 1, 2**bits, (64, 64)) * (rng.random((64, 64)) < 0.01)
+        chunks.append(sparse)
+    for shift in range(14):
+        for peak in (2047 << shift, (4095 << shift) // 2, (4095 << shift) // 2 + 1, 2048 << shift):
+            edge = rng.integers(-3, 4, (64, 64)) << shift >> 1
+            edge[rng.integers(64), rng.integers(64)] = min(peak, 2**24 - 1) * rng.choice([-1, 1])
+            chunks.append(edge)
+    worst = np.argmax(np.abs(reference.T).sum(0))
+    column = np.sign(reference.T[:, worst])
+    for magnitude in (2047, 2**24 - 1):
+        chunks.append(magnitude * np.outer(column, column))
+        chunks.append(magnitude * np.outer(column, np.ones(64, np.int64)))
+    for value in (1, -1, 2**24 - 1):
+        single = np.zeros((64, 64), np.int64)
+        single[0, 0] = value
+        chunks.append(single)
+    return np.stack(chunks)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_signs_equal_the_whole_number_reference_at_any_precision_setting(precision: str) -> None:
+    sums = adversarial_sums()
+    torch.set_float32_matmul_precision(precision)
+    found = inverse_signs(torch.from_numpy(sums).float())
+    assert np.array_equal(found.numpy(), reference.signs(sums))
+
+
+def test_signs_equal_the_reference_under_autocast() -> None:
+    sums = adversarial_sums()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = inverse_signs(torch.from_numpy(sums).float())
+    assert found.dtype == torch.float32
+    assert np.array_equal(found.numpy(), reference.signs(sums))
+
+
+def test_signs_are_the_same_one_by_one_as_together_and_with_any_threads() -> None:
+    sums = torch.from_numpy(adversarial_sums()).float()
+    together = inverse_signs(sums)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert torch.equal(torch.cat([inverse_signs(chunk[None]) for chunk in sums]), together)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_signs_on_a_gpu_equal_those_on_a_cpu(precision: str) -> None:
+    sums = adversarial_sums()
+    torch.set_float32_matmul_precision(precision)
+    found = inverse_signs(torch.from_numpy(sums).float().cuda())
+    assert np.array_equal(found.cpu().numpy(), reference.signs(sums))
+
+
+def test_most_signs_are_those_of_the_float_transform() -> None:
+    rng = np.random.default_rng(2)
+    sums = rng.integers(-8, 9, (40, 64, 64)) * (rng.random((40, 64, 64)) < 0.05)
+    exact = np.sign(reference.D.T @ sums @ reference.D)
+    assert (inverse_signs(torch.from_numpy(sums).float()).numpy() == exact).mean() > 0.99
+
+
+def test_a_zero_update_has_no_sign_bit_whatever_sign_says_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sign_as_on_metal(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(torch.where(tensor == 0, -0.0, torch.sign(tensor)))
+
+    monkeypatch.setattr(torch.Tensor, "sign_", sign_as_on_metal)
+    assert not torch.signbit(inverse_signs(torch.zeros(2, 64, 64))).any()
+
+
+def test_the_sums_given_are_left_alone() -> None:
+    sums = torch.from_numpy(adversarial_sums()).float()
+    before = sums.clone()
+    inverse_signs(sums)
+    assert torch.equal(sums, before)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_exact_products_are_of_full_precision_inside_and_as_set_outside(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    outside = transform._precision()
+    with torch.autocast("cpu"), exact_products(CPU):
+        assert set(transform._precision()) <= {"ieee", "highest"}
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+        with exact_products(CPU):
+            pass
+        assert set(transform._precision()) <= {"ieee", "highest"}
+    assert transform._precision() == outside
+    assert torch.get_float32_matmul_precision() == precision
+
+
+def test_a_thread_that_leaves_does_not_take_the_precision_from_one_that_stays() -> None:
+    torch.set_float32_matmul_precision("medium")
+    outside = transform._precision()
+    entered, left = threading.Event(), threading.Event()
+
+    def visit() -> None:
+        with exact_products(CPU):
+            entered.set()
+            left.wait(10)
+
+    thread = threading.Thread(target=visit)
+    thread.start()
+    entered.wait(10)
+    with exact_products(CPU):
+        left.set()
+        thread.join(10)
+        assert set(transform._precision()) <= {"ieee", "highest"}
+    assert transform._precision() == outside
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
+def test_a_backend_that_inherits_the_precision_goes_on_inheriting() -> None:
+    before = torch.backends.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.backends.fp32_precision = "bf16"
+    try:
+        with exact_products(CPU):
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        torch.backends.fp32_precision = "ieee"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    finally:
+        torch.backends.fp32_precision = before
+
+
+def test_the_older_torch_setting_is_held_and_restored_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transform, "_HAS_BACKEND_PRECISION", False)
+    torch.set_float32_matmul_precision("medium")
+    with exact_products(CPU):
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "medium"

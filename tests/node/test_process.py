@@ -1,0 +1,136 @@
+"""Whole nodes and a coordinator in one event loop, over real gRPC: rounds, agreement, leaving, coming back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.process import CoordinatorProcess
+from coordinator.settings import CoordinatorSettings
+from node.checkpoint import load_checkpoint
+from node.digest import state_digest
+from node.model import named_parameters_once
+from node.process import NodeProcess
+from node.settings import NodeSettings
+from protocol.errors import DataError, UnavailableError
+from protocol.runfile import RunSpec
+from tests.tiny import tiny_corpus, tiny_spec
+
+PATIENCE_SECONDS = 120
+
+
+@asynccontextmanager
+async def coordinator_of(spec: RunSpec, directory: Path) -> AsyncIterator[CoordinatorProcess]:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    coordinator = CoordinatorProcess(spec, CoordinatorSettings(directory, "127.0.0.1:0", goodbye_ms=5000), key)
+    await coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        await coordinator.stop()
+
+
+class NodeTask:
+    """One node with its run in the background."""
+
+    def __init__(self, address: str, directory: Path, data: Path, number: int) -> None:
+        settings = NodeSettings(
+            address, directory / f"node-{number}", data=data, device="cpu", micro_batch=2, threads=1
+        )
+        self.process = NodeProcess(settings, Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32)), "test")
+        self.checkpoint = settings.directory / "checkpoint"
+        self.task: asyncio.Task[str] | None = None
+
+    async def __aenter__(self) -> "NodeTask":
+        await self.process.start()
+        self.task = asyncio.create_task(self.process.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.process.stop()
+
+    async def ended(self) -> str:
+        assert self.task is not None
+        return await asyncio.wait_for(self.task, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_nodes_train_to_the_end_and_hold_the_same_parameters(tmp_path: Path, overlap: int) -> None:
+    data = tiny_corpus(tmp_path / "data")
+    async with coordinator_of(tiny_spec(steps=8, overlap=overlap), tmp_path / "coordinator") as coordinator:
+        nodes = [NodeTask(coordinator.address, tmp_path, data, number) for number in range(2)]
+        async with nodes[0], nodes[1]:
+            reasons = [await node.ended() for node in nodes]
+            await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+            status = coordinator.status()
+            statuses = [node.process.status() for node in nodes]
+    assert reasons == ["all 8 steps are done"] * 2
+    assert status["steps"] == {"committed": 8, "skipped": 0, "total": 8}
+    assert status["digests"]["agreed"]
+    assert status["digests"]["rounds_checked"] == 8
+    assert {node["state_digest"] for node in statuses} == {status["digests"]["last"]}
+    assert all(node["rounds"]["counted"] == 8 for node in statuses)
+    loaded = load_checkpoint(nodes[0].checkpoint)
+    digest = state_digest(named_parameters_once(loaded.model))
+    assert f"{digest:016x}" == status["digests"]["last"]
+    assert loaded.metadata["round"] == 7
+
+
+async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replays_the_log(tmp_path: Path) -> None:
+    data = tiny_corpus(tmp_path / "data")
+    spec = tiny_spec(steps=40)
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        stays, leaves = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(2))
+        async with stays:
+            async with leaves:
+                await _until(lambda: coordinator.status()["steps"]["committed"] >= 3)
+                leaves.process.leave()
+                assert await leaves.ended() == "this node was asked to leave"
+            saved = leaves.process.status()["round"]
+            again, fresh = (NodeTask(coordinator.address, tmp_path, data, number) for number in (1, 2))
+            async with again, fresh:
+                assert again.process.status()["round"] == saved >= 2
+                assert fresh.process.status()["round"] == -1
+                for node in (stays, again, fresh):
+                    await node.ended()
+                await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+                digests = {node.process.status()["state_digest"] for node in (stays, again, fresh)}
+                status = coordinator.status()
+    assert status["steps"]["committed"] == 40
+    assert status["digests"]["agreed"]
+    assert digests == {status["digests"]["last"]}
+
+
+async def test_an_unreachable_coordinator_is_named_with_what_to_check(tmp_path: Path) -> None:
+    node = NodeProcess(NodeSettings("127.0.0.1:9", tmp_path), Ed25519PrivateKey.generate(), "test")
+    with pytest.raises(UnavailableError, match=r"cannot reach a coordinator at 127\.0\.0\.1:9"):
+        await node._client.fetch_run(patience_seconds=1)
+    await node.stop()
+
+
+async def test_a_node_whose_data_is_not_the_runs_is_told_so(tmp_path: Path) -> None:
+    data = tiny_corpus(tmp_path / "data")
+    spec = tiny_spec()
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"manifest_sha256": "0" * 64})})
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        node = NodeTask(coordinator.address, tmp_path, data, 0)
+        with pytest.raises(DataError, match="expected the data with manifest 0000"):
+            await node.process.start()
+        await node.process.stop()
+
+
+async def _until(condition: "object") -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.02)
+
+
+def setup_module() -> None:
+    torch.set_num_threads(1)

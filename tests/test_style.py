@@ -1,0 +1,69 @@
+"""The size limits and prohibitions of the style, held by a test."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("protocol", "coordinator", "node", "lockstep")
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 400
+POSITIONAL_MAX = 5
+
+SOURCES = [
+    path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def positional(function: Function) -> int:
+    """Positional parameters, without the one that a method is called on."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_keeps_the_size_limits(path: Path) -> None:
+    text = path.read_text()
+    too_large = [f"module: {lines} lines"] if (lines := len(text.splitlines())) > MODULE_LINES_MAX else []
+    for function in functions(ast.parse(text)):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            too_large.append(f"{function.name}: {lines} lines")
+        if (count := positional(function)) > POSITIONAL_MAX:
+            too_large.append(f"{function.name}: {count} positional parameters")
+    assert not too_large
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_runs_foreign_bytes_as_code(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not called & {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load"}
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Otherwise `tests/coordinator` would shadow `coordinator`."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert not [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()]
+
+
+def test_there_is_something_to_judge() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == set(PACKAGES)
