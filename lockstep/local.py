@@ -112,6 +112,7 @@ class Child:
     def restart(self, *more_arguments: str) -> None:
         """Starts the next process on the same directory; raises what it died of when that would not help."""
         self.restarts += 1
+        self._close_input()
         if self.restarts > RESTARTS_MAX or self.exit_status in HOPELESS:
             kind = error_of(self.exit_status or 0)
             raise kind(f"{self.name} died {self.restarts} times, see {self.log}: {self.last_words()}")
@@ -152,8 +153,11 @@ class Child:
             self._process.kill()
             return self._process.wait()
         finally:
-            if self._process.stdin:
-                self._process.stdin.close()
+            self._close_input()
+
+    def _close_input(self) -> None:
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
 
     def _spawn(self, command: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         # In a session of its own, so that Ctrl-C reaches the cluster's owner alone, which stops it in order.

@@ -111,8 +111,9 @@ class NodeProcess:
             self._progress.phase = "saves its state"
             await self._finish(reason)
         finally:
-            training.cancel()
-            await asyncio.gather(training, return_exceptions=True)
+            for task in (training, session):
+                task.cancel()
+            await asyncio.gather(training, session, return_exceptions=True)
         self._progress.phase = reason
         return reason
 

@@ -1,0 +1,296 @@
+"""The straight line of a round, with a scripted coordinator and neighbours: what is sent, applied, reclaimed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.coordinator_client import RunInfo
+from node.data import Corpus
+from node.digest import state_digest
+from node.ledger import Ledger
+from node.progress import Progress
+from node.replica import Position, Replica
+from node.trainer import Parts, Trainer
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.errors import DivergedError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.schedule import float32_bits
+from tests.tiny import tiny_corpus, tiny_spec
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+RUN = RunId("12" * 16)
+OWN = PeerId("34" * 16)
+RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
+PATIENCE_SECONDS = 60
+
+
+@dataclass
+class FakeClient:
+    """Records what the node says; its clock stands still before every bell."""
+
+    state: str = "connected"
+    sent: list[wire.NodeMessage] = field(default_factory=list)
+
+    def now_ms(self) -> int:
+        return 1000
+
+    def send(self, message: wire.NodeMessage) -> None:
+        self.sent.append(message)
+
+    def of_kind(self, kind: str) -> list[Any]:
+        return [getattr(message, kind) for message in self.sent if message.WhichOneof("kind") == kind]
+
+
+@dataclass
+class FakeSwarm:
+    """Holds what was published; a commit's payloads are always at hand."""
+
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+    settled: list[tuple[int, list[Digest]]] = field(default_factory=list)
+
+    def open(self, round: int) -> None: ...
+
+    def set_members(self, members: Mapping[PeerId, tuple[str, ...]]) -> None: ...
+
+    def publish(self, round: int, blob: bytes) -> Digest:
+        self.blobs[sha256(blob)] = blob
+        return sha256(blob)
+
+    async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        return [self.blobs[entry.digest] for entry in commit.entries]
+
+    def settle(self, round: int, kept: Iterable[Digest]) -> None:
+        self.settled.append((round, list(kept)))
+
+    def holding(self, round: int) -> list[Digest]:
+        return [sha256(b"another's")]
+
+
+class Stage:
+    """A trainer on a tiny replica, and the coordinator's side of the conversation."""
+
+    def __init__(self, directory: Path, overlap: int) -> None:
+        self.spec = tiny_spec(overlap=overlap)
+        self.client, self.swarm = FakeClient(), FakeSwarm()
+        self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
+        self.ledger = Ledger(RUN, public_bytes(KEY), self.fetch)
+        self.progress = Progress(OWN, "test")
+        self.head, self.commits = genesis_digest(RUN), list[wire.Committed]()
+        self.saved: list[Position] = []
+        self.decided = -1
+        parts = Parts(
+            RunInfo(self.spec, RUN, public_bytes(KEY)), OWN, self.replica, Corpus.open(directory), self.client,  # type: ignore[arg-type]
+            self.ledger, self.swarm, self.progress, self.saved.append, 1,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.trainer = Trainer(parts)
+
+    async def fetch(self, after_round: int) -> wire.Commits:
+        return wire.Commits(commits=self.commits, decided_round=self.decided)
+
+    def welcome(self) -> None:
+        self.trainer.welcomed(wire.Welcome(decided_round=self.decided))
+
+    def open(self, round: int, *, muted: bool = False, samples: int = 4) -> None:
+        opened = wire.RoundOpened(
+            round=round, bell_ms=2000, shares=[wire.Share(first=4 * round, count=samples)],
+            learning_rate_bits=RATE, decay_bits=DECAY, muted=muted,
+        )  # fmt: skip
+        self.trainer.received(wire.CoordinatorMessage(opened=opened))
+
+    def commit(self, round: int, digests: list[bytes]) -> None:
+        entries = tuple(Entry(OWN, Digest(digest), len(self.swarm.blobs[digest]), 1, 4) for digest in digests)
+        commit = Commit(RUN, round, len(self.commits), entries, RATE, DECAY, self.head)
+        self.head, self.decided = commit_digest(commit), round
+        signed = sign_commit(commit, KEY)
+        self.commits.append(wire.Committed(body=signed.body, signature=signed.signature))
+        holders = [wire.Holders() for _ in entries]
+        message = wire.RoundCommitted(commit=self.commits[-1], holders=holders)
+        self.trainer.received(wire.CoordinatorMessage(committed=message))
+
+    def skip(self, round: int) -> None:
+        self.decided = round
+        self.trainer.received(wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason="quorum")))
+
+    async def announced(self, count: int) -> wire.Announced:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.client.of_kind("announced")) < count:
+                await asyncio.sleep(0.01)
+        message: wire.Announced = self.client.of_kind("announced")[-1]
+        return message
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@asynccontextmanager
+async def playing(stage: Stage) -> AsyncIterator["asyncio.Task[str]"]:
+    task = asyncio.create_task(stage.trainer.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def ended(stage: Stage, task: "asyncio.Task[str]") -> str:
+    stage.trainer.leave()
+    return await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=0)
+    before = state_digest(stage.replica.committed)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        await ended(stage, task)
+    assert (announced.samples, announced.payload_bytes) == (4, len(stage.swarm.blobs[announced.digest]))
+    [applied] = stage.client.of_kind("applied")
+    assert applied.state_digest == state_digest(stage.replica.committed) != before
+    assert stage.progress.rounds_counted == 1
+    assert stage.swarm.settled == [(0, [announced.digest])]
+    assert [position.next_round for position in stage.saved] == [1]
+
+
+async def test_ready_comes_before_the_first_round_with_the_genesis_digest(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=1)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        await stage.announced(1)
+    first = stage.client.sent[0].ready
+    assert (first.round, first.state_digest, first.has_momentum) == (-1, stage.replica.digest, False)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_a_skipped_round_gives_the_momentum_back_bit_for_bit(corpus: Path, overlap: int) -> None:
+    stage = Stage(corpus, overlap)
+    untouched = Stage(corpus, overlap)
+    async with playing(stage) as task, playing(untouched) as other:
+        for each in (stage, untouched):
+            each.welcome()
+        stage.open(0)
+        untouched.open(0, muted=True)  # the same gradients, and nothing extracted
+        await asyncio.gather(stage.announced(1), untouched.announced(1))
+        for each in (stage, untouched):
+            each.skip(0)
+        await asyncio.gather(ended(stage, task), ended(untouched, other))
+    assert stage.progress.rounds_reclaimed == 1
+    assert torch.equal(stage.replica.engine.momentum, untouched.replica.engine.momentum)
+    assert stage.replica.digest == Stage(corpus, overlap).replica.digest
+
+
+async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        stage.commit(0, [first.digest])
+        stage.open(1)
+        await stage.announced(2)
+        stage.commit(1, [first.digest])  # an older payload in its place: ignored by all, and ours is left out
+        await ended(stage, task)
+    assert (stage.progress.rounds_counted, stage.progress.rounds_reclaimed) == (1, 1)
+
+
+async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decided(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=1)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        stage.open(1)
+        second = await stage.announced(2)
+        assert stage.client.of_kind("applied") == []
+        stage.commit(0, [first.digest])
+        stage.commit(1, [second.digest])
+        await ended(stage, task)
+    assert [applied.round for applied in stage.client.of_kind("applied")] == [0, 1]
+
+
+async def test_the_guess_never_touches_the_committed_parameters(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=1)
+    genesis = stage.replica.digest
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        await stage.announced(1)
+        stage.open(1)
+        await stage.announced(2)
+        working = state_digest({name: p.data for name, p in stage.replica.trainee.parameters.items()})
+        assert state_digest(stage.replica.committed) == genesis
+        assert working != genesis
+
+
+async def test_a_muted_node_announces_its_work_and_no_payload(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=1)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0, muted=True)
+        announced = await stage.announced(1)
+    assert (announced.digest, announced.samples) == (b"", 4)
+    assert stage.swarm.blobs == {}
+    assert stage.replica.engine.momentum.count_nonzero() > 0
+
+
+async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_ready(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=1)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.client.sent.clear()
+        stage.welcome()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not stage.client.of_kind("ready"):
+                await asyncio.sleep(0.01)
+    assert stage.client.of_kind("announced") == [announced]
+    assert [list(held.digests) for held in stage.client.of_kind("holding")] == [[sha256(b"another's")]]
+
+
+async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not stage.client.of_kind("applied"):
+                await asyncio.sleep(0.01)
+        expected = stage.replica.digest
+        stage.replica.committed[next(iter(stage.replica.committed))].add_(1)  # a bit flip in memory
+        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs")))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(stage.client.of_kind("ready")) < 2:
+                await asyncio.sleep(0.01)
+        await ended(stage, task)
+    ready = stage.client.of_kind("ready")[-1]
+    assert (ready.round, ready.state_digest, ready.has_momentum) == (0, expected, False)
+    assert stage.progress.resyncs == 1
+
+
+async def test_a_machine_that_is_told_to_resync_again_and_again_ends_with_the_reason(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        for number in range(5):
+            stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason=f"differs {number}")))
+            await asyncio.sleep(0.05)
+        with pytest.raises(DivergedError, match="computes wrong results"):
+            await asyncio.wait_for(task, PATIENCE_SECONDS)

@@ -1,0 +1,96 @@
+"""Real processes on loopback: a node and the coordinator, killed in the middle, come back, and the run's log replays
+to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lockstep.init import write_run_file
+from lockstep.local import Child, Cluster, ClusterSettings
+from tests.tiny import tiny_corpus, tiny_spec
+
+PATIENCE_SECONDS = 150
+
+REPLAY = Path(__file__).with_name("replay.py")
+
+
+def watch_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, (cluster.coordinator.status, [node.last_words() for node in cluster.nodes])
+        cluster.watch()
+        time.sleep(0.05)
+
+
+def committed(cluster: Cluster) -> int:
+    return int(cluster.coordinator.status.get("steps", {}).get("committed", 0))
+
+
+def kill(child: Child) -> None:
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+
+
+def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, object]:
+    """What another process makes of the coordinator's journal and one node's payload log."""
+    arguments = [str(directory), str(threads), "backwards" if backwards else "forwards"]
+    done = subprocess.run(
+        [sys.executable, str(REPLAY), *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """A cluster of three nodes that has run to its end; node 1 and later the coordinator were killed on the way."""
+    directory = tmp_path_factory.mktemp("cluster")
+    data = tiny_corpus(directory / "data")
+    run_file = directory / "run.toml"
+    write_run_file(run_file, tiny_spec(steps=30, members=3, quorum=2), force=True)
+    with Cluster(ClusterSettings(directory, run_file, data, nodes=3)) as cluster:
+        cluster.start()
+        watch_until(cluster, lambda: committed(cluster) >= 4)
+        kill(cluster.nodes[1])
+        watch_until(cluster, lambda: cluster.nodes[1].status.get("round", -1) >= 4)
+        watch_until(cluster, lambda: committed(cluster) >= 14)
+        kill(cluster.coordinator)
+        watch_until(cluster, lambda: cluster.finished)
+        cluster.wait()
+    return cluster
+
+
+def test_a_node_killed_in_the_middle_joins_again_and_ends_with_the_others_digest(finished: Cluster) -> None:
+    assert finished.nodes[1].restarts == 1
+    status = finished.coordinator.status
+    assert status["steps"] == {"committed": 30, "skipped": status["steps"]["skipped"], "total": 30}
+    assert status["digests"]["agreed"]
+    assert {node.status["state_digest"] for node in finished.nodes} == {status["digests"]["last"]}
+    assert finished.nodes[1].status["rounds"]["trained"] > 0
+
+
+def test_the_killed_node_did_not_stop_the_others(finished: Cluster) -> None:
+    for node in (finished.nodes[0], finished.nodes[2]):
+        assert node.restarts == 0
+        assert node.status["rounds"]["counted"] > 14, "it trained on after both kills"
+
+
+def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: Cluster) -> None:
+    assert finished.coordinator.restarts == 1
+    assert finished.coordinator.status["finished"]
+    assert finished.coordinator.status["digests"]["rounds_disputed"] == 0
+
+
+def test_journal_and_payloads_replay_to_the_same_digest_with_other_threads_and_order(finished: Cluster) -> None:
+    directory = finished.coordinator.directory.parent
+    expected = finished.coordinator.status["digests"]["last"]
+    for threads, backwards in ((1, False), (2, True)):
+        found = replayed(directory, threads=threads, backwards=backwards)
+        assert found == {"commits": 30, "digest": expected, "threads": threads}

@@ -1,0 +1,226 @@
+"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that is judged.
+
+`Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its own simple book
+(sets of positions, sets of holders) and raises `Violation` for whatever breaks a promise. `portrait` is a machine's
+whole state as plain values, to compare two machines.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from coordinator.events import (
+    Admit,
+    Announced,
+    CommitRound,
+    Effect,
+    Event,
+    FinishRun,
+    Held,
+    Joined,
+    Lapsed,
+    Left,
+    OpenRound,
+    Reached,
+    SkipRound,
+)
+from coordinator.rounds import Rounds
+from protocol.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.ids import PeerId
+from protocol.shuffle import Share
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+def require(holds: bool, *what: object) -> None:
+    """Raise `Violation` with the facts unless the promise holds."""
+    if not holds:
+        raise Violation(" ".join(str(part) for part in what))
+
+
+@dataclass
+class _Page:
+    """The referee's book of one undecided round."""
+
+    asked: dict[PeerId, list[int]]
+    muted: set[PeerId]
+    announced: dict[PeerId, Announced] = field(default_factory=dict)
+    holders: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    late: bool = False
+
+
+class Referee:
+    """Safety of one coordinator, event by event. A restarted coordinator goes on with the same referee."""
+
+    def __init__(self, machine: Rounds) -> None:
+        self.machine = machine
+        self.commits: list[Commit] = []
+        self.words: dict[int, str] = {}
+        self._run_id, self._spec = machine.run_id, machine.spec
+        self._pages: dict[int, _Page] = {}
+        self._live: set[PeerId] = set()
+        self._trained: set[int] = set()
+        self._lost: set[int] = set()
+        self._returned: set[int] = set()
+        self._next_position = 0
+        self._finished = False
+
+    def saw(self, event: Event, effects: Iterable[Effect]) -> None:
+        """The machine took `event` and said `effects`."""
+        self._take(event)
+        for effect in effects:
+            match effect:
+                case Admit(peer):
+                    self._live.add(peer)
+                case OpenRound():
+                    self._opened(effect)
+                case CommitRound():
+                    self._committed(effect)
+                case SkipRound(round, reason):
+                    require(bool(reason), "round", round, "was skipped without a reason")
+                    self._decided(round, "skipped")
+                case FinishRun():
+                    require(len(self.commits) == self._spec.schedule.steps, "finished after", len(self.commits))
+                    self._finished = True
+        self._check_books()
+
+    # ---- events
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Joined(peer):
+                require(peer not in self._live or self.machine.members.get(peer) is not None, peer, "was dropped")
+            case Left(peer) | Lapsed(peer):
+                self._live.discard(peer)
+                for page in self._pages.values():
+                    if peer not in page.announced:
+                        self._lost.update(page.asked.pop(peer, ()))
+                    for holders in page.holders.values():
+                        holders.discard(peer)
+            case Reached(round, instant) if round in self._pages and instant != "bell":
+                self._pages[round].late = True
+            case Held(peer, round, digests) if round in self._pages and peer in self._live:
+                for digest in digests:
+                    self._pages[round].holders[digest].add(peer)
+            case Announced() if event.round in self._pages and event.peer in self._live:
+                self._announced(event, self._pages[event.round])
+
+    def _announced(self, event: Announced, page: _Page) -> None:
+        if event.peer not in page.asked:
+            return
+        earlier = page.announced.get(event.peer)
+        if earlier is None and not page.late:
+            positions = page.asked[event.peer]
+            self._trained.update(positions[: event.samples])
+            self._returned.update(positions[event.samples :])
+            page.announced[event.peer] = earlier = event
+        if earlier and earlier.digest == event.digest and event.digest:
+            page.holders[event.digest].add(event.peer)
+
+    # ---- effects
+
+    def _opened(self, opened: OpenRound) -> None:
+        if opened.round in self._pages:
+            require(len(opened.assignments) == 1, "round", opened.round, "was opened again for more than one member")
+            return
+        require(not self._finished, "round", opened.round, "opens after the end")
+        require(opened.round == len(self.words) + len(self._pages), "round", opened.round, "opens out of turn")
+        page = _Page({}, set())
+        for assignment in opened.assignments:
+            require(assignment.peer in self._live, assignment.peer, "is asked to work and is no member")
+            page.asked[assignment.peer] = [
+                position for share in assignment.shares for position in self._leased(opened.round, share)
+            ]
+            require(len(page.asked[assignment.peer]) >= 1, assignment.peer, "is asked for nothing")
+            if assignment.muted:
+                page.muted.add(assignment.peer)
+        samples = sum(map(len, page.asked.values()))
+        samples_max = max(self._spec.rounds.batch_samples_max, len(page.asked))
+        require(samples <= samples_max, "round", opened.round, "leases", samples, "of at most", samples_max)
+        counting = len(page.asked) - len(page.muted)
+        require(counting >= self._spec.rounds.quorum, "round", opened.round, "can have", counting, "contributors")
+        self._pages[opened.round] = page
+
+    def _leased(self, round: int, share: Share) -> range:
+        positions = range(share.first, share.first + share.count)
+        for position in positions:
+            if position in self._returned:
+                self._returned.discard(position)
+            else:
+                require(position == self._next_position, "round", round, "leases", position, "out of turn")
+                self._next_position += 1
+        return positions
+
+    def _committed(self, effect: CommitRound) -> None:
+        commit = effect.commit
+        previous = self.commits[-1] if self.commits else None
+        digest = commit_digest(previous) if previous else genesis_digest(self._run_id)
+        check_link(commit, self._run_id, digest, previous.round if previous else -1)
+        require(commit.step == len(self.commits), "round", commit.round, "makes step", commit.step)
+        authors = [entry.author for entry in commit.entries]
+        require(authors == sorted(set(authors)), "round", commit.round, "names authors", authors)
+        require(len(authors) >= self._spec.rounds.quorum, "round", commit.round, "is below the quorum", authors)
+        page = self._pages[commit.round]
+        for entry, told in zip(commit.entries, effect.holders, strict=True):
+            announced = page.announced.get(entry.author)
+            require(announced is not None, "round", commit.round, entry.author, "did not announce in time")
+            assert announced is not None
+            said = (announced.digest, announced.payload_bytes, announced.samples)
+            require(said == (entry.digest, entry.payload_bytes, entry.samples), entry, "is not what was said", said)
+            require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
+            holders = page.holders[entry.digest]
+            others = (self._live & page.asked.keys()) - {entry.author}
+            copies = min(self._spec.rounds.copies_min, len(others))
+            require(len(holders - {entry.author}) >= copies, "round", commit.round, entry, "is held by", holders)
+            require(bool(holders), "round", commit.round, entry, "is held by nobody")
+            require(set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders)
+        self.commits.append(commit)
+        self._decided(commit.round, "committed")
+
+    def _decided(self, round: int, word: str) -> None:
+        require(round == len(self.words), "round", round, "is decided, expected round", len(self.words))
+        self.words[round] = word
+        page = self._pages.pop(round)
+        for peer, positions in page.asked.items():
+            if peer not in page.announced:
+                self._lost.update(positions)
+
+    # ---- the books
+
+    def _check_books(self) -> None:
+        machine, steps = self.machine, self._spec.schedule.steps
+        flights = [flight.round for flight in machine.in_flight]
+        require(flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages))
+        require(len(flights) <= self._spec.rounds.overlap + 1, "in flight", flights)
+        require(len(self.commits) + len(flights) <= steps, "steps", len(self.commits), "and in flight", flights)
+        require({member.peer for member in machine.members} == self._live, "members differ from", self._live)
+        out = [position for page in self._pages.values() for peer in page.asked.keys() - page.announced.keys()
+               for position in page.asked[peer]]  # fmt: skip
+        places = [self._trained, self._lost, self._returned, set(out)]
+        require(sum(map(len, places)) == self._next_position == len(set().union(*places)), "positions do not add up")
+        trained, lost = machine.samples_trained, machine.samples_lost
+        require((trained, lost) == (len(self._trained), len(self._lost)), "trained and lost", trained, lost)
+        require(machine.order.next_position == self._next_position, "next position", machine.order.next_position)
+        require(sum(share.count for share in machine.order.returned) == len(self._returned), "returned positions")
+
+
+def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
+    """The machine's whole state as plain values. Leases are left out to compare with a replay, which has seen no
+    heartbeats; the reason in words too, for it names nothing that decides."""
+    fields = {name: value for name, value in vars(machine).items() if name not in ("spec", "members", "votes", "order")}
+    fields["members"] = [asdict(member) for member in machine.members]
+    fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
+    fields["order"] = asdict(machine.order)
+    fields["votes"] = {
+        name: {round: asdict(ballot) for round, ballot in value.items()} if name == "_ballots" else value
+        for name, value in vars(machine.votes).items()
+    }
+    fields["loss"] = repr(machine.loss)  # not a number is not equal to itself
+    if not with_leases:
+        del fields["_last_ms"], fields["reason"]
+        for member in fields["members"]:
+            del member["lease_until_ms"]
+    return fields
