@@ -6,6 +6,7 @@ most what nobody was told.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -88,6 +89,11 @@ class Core:
         done = asyncio.get_running_loop().create_future()
         await self._queue.put((event, done))
         await done
+
+    def post(self, event: Event) -> None:
+        """Hand over an event whose outcome nobody waits for; dropped when the queue is full."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._queue.put_nowait((event, asyncio.get_running_loop().create_future()))
 
     async def run(self) -> None:
         """Work until cancelled. A `StorageError` from the journal ends it: nothing may leave unwritten."""

@@ -80,6 +80,13 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class Parted:
+    """A node's session ended without a goodbye: its lease runs on, but nobody waits for it."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """A node said goodbye."""
 
@@ -107,7 +114,7 @@ class Restarted:
     """The coordinator runs again on the journal of an earlier process."""
 
 
-MemberEvent = Joined | Readied | Renewed | Left | Lapsed | Restarted
+MemberEvent = Joined | Readied | Renewed | Parted | Left | Lapsed | Restarted
 Event = MemberEvent | Announced | Held | Applied | Reached
 
 # ---- effects

@@ -9,6 +9,8 @@
 Rules
 - A member is whoever holds a lease; only `Left`, `Lapsed` and eviction end it. Any sign of life renews it, and a
   sign of life from a node that is no member does nothing: nobody is revived by a heartbeat.
+- A member whose session was lost keeps its lease and its place, but no round waits for it and none is opened on it
+  until it is back. After a restart of the coordinator everyone counts as connected until the lease says otherwise.
 - Strikes count late rounds and are forgiven by punctual ones. Each strike halves the share; at the run's limit
   the member is muted, which one punctual round ends.
 - A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
@@ -26,6 +28,7 @@ from coordinator.events import (
     Lapsed,
     Left,
     MemberEvent,
+    Parted,
     Readied,
     Refuse,
     Renewed,
@@ -48,6 +51,7 @@ class Member:
     state: Literal["catching up", "ready"]
     joined_ms: int
     lease_until_ms: int
+    connected: bool = True
     round: int = -1
     strikes: int = 0
     warmup_left: int = 0
@@ -77,8 +81,12 @@ class Membership:
         return self._members.get(peer)
 
     def ready(self) -> list[Member]:
-        """Members that have caught up, sorted."""
-        return [member for member in self if member.state == "ready"]
+        """Members that have caught up and can be reached, sorted."""
+        return [member for member in self if member.state == "ready" and member.connected]
+
+    def live(self) -> list[PeerId]:
+        """Members that can be reached: those for whom a round waits."""
+        return [member.peer for member in self if member.connected]
 
     def muted_reason(self, member: Member) -> str:
         """Why the member's payloads do not count at present; empty when they do."""
@@ -102,6 +110,10 @@ class Membership:
             case Renewed(peer):
                 self.renew(peer, now_ms)
                 return []
+            case Parted(peer):
+                if member := self._members.get(peer):
+                    member.connected = False
+                return []
             case Left(peer):
                 return [TellMembers()] if self._members.pop(peer, None) else []
             case Lapsed(peer):
@@ -110,7 +122,7 @@ class Membership:
                 return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers()]
             case Restarted():
                 for member in self._members.values():
-                    member.lease_until_ms = now_ms + self._spec.lease_ms
+                    member.lease_until_ms, member.connected = now_ms + self._spec.lease_ms, True
                 return []
             case _:
                 assert_never(event)
@@ -163,5 +175,5 @@ class Membership:
         else:
             known.addresses, known.name = event.addresses, event.name
             known.hardware, known.software = event.hardware, event.software
-            known.state, known.lease_until_ms = "catching up", lease_until_ms
+            known.state, known.lease_until_ms, known.connected = "catching up", lease_until_ms, True
         return [Admit(event.peer), TellMembers()]

@@ -7,11 +7,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.membership import Member
 from coordinator.report import phase
 from coordinator.rounds import Rounds
 
 PHASES = ("waiting", "computing", "exchanging", "finished")
-STATES = ("ready", "muted", "catching up")
+STATES = ("ready", "muted", "catching up", "away")
 
 
 class RoundsCollector(Collector):
@@ -35,10 +36,7 @@ class RoundsCollector(Collector):
         if rounds.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", rounds.loss)
         members = GaugeMetricFamily("lockstep_coordinator_members", "Members by state.", labels=["state"])
-        states = [
-            "muted" if member.state == "ready" and rounds.members.muted_reason(member) else member.state
-            for member in rounds.members
-        ]
+        states = [_state(rounds, member) for member in rounds.members]
         for state in STATES:
             members.add_metric([state.replace(" ", "_")], states.count(state))
         yield members
@@ -53,6 +51,12 @@ def registry(rounds: Rounds) -> CollectorRegistry:
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(RoundsCollector(rounds))
     return collectors
+
+
+def _state(rounds: Rounds, member: Member) -> str:
+    if not member.connected:
+        return "away"
+    return "muted" if member.state == "ready" and rounds.members.muted_reason(member) else member.state
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

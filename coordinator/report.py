@@ -50,7 +50,9 @@ def phase(rounds: Rounds) -> str:
 def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
     muted = rounds.members.muted_reason(member)
     flight = rounds.in_flight[-1] if rounds.in_flight else None
-    if member.state == "catching up":
+    if not member.connected:
+        state, reason = "away", "its session was lost; it is removed when its lease ends"
+    elif member.state == "catching up":
         state, reason = "catching up", f"its state holds round {member.round}, the log {rounds.head_round}"
     elif muted:
         state, reason = "muted", muted

@@ -37,6 +37,7 @@ from coordinator.events import (
     Lapsed,
     Left,
     OpenRound,
+    Parted,
     Reached,
     Readied,
     RecordDigest,
@@ -141,7 +142,7 @@ class Rounds:
             case Restarted():
                 self._extend(now_ms - self._last_ms)
                 return self.members.handle(event, now_ms)
-            case Joined() | Renewed():
+            case Joined() | Renewed() | Parted():
                 return self.members.handle(event, now_ms)
             case _:
                 assert_never(event)
@@ -264,6 +265,9 @@ class Rounds:
         if flight.reached == "commit_by":
             return True
         live = self._live()
+        asked = [peer for peer in flight.assignments if self.members.get(peer)]
+        if asked and not set(asked) & set(live):
+            return False  # everyone's session is gone at once: the network here, rather than the nodes
         waiting = flight.awaited(live) if flight.reached != "publish_by" else []
         holding = flight.available(self.spec.rounds.copies_min, live)
         return not waiting and len(holding) == len(flight.payloads())
@@ -349,7 +353,7 @@ class Rounds:
         )
 
     def _live(self) -> list[PeerId]:
-        return [member.peer for member in self.members]
+        return self.members.live()
 
 
 def _next_instant(flight: InFlight) -> tuple[Instant, int] | None:

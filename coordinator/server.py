@@ -25,6 +25,7 @@ from coordinator.events import (
     FinishRun,
     Joined,
     OpenRound,
+    Parted,
     RecordDigest,
     Refuse,
     Renewed,
@@ -130,6 +131,7 @@ class CoordinatorService(CoordinatorServicer):
                 await reader
             if self._sessions.get(peer) is session:
                 del self._sessions[peer]
+                self._core.post(Parted(peer))
 
     def _joined(self, message: wire.NodeMessage, nonce: bytes) -> Joined:
         """The event in a hello, once its proof was checked."""

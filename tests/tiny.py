@@ -28,7 +28,9 @@ CONFIG = {
 }
 
 
-def tiny_spec(*, steps: int = 6, overlap: Any = 1, members: int = 2, seed: int = 0, **rounds: Any) -> RunSpec:
+def tiny_spec(
+    *, steps: int = 6, overlap: Any = 1, members: int = 2, seed: int = 0, lease_ms: int = 20_000, **rounds: Any
+) -> RunSpec:
     """A run of the tiny model with short but patient instants: rounds close early, never by the clock."""
     return RunSpec(
         name="tiny",
@@ -49,7 +51,7 @@ def tiny_spec(*, steps: int = 6, overlap: Any = 1, members: int = 2, seed: int =
                 **rounds,
             }
         ),
-        membership=MembershipSpec(start_members=members, lease_ms=20_000, heartbeat_ms=500),
+        membership=MembershipSpec(start_members=members, lease_ms=lease_ms, heartbeat_ms=500),
         retention=RetentionSpec(snapshot_every=10),
     )
 
@@ -57,7 +59,10 @@ def tiny_spec(*, steps: int = 6, overlap: Any = 1, members: int = 2, seed: int =
 def tiny_corpus(directory: Path) -> Path:
     """A prepared corpus of documents that a model can learn something from."""
     documents = [
-        (f"document {number}", "".join(f"def function_{number}_{line}(x):\n    return x + {line}\n" for line in range(40)))
+        (
+            f"document {number}",
+            "".join(f"def function_{number}_{line}(x):\n    return x + {line}\n" for line in range(40)),
+        )
         for number in range(120)
     ]
     prepare(documents, directory, ByteTokenizer(), source="a test")

@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"
-    write_run_file(run_file, tiny_spec(steps=30, members=3, quorum=2), force=True)
+    write_run_file(run_file, tiny_spec(steps=30, members=3, quorum=2, lease_ms=8_000), force=True)
     with Cluster(ClusterSettings(directory, run_file, data, nodes=3)) as cluster:
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) >= 4)

@@ -35,7 +35,7 @@ from coordinator.events import (
 )
 from coordinator.rounds import Rounds
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
-from protocol.errors import RemoteProtocolError
+from protocol.errors import LockstepError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
 from tests.simulation.checkers import Referee, Violation, portrait, require
@@ -66,17 +66,27 @@ class SimulatedCoordinator:
         self.told_decided = -1
         self._make = machine
         self._life = 0
+        self._sessions: dict[PeerId, int] = {}
         self._wake()
 
     # ---- events in
 
-    def receive(self, event: Event) -> None:
-        """An event from the network, if anybody is there to take it. Honest nodes are never refused."""
-        if self.running:
-            try:
-                self._handle(event)
-            except RemoteProtocolError as error:
-                raise Violation(f"an honest node was refused: {error} after {event}") from error
+    def receive(self, sender: "SimulatedNode", session: int, event: Event) -> None:
+        """An event from the network, if anybody is there to take it. Honest nodes are never refused.
+
+        As in the server, a hello opens a session and ends the node's earlier one, whose events are dropped."""
+        if not self.running:
+            return
+        known = self._sessions.get(sender.peer, -1)
+        if isinstance(event, Joined) and session > known:
+            self._sessions[sender.peer] = session
+        elif session != known:
+            self.network.carry(COORDINATOR, sender.peer, lambda: sender.closed(session))
+            return
+        try:
+            self._handle(event)
+        except RemoteProtocolError as error:
+            raise Violation(f"an honest node was refused: {error} after {event}") from error
 
     def commits_after(self, round: int) -> tuple[list[Commit], int]:
         """Reply to a node that catches up: commits and the newest decided round, as far as they were told."""
@@ -88,6 +98,8 @@ class SimulatedCoordinator:
         self.world.say(f"event {event}")
         for effect in effects:
             self.world.say(f"    -> {effect}")
+            if isinstance(effect, Evict | Refuse):
+                self._sessions.pop(effect.peer, None)
         self.referee.saw(event, effects)
         if not isinstance(event, Renewed):
             self.journal.append((self.world.now_ms, event))
@@ -133,6 +145,7 @@ class SimulatedCoordinator:
         """Killed: memory is gone, the journal stays."""
         self.world.say("coordinator is killed")
         self.running, self._life = False, self._life + 1
+        self._sessions.clear()
 
     def start(self) -> None:
         """A new process on the same journal; its state must be the one that was lost."""
@@ -142,7 +155,10 @@ class SimulatedCoordinator:
         lost = portrait(self.machine, with_leases=False)
         self.machine = self._make()
         for at_ms, event in self.journal:
-            self.machine.handle(event, at_ms)
+            try:
+                self.machine.handle(event, at_ms)
+            except LockstepError as error:
+                raise Violation(f"the journal does not rebuild the state: {error}") from error
         require(portrait(self.machine, with_leases=False) == lost, "the journal does not rebuild the state")
         self.referee.machine = self.machine
         self.running, self.told_decided = True, self.machine.decided_round
@@ -172,6 +188,7 @@ class SimulatedNode:
         self.finished = False
         self._life = 0
         self._lives = 0
+        self._hellos = 0
         self._heard_ms = 0
         self._ready = False
         self._trained_round = -1
@@ -207,7 +224,13 @@ class SimulatedNode:
 
     def _send(self, event: Event) -> None:
         if self.alive:
-            self.network.carry(self.peer, COORDINATOR, lambda: self.coordinator.receive(event))
+            session = self._hellos
+            self.network.carry(self.peer, COORDINATOR, lambda: self.coordinator.receive(self, session, event))
+
+    def closed(self, session: int) -> None:
+        """The coordinator has no such session any more."""
+        if session == self._hellos:
+            self.session = False
 
     def _beat(self, life: int) -> None:
         """Heartbeats; a coordinator that has been silent for four of them is said hello to again."""
@@ -215,7 +238,7 @@ class SimulatedNode:
             return
         heartbeat_ms = self.coordinator.spec.membership.heartbeat_ms
         if not self.session or self.world.now_ms - self._heard_ms > 4 * heartbeat_ms:
-            self.session = False
+            self.session, self._hellos = False, self._hellos + 1
             self._send(Joined(self.peer, (f"host-{self.peer[-2:]}:1",), "", "", ""))
         else:
             self._send(Renewed(self.peer))
@@ -352,5 +375,5 @@ class SimulatedNode:
 
     def leave(self) -> None:
         """Say goodbye and stop."""
-        self._send(Left(self.peer, "finished"))
+        self._send(Left(self.peer, "goodbye"))
         self.die(disk_too=False)

@@ -106,11 +106,14 @@ class Scenario:
             return
         chance = self.world.random
         node = chance.choice(self.nodes)
-        match chance.choice(["die", "die", "cut", "crash"]):
+        match chance.choice(["die", "die", "leave", "cut", "crash"]):
             case "die":
                 others = [other for other in self.nodes if other is not node]
                 disk_too = chance.random() < 0.3 and all(self._keeps_the_log(other) for other in others)
                 node.die(disk_too=disk_too)
+                self.world.after(chance.randint(100, 10_000), node.live)
+            case "leave":
+                node.leave()
                 self.world.after(chance.randint(100, 10_000), node.live)
             case "cut":
                 self.world.say(f"node {node.peer[-2:]} is cut off")
@@ -147,6 +150,12 @@ class Scenario:
         limit_ms = self.world.now_ms + 4 * STEPS_AFTER * round_ms
         self.world.run_until(lambda: len(referee.commits) >= before + STEPS_AFTER, limit_ms)
         require(len(referee.commits) >= before + STEPS_AFTER, "no steady progress after the faults")
+        limit_ms = self.world.now_ms + membership.lease_ms + PROGRESS_ROUNDS * round_ms
+        self.world.run_until(lambda: len(self.coordinator.machine.members.ready()) == len(self.nodes), limit_ms)
+        absent = {node.peer for node in self.nodes} - {
+            member.peer for member in self.coordinator.machine.members.ready()
+        }
+        require(not absent, "still no ready members after the faults:", absent)
         behind = [node.peer for node in self.nodes if len(node.disk.applied) <= before]
         require(not behind, "still without the first commit after the faults:", behind)
         for node in self.nodes:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 Action = Callable[[], None]
 
+ACTIONS_PER_INSTANT_MAX = 10_000
+"""More than this at one instant is a loop in which time stands still."""
+
 
 class World:
     """Clock, heap of planned actions, the only source of randomness, and the log of what happened."""
@@ -29,8 +32,13 @@ class World:
 
     def run_until(self, done: Callable[[], bool], limit_ms: int) -> None:
         """Run planned actions until `done()` or until the clock would pass `limit_ms`."""
+        at_once = 0
         while self._planned and not done() and self._planned[0][0] <= limit_ms:
-            self.now_ms, _, action = heapq.heappop(self._planned)
+            at_ms, _, action = heapq.heappop(self._planned)
+            at_once = at_once + 1 if at_ms == self.now_ms else 0
+            if at_once > ACTIONS_PER_INSTANT_MAX:
+                raise RuntimeError(f"time stands still: {at_once} actions at {at_ms}")
+            self.now_ms = at_ms
             action()
 
     def say(self, line: str) -> None:
