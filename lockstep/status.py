@@ -63,7 +63,8 @@ def _translated(error: grpc.RpcError, address: str, timeout_s: float) -> Unavail
 
 def render(document: Mapping[str, Any]) -> list[RenderableType]:
     """The tables a person sees, each at most 80 columns wide."""
-    members, commits = document.get("members", ()), document.get("last_commits", ())
+    members = document.get("members", ())
+    commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
     tables: list[RenderableType] = [_run_table(document)]
     if members:
         tables.append(_member_table(members))
@@ -93,7 +94,9 @@ def _run_table(document: Mapping[str, Any]) -> Table:
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("node", "name", "state", box=SIMPLE_HEAD, title=f"{len(members)} members", title_justify="left")
+    table = Table(
+        "node", "name", "state", box=SIMPLE_HEAD, pad_edge=False, title=f"{len(members)} members", title_justify="left"
+    )
     for heading in ("round", "samples/s", "strikes"):
         table.add_column(heading, justify="right")
     table.add_column("why")
@@ -111,7 +114,7 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, title="last commits", title_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="last commits", title_justify="left")
     for heading in ("round", "step", "authors", "loss", "state digest", "reports", "replicas"):
         table.add_column(heading, justify="right", no_wrap=True)
     for commit in commits:
@@ -138,6 +141,6 @@ def agreement(agreed: object) -> str:
 
 
 def replicas_text(digests: Mapping[str, Any]) -> str:
-    """How many rounds' digests were compared, and with what result."""
+    """In how many rounds digests were compared, and with what result."""
     checked = digests.get("rounds_checked") or 0
-    return f"{agreement(digests.get('agreed'))} in {checked} of the rounds" if checked else "not compared yet"
+    return f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"

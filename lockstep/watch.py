@@ -81,7 +81,7 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
         facts += [
             f"step {counts['committed']}/{steps}",
             f"loss {loss or '?'}",
-            f"skipped {counts.get('skipped')}",
+            f"{counts.get('skipped')} skipped",
             f"replicas {replicas_text(digests)}",
         ]
     elif status.get("reason"):

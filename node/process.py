@@ -111,8 +111,8 @@ class NodeProcess:
             self._progress.phase = "saves its state"
             await self._finish(reason)
         finally:
-            for task in (training, session):
-                task.cancel()
+            training.cancel()
+            session.cancel()
             await asyncio.gather(training, session, return_exceptions=True)
         self._progress.phase = reason
         return reason

@@ -20,7 +20,6 @@ from node.digest import state_digest
 from node.model import named_parameters_once
 from protocol.runfile import RunSpec
 
-
 KILLED_ROUNDS = 36
 """Rounds of the real demo, a second each: the killed node needs about ten of them to start again and catch up."""
 

@@ -43,7 +43,7 @@ DOCUMENT: dict[str, Any] = {
             "digest_reports": 3,
             "digests_agree": number != 39,
         }
-        for number in range(30, 41)
+        for number in range(40, 30, -1)
     ],
     "digests": {"agreed": True, "rounds_checked": 40, "last": "e59463a125c7b231"},
     "traffic": {"payload_bytes": 123456789, "payloads": 120},
@@ -126,6 +126,8 @@ def test_the_tables_fit_80_columns_and_say_what_matters() -> None:
     assert max(map(len, text.splitlines())) <= 80
     for fact in ("40 of 2000", "3.1416", "123 MB", "e59463a125c7b231", "DIFFERENT", "3 members"):
         assert fact in text
+    assert text.index(" 36 ") < text.index(" 40 ", text.index("last commits"))
+    assert " 35 " not in text
 
 
 def test_an_empty_document_of_a_young_run_is_shown_too() -> None:

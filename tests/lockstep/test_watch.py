@@ -55,6 +55,10 @@ def test_the_table_fits_80_columns_with_every_node_its_traffic_and_digest(cluste
         assert fact in text
 
 
+def test_the_headline_of_a_long_run_still_fits_one_line() -> None:
+    assert len(watch.headline(COORDINATOR, 2000)) <= 80
+
+
 def test_replicas_that_differ_are_shouted(cluster: Cluster) -> None:
     cluster.coordinator.status["digests"] = {"agreed": False, "rounds_checked": 7}
     assert "DIFFERENT" in printed(watch.render(cluster, 2000))

@@ -19,8 +19,7 @@ from node.settings import NodeSettings
 from protocol.errors import DataError, UnavailableError
 from protocol.runfile import RunSpec
 from tests.tiny import tiny_corpus, tiny_spec
-
-PATIENCE_SECONDS = 120
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @asynccontextmanager
@@ -90,7 +89,7 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
         stays, leaves = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(2))
         async with stays:
             async with leaves:
-                await _until(lambda: coordinator.status()["steps"]["committed"] >= 3)
+                await until(lambda: coordinator.status()["steps"]["committed"] >= 3)
                 leaves.process.leave()
                 assert await leaves.ended() == "this node was asked to leave"
             saved = leaves.process.status()["round"]
@@ -124,12 +123,6 @@ async def test_a_node_whose_data_is_not_the_runs_is_told_so(tmp_path: Path) -> N
         with pytest.raises(DataError, match="expected the data with manifest 0000"):
             await node.process.start()
         await node.process.stop()
-
-
-async def _until(condition: "object") -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.02)
 
 
 def setup_module() -> None:

@@ -25,12 +25,12 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.schedule import float32_bits
 from tests.tiny import tiny_corpus, tiny_spec
+from tests.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 RUN = RunId("12" * 16)
 OWN = PeerId("34" * 16)
 RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
-PATIENCE_SECONDS = 60
 
 
 @dataclass
@@ -121,9 +121,7 @@ class Stage:
         self.trainer.received(wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason="quorum")))
 
     async def announced(self, count: int) -> wire.Announced:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.client.of_kind("announced")) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.client.of_kind("announced")) >= count)
         message: wire.Announced = self.client.of_kind("announced")[-1]
         return message
 
@@ -256,9 +254,7 @@ async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_rea
         announced = await stage.announced(1)
         stage.client.sent.clear()
         stage.welcome()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not stage.client.of_kind("ready"):
-                await asyncio.sleep(0.01)
+        await until(lambda: stage.client.of_kind("ready"))
     assert stage.client.of_kind("announced") == [announced]
     assert [list(held.digests) for held in stage.client.of_kind("holding")] == [[sha256(b"another's")]]
 
@@ -270,15 +266,11 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
         stage.open(0)
         announced = await stage.announced(1)
         stage.commit(0, [announced.digest])
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not stage.client.of_kind("applied"):
-                await asyncio.sleep(0.01)
+        await until(lambda: stage.client.of_kind("applied"))
         expected = stage.replica.digest
         stage.replica.committed[next(iter(stage.replica.committed))].add_(1)  # a bit flip in memory
         stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs")))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(stage.client.of_kind("ready")) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     ready = stage.client.of_kind("ready")[-1]
     assert (ready.round, ready.state_digest, ready.has_momentum) == (0, expected, False)
