@@ -110,12 +110,17 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class Concluded:
+    """The time that a finished run gives its stragglers is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """The coordinator runs again on the journal of an earlier process."""
 
 
 MemberEvent = Joined | Readied | Renewed | Parted | Left | Lapsed | Restarted
-Event = MemberEvent | Announced | Held | Applied | Reached
+Event = MemberEvent | Announced | Held | Applied | Reached | Concluded
 
 # ---- effects
 
@@ -209,7 +214,7 @@ class AskResync:
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """Tell everyone that the run has all its steps."""
+    """Tell everyone that the run has all its steps and that nobody needs them any more."""
 
     reason: str
 

@@ -52,11 +52,11 @@ class InFlight:
         """Members that hold this payload, its author included."""
         return self.holders.get(digest, set())
 
-    def available(self, copies_min: int, live: Collection[PeerId]) -> list[Announced]:
+    def available(self, copies_min: int, members: Collection[PeerId]) -> list[Announced]:
         """Payloads that enough members hold: `copies_min` besides the author, fewer when fewer of those who exchange
-        this round are live. Who is still catching up holds nothing yet, and is not waited for. A payload that
+        this round are members. Who is still catching up holds nothing yet, and is not waited for. A payload that
         nobody holds any more is not available, however few are left."""
-        exchanging = {peer for peer in self.assignments if peer in live}
+        exchanging = {peer for peer in self.assignments if peer in members}
         available = []
         for announcement in self.payloads():
             holding = self.holding(Digest(announcement.digest))

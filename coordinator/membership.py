@@ -68,6 +68,7 @@ class Membership:
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
         self._members: dict[PeerId, Member] = {}
+        self._missing: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
         return len(self._members)
@@ -119,6 +120,7 @@ class Membership:
             case Lapsed(peer):
                 if self._members.pop(peer, None) is None:
                     return []
+                self._missing[peer] = now_ms
                 return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers()]
             case Restarted():
                 for member in self._members.values():
@@ -152,12 +154,18 @@ class Membership:
         """Members whose lease has run out."""
         return [member.peer for member in self if member.lease_until_ms <= now_ms]
 
+    def missing(self, since_ms: int) -> list[PeerId]:
+        """Nodes that lapsed at or after `since_ms` and have not come back."""
+        self._missing = {peer: at_ms for peer, at_ms in self._missing.items() if at_ms >= since_ms}
+        return sorted(self._missing)
+
     def next_lapse_ms(self) -> int | None:
         """When the first lease runs out."""
         return min((member.lease_until_ms for member in self._members.values()), default=None)
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self._members.get(event.peer)
+        self._missing.pop(event.peer, None)
         if known is None and len(self._members) >= self._spec.members_max:
             return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
         lease_until_ms = now_ms + self._spec.lease_ms

@@ -63,7 +63,7 @@ class CoordinatorProcess:
         await self._server.start()
 
     async def finished(self) -> None:
-        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after the last step.
+        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they were let go.
 
         Raises what ended the core: `StorageError` when the journal could not be written."""
         assert self._loop_task is not None, "start() comes first"
@@ -71,7 +71,7 @@ class CoordinatorProcess:
         while True:
             if self._loop_task.done():
                 self._loop_task.result()
-            if self._rounds.finished:
+            if self._rounds.concluded:
                 deadline = deadline or time.monotonic() + self._settings.goodbye_ms / 1000
                 if not len(self._rounds.members) or time.monotonic() >= deadline:
                     return

@@ -17,6 +17,8 @@ Rules
 - A round closes early when every live member that was asked has announced and copies of all exist.
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused ones return
   to the data order; those of a member that goes away or is late are lost and recorded.
+- A finished run is concluded, and its nodes let go, when all of them hold its last commit: until then they serve
+  each other. It waits two leases at most for those that are behind or went missing lately.
 - Late messages are no errors: they are ignored by name where they are matched.
 """
 
@@ -28,6 +30,7 @@ from coordinator.events import (
     AskResync,
     Assignment,
     CommitRound,
+    Concluded,
     Effect,
     Event,
     FinishRun,
@@ -81,6 +84,8 @@ class Rounds:
         self.payload_bytes = 0
         self.loss: float | None = None
         self.finished = False
+        self.concluded = False
+        self._conclude_by_ms = 0
         self.reason = "no member has joined yet"
         self._last_ms = 0
 
@@ -106,11 +111,15 @@ class Rounds:
             upcoming = _next_instant(flight)
             if upcoming and upcoming[1] <= now_ms:
                 reached.append(Reached(flight.round, upcoming[0]))
+        if self.finished and not self.concluded and self._conclude_by_ms <= now_ms:
+            reached.append(Concluded())
         return lapsed + reached
 
     def next_due_ms(self) -> int | None:
         """When `due` will have something next."""
         times = [upcoming[1] for flight in self.in_flight if (upcoming := _next_instant(flight))]
+        if self.finished and not self.concluded:
+            times.append(self._conclude_by_ms)
         lapse = self.members.next_lapse_ms()
         return min(times + ([lapse] if lapse is not None else []), default=None)
 
@@ -134,6 +143,8 @@ class Rounds:
                 return self._applied(event)
             case Reached():
                 return self._reached(event)
+            case Concluded():
+                return [self._conclude()]
             case Readied():
                 return self._readied(event, now_ms)
             case Left(peer) | Lapsed(peer):
@@ -209,7 +220,7 @@ class Rounds:
         for flight in self.in_flight:  # it lost its session in the middle: give it its work again
             if event.peer in flight.assignments and event.peer not in flight.announced:
                 effects.append(self._open_effect(flight, (flight.assignments[event.peer],)))
-        if self.finished:
+        if self.concluded:
             effects.append(FinishRun(self.reason))  # it came back after the end and missed the word
         return effects
 
@@ -241,6 +252,7 @@ class Rounds:
         self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
 
     def _extend(self, outage_ms: int) -> None:
+        self._conclude_by_ms += outage_ms
         for flight in self.in_flight:
             old = flight.instants
             flight.instants = Instants(
@@ -256,10 +268,21 @@ class Rounds:
             effects.append(self._decide(self.in_flight.pop(0)))
         if not self.finished and self.committed >= self.spec.schedule.steps:
             self.finished, self.reason = True, f"all {self.committed} steps are done"
-            effects.append(FinishRun(self.reason))
+            self._conclude_by_ms = now_ms + 2 * self.spec.membership.lease_ms
+        if self.finished and not self.concluded and not self._stragglers():
+            effects.append(self._conclude())
         if not self.finished and self._may_open():
             effects.append(self._open(now_ms))
         return effects
+
+    def _stragglers(self) -> list[PeerId]:
+        """Who lacks the last commit of a finished run and may still ask others for it."""
+        behind = [member.peer for member in self.members if member.round < self.head_round]
+        return behind + self.members.missing(self._conclude_by_ms - 4 * self.spec.membership.lease_ms)
+
+    def _conclude(self) -> Effect:
+        self.concluded = True
+        return FinishRun(self.reason)
 
     def _decidable(self, flight: InFlight) -> bool:
         if flight.reached == "commit_by":
@@ -269,13 +292,13 @@ class Rounds:
         if asked and not set(asked) & set(live):
             return False  # everyone's session is gone at once: the network here, rather than the nodes
         waiting = flight.awaited(live) if flight.reached != "publish_by" else []
-        holding = flight.available(self.spec.rounds.copies_min, live)
+        holding = flight.available(self.spec.rounds.copies_min, self._leased())
         return not waiting and len(holding) == len(flight.payloads())
 
     def _decide(self, flight: InFlight) -> Effect:
         self.decided_round = flight.round
         self.samples_lost += flight.unannounced()
-        counted = flight.available(self.spec.rounds.copies_min, self._live())
+        counted = flight.available(self.spec.rounds.copies_min, self._leased())
         if len(counted) < self.spec.rounds.quorum:
             self.skipped += 1
             self.reason = (
@@ -353,7 +376,12 @@ class Rounds:
         )
 
     def _live(self) -> list[PeerId]:
+        """For whom a round waits."""
         return self.members.live()
+
+    def _leased(self) -> list[PeerId]:
+        """Who must hold copies: a lost session makes no member fewer, or a blip would let an uncopied payload pass."""
+        return [member.peer for member in self.members]
 
 
 def _next_instant(flight: InFlight) -> tuple[Instant, int] | None:

@@ -80,7 +80,7 @@ def main() -> None:
     rank, digests = dist.get_rank(), [""] * dist.get_world_size()
     dist.all_gather_object(digests, digest_of(model))
     # gloo's threads may still let go of tensors, which aborts a Python that is already exiting; a barrier has none.
-    dist.barrier()
+    dist.monitored_barrier()
     dist.destroy_process_group()
     if len(set(digests)) != 1:
         raise SystemExit(f"expected equal parameters on all ranks, got digests {digests}")

@@ -1,5 +1,6 @@
 """What a person sees while a cluster trains: a live table, or a line now and then where nothing can move."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
 from lockstep.local import Child, Cluster
-from lockstep.status import number, replicas_text
+from lockstep.status import agreement, number
 
 LINES = 12
 """Progress lines of a whole run where the output is no terminal."""
@@ -77,13 +78,11 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
     counts, digests = status.get("steps", {}), status.get("digests", {})
     facts = [f"round {status.get('round')} {status.get('phase')}"]
     if counts.get("committed"):
-        loss = number(status.get("loss"))
-        facts += [
-            f"step {counts['committed']}/{steps}",
-            f"loss {loss or '?'}",
-            f"{counts.get('skipped')} skipped",
-            f"replicas {replicas_text(digests)}",
-        ]
+        facts += [f"step {counts['committed']}/{steps}", f"loss {status.get('loss') or math.nan:.3f}"]
+        facts += [f"{counts['skipped']} skipped"] if counts.get("skipped") else []
+        facts.append(
+            f"replicas {agreement(digests.get('agreed'))}" if digests.get("rounds_checked") else "no digest yet"
+        )
     elif status.get("reason"):
         facts.append(str(status["reason"]))
     return " · ".join(facts)

@@ -32,7 +32,7 @@ log = logging.getLogger("lockstep.node")
 CALL_SECONDS = 20
 """Longest wait for a unary call: a home link's worst round trips, with room."""
 
-BACKOFF_SECONDS = (0.5, 10.0)
+BACKOFF_SECONDS = (0.5, 5.0)
 """First and longest pause between two sessions."""
 
 SILENCE_HEARTBEATS = 4

@@ -13,6 +13,7 @@ from coordinator.events import (
     Joined,
     Left,
     OpenRound,
+    Parted,
     Readied,
     SkipRound,
 )
@@ -107,6 +108,10 @@ class Driver:
     def ready(self, peer: PeerId, *, momentum: bool = True) -> list[Effect]:
         head = self.machine.head_round
         return self.tell(Readied(peer, head, state_digest(head), momentum))
+
+    def part(self, *peers: PeerId) -> list[Effect]:
+        """Their sessions are lost."""
+        return [effect for peer in peers for effect in self.tell(Parted(peer))]
 
     def leave(self, *peers: PeerId) -> list[Effect]:
         return [effect for peer in peers for effect in self.tell(Left(peer, "goodbye"))]

@@ -2,7 +2,19 @@
 
 import pytest
 
-from coordinator.events import Admit, Evict, Joined, Lapsed, Left, Readied, Refuse, Renewed, Restarted, TellMembers
+from coordinator.events import (
+    Admit,
+    Evict,
+    Joined,
+    Lapsed,
+    Left,
+    Parted,
+    Readied,
+    Refuse,
+    Renewed,
+    Restarted,
+    TellMembers,
+)
 from coordinator.membership import Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
@@ -68,6 +80,18 @@ def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
     assert members_of(A).lapsed(at_ms) == ([A] if at_ms == 1000 else [])
 
 
+def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
+    members = members_of(A, B)
+    for peer in (A, B):
+        members.handle(Readied(peer, 0, 0, True), 0)
+    assert members.handle(Parted(A), 10) == []
+    assert (members.live(), [member.peer for member in members.ready()], len(members)) == ([B], [B], 2)
+    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
+    assert members.lapsed(1000) == [A, B]
+    members.handle(hello(A), 20)
+    assert members.live() == [A, B]
+
+
 def test_a_renewal_moves_the_lease() -> None:
     members = members_of(A, B)
     members.handle(Renewed(A), 900)
@@ -83,7 +107,7 @@ def test_a_lapse_evicts_in_words_once() -> None:
     assert members.next_lapse_ms() is None
 
 
-@pytest.mark.parametrize("event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C)])
+@pytest.mark.parametrize("event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)])
 def test_a_stranger_changes_nothing(event: Renewed | Readied | Left | Lapsed) -> None:
     members = members_of(A)
     assert members.handle(event, 0) == []

@@ -642,6 +642,83 @@ def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     assert driver.member(C).state == "catching up"
 
 
+# ---- members whose session was lost
+
+
+def test_a_round_does_not_wait_for_a_member_whose_session_was_lost() -> None:
+    driver = Driver(A, B, C)
+    driver.exchange(0, A, B)
+    assert driver.commits == []
+    driver.part(C)
+    assert driver.authors() == [A, B]
+    assert (driver.machine.samples_lost, driver.member(C).strikes) == (8, 0)
+    assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B]
+
+
+def test_a_member_that_is_back_in_time_gets_its_round_again() -> None:
+    driver = Driver(A, B, C)
+    driver.part(C)
+    assert [effect.assignments[0].peer for effect in of_kind(OpenRound, driver.join(C))] == [C]
+    driver.exchange(0, A, B, C)
+    assert driver.authors() == [A, B, C]
+
+
+def test_a_member_whose_session_was_lost_is_not_asked_to_work() -> None:
+    driver = Driver(A, B)
+    driver.part(B)
+    driver.wait(3000)
+    assert len(driver.opened) == 1
+    assert driver.machine.reason == "waiting for members: 1 of 2 are ready"
+    driver.join(B)
+    assert len(driver.opened) == 2
+
+
+def test_a_lost_session_lets_no_uncopied_payload_pass() -> None:
+    driver = Driver(A, B, rounds={"quorum": 1})
+    driver.announce(A, 0)
+    driver.part(B)
+    driver.wait(3000)
+    assert driver.commits == []
+    assert len(driver.skips) == 1
+
+
+def test_receipts_of_a_member_whose_session_was_lost_count() -> None:
+    driver = Driver(A, B, C)
+    for peer in (A, B, C):
+        driver.announce(peer, 0)
+    driver.hold(C, 0, [A, B])
+    driver.part(C)
+    driver.hold(A, 0, [C])
+    assert driver.authors() == [A, B, C]
+
+
+def test_a_round_that_all_sessions_leave_at_once_waits_for_them_until_commit_by() -> None:
+    driver = Driver(A, B, C)
+    driver.announce(A, 0)
+    driver.part(A, B, C)
+    driver.wait(2999)
+    assert driver.skips == []
+    driver.wait(1)
+    assert len(driver.skips) == 1
+
+
+def test_a_lost_session_keeps_its_lease() -> None:
+    driver = Driver(A, B, membership={"lease_ms": 10_000})
+    driver.part(B)
+    assert of_kind(Evict, driver.wait(9999)) == []
+    assert [effect.peer for effect in of_kind(Evict, driver.wait(1))] == [A, B]
+
+
+def test_after_a_restart_everyone_counts_as_connected() -> None:
+    driver = Driver(A, B, C)
+    driver.part(C)
+    driver.tell(Restarted())
+    driver.exchange(0, A, B)
+    assert driver.commits == []
+    driver.announce(C, 0, digest=b"")
+    assert driver.authors() == [A, B]
+
+
 # ---- digests
 
 
@@ -718,11 +795,35 @@ def test_the_run_finishes_after_its_steps() -> None:
     driver = Driver(A, B, schedule={"steps": 2})
     driver.exchange(0, A, B)
     assert not driver.machine.finished
-    effects = driver.exchange(1, A, B)
-    assert of_kind(FinishRun, effects) == [FinishRun("all 2 steps are done")]
+    driver.exchange(1, A, B)
     assert driver.machine.finished
     assert driver.machine.in_flight == []
     assert len(driver.opened) == 2
+
+
+def test_nodes_are_let_go_when_all_of_them_hold_the_last_commit() -> None:
+    driver = Driver(schedule={"steps": 1})
+    agreeing(driver, A, B)
+    assert of_kind(FinishRun, driver.apply(A, 0)) == []  # B may still need what A holds
+    assert of_kind(FinishRun, driver.apply(B, 0)) == [FinishRun("all 1 steps are done")]
+    assert driver.machine.concluded
+
+
+def test_a_finished_run_waits_for_one_that_went_missing_and_two_leases_at_most() -> None:
+    lease_ms = Driver().machine.spec.membership.lease_ms
+    for comes_back in (True, False):
+        driver = Driver(A, B, C, schedule={"steps": 1})
+        driver.exchange(0, A, B)
+        driver.part(C)
+        driver.apply(A, 0)
+        driver.apply(B, 0)
+        effects = driver.wait(lease_ms - 1)
+        if comes_back:
+            assert of_kind(FinishRun, effects) == []
+            assert of_kind(FinishRun, driver.join(C)) == [FinishRun("all 1 steps are done")]
+        else:
+            assert of_kind(FinishRun, effects + driver.wait(lease_ms)) == []
+            assert of_kind(FinishRun, driver.wait(2)) == [FinishRun("all 1 steps are done")]
 
 
 def test_a_skipped_round_makes_no_step() -> None:
@@ -754,6 +855,8 @@ def test_with_overlap_a_skipped_last_round_is_followed_by_another() -> None:
 def test_a_node_that_comes_back_after_the_end_is_told() -> None:
     driver = Driver(schedule={"steps": 1})
     agreeing(driver, A, B)
+    driver.apply(A, 0)
+    driver.apply(B, 0)
     driver.leave(A)
     assert of_kind(FinishRun, driver.join(A)) == [FinishRun("all 1 steps are done")]
 

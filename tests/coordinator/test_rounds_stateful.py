@@ -6,7 +6,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from coordinator.events import Announced, Applied, Effect, Event, Held, Joined, Left, Readied, Renewed, Restarted
+from coordinator.events import (
+    Announced,
+    Applied,
+    Effect,
+    Event,
+    Held,
+    Joined,
+    Left,
+    Parted,
+    Readied,
+    Renewed,
+    Restarted,
+)
 from coordinator.rounds import Rounds
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, sha256
@@ -101,6 +113,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers)
     def beats(self, peer: PeerId) -> None:
         self.tell(Renewed(peer))
+
+    @rule(peer=peers)
+    def loses_its_session(self, peer: PeerId) -> None:
+        self.tell(Parted(peer))
 
     @rule(peer=peers)
     def leaves(self, peer: PeerId) -> None:

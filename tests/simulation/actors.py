@@ -25,6 +25,7 @@ from coordinator.events import (
     Joined,
     Left,
     OpenRound,
+    Parted,
     Readied,
     RecordDigest,
     Refuse,
@@ -83,6 +84,8 @@ class SimulatedCoordinator:
         elif session != known:
             self.network.carry(COORDINATOR, sender.peer, lambda: sender.closed(session))
             return
+        if isinstance(event, Left | Parted):
+            del self._sessions[sender.peer]
         try:
             self._handle(event)
         except RemoteProtocolError as error:
@@ -210,6 +213,8 @@ class SimulatedNode:
         """Killed; its disk may be lost as well."""
         if self.alive:
             self.world.say(f"node {self.peer[-2:]} dies{' with its disk' if disk_too else ''}")
+        if self.session and self.world.random.random() < 0.7:  # else its machine went silently
+            self._send(Parted(self.peer))
         self.alive, self.session, self._ready, self._life = False, False, False, self._life + 1
         self._trained_round = -1
         self._words.clear()

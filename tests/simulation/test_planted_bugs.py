@@ -13,7 +13,7 @@ from protocol.ids import sha256
 from tests.simulation.checkers import Violation
 from tests.simulation.scenario import Scenario
 
-SEEDS = range(20)
+SEEDS = range(100)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -1,0 +1,194 @@
+"""The journal: everything or nothing, and only for the run that it belongs to."""
+
+import sqlite3
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.events import (
+    Announced,
+    Applied,
+    Concluded,
+    Event,
+    Held,
+    Joined,
+    Lapsed,
+    Left,
+    Parted,
+    Reached,
+    Readied,
+    RecordDigest,
+    Renewed,
+    Restarted,
+)
+from coordinator.journal import Journal
+from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
+from protocol.errors import SettingsError, StorageError, VersionError
+from protocol.handshake import public_bytes
+from protocol.ids import RunId, sha256
+from tests.coordinator.driver import RUN, A, B
+
+KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
+
+EVENTS: list[Event] = [
+    Joined(A, ("10.0.0.1:1", "[::1]:2"), "Bücher", "2 cores", "lockstep 0"),
+    Readied(A, -1, 2**64 - 1, True),
+    Announced(A, 3, b"d" * 32, 2**48 - 1, 7, 1000, 0.1),
+    Announced(B, 3, b"", 0, 0, 0, -1e300),
+    Held(B, 3, (sha256(b"a"), sha256(b"b"))),
+    Held(B, 3, ()),
+    Applied(A, 3, 0, b""),
+    Applied(A, 3, 1, b"s" * 32),
+    Left(A, "goodbye"),
+    Parted(A),
+    Lapsed(B),
+    Reached(3, "publish_by"),
+    Concluded(),
+    Restarted(),
+]
+
+
+def signed(round: int) -> SignedCommit:
+    entry = Entry(A, sha256(b"payload"), 100, 1, 8)
+    return sign_commit(Commit(RUN, round, round, (entry,), 0, 0, genesis_digest(RUN)), KEY)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "journal.sqlite"
+
+
+@pytest.fixture
+def journal(path: Path) -> Journal:
+    journal = Journal(path)
+    journal.bind(RUN, b"{}")
+    yield journal
+    journal.close()
+
+
+def test_there_is_an_example_of_every_durable_event() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(Event)) - {Renewed}
+
+
+def test_events_come_back_as_they_were_with_their_times(journal: Journal, path: Path) -> None:
+    journal.append([(1000 + place, event) for place, event in enumerate(EVENTS)], [], [])
+    journal.close()
+    again = Journal(path)
+    again.bind(RUN, b"{}")
+    assert list(again.events()) == [(1000 + place, event) for place, event in enumerate(EVENTS)]
+    again.close()
+
+
+def test_commits_come_back_with_their_signature_and_the_majority(journal: Journal) -> None:
+    journal.append(
+        [], [(0, signed(0), 2.5), (2, signed(2), float("nan"))], [RecordDigest(0, 2**64 - 1, 3, 1, b"s" * 32)]
+    )
+    first, second = journal.commits(-1, 10)
+    assert open_commit(first.signed, public_bytes(KEY)).round == 0
+    assert (first.loss, first.state_digest, first.reports, first.dissent) == (2.5, 2**64 - 1, 3, 1)
+    assert first.snapshot_sha256 == b"s" * 32
+    assert (second.round, second.loss, second.state_digest, second.reports) == (2, None, None, 0)
+
+
+def test_commits_are_paged_oldest_first_and_newest_first(journal: Journal) -> None:
+    journal.append([], [(round, signed(round), 1.0) for round in (0, 1, 4, 5)], [])
+    assert [row.round for row in journal.commits(0, 2)] == [1, 4]
+    assert [row.round for row in journal.commits(5, 2)] == []
+    assert [row.round for row in journal.last_commits(3)] == [5, 4, 1]
+
+
+def test_a_later_majority_replaces_the_earlier_one(journal: Journal) -> None:
+    journal.append([], [(0, signed(0), 1.0)], [RecordDigest(0, 7, 1, 0, b"")])
+    journal.append([], [], [RecordDigest(0, 8, 3, 1, b"")])
+    (row,) = journal.commits(-1, 1)
+    assert (row.state_digest, row.reports, row.dissent) == (8, 3, 1)
+
+
+def test_another_runs_file_is_refused_with_both_names(journal: Journal) -> None:
+    other = RunId("ef" * 16)
+    with pytest.raises(SettingsError, match=f"belongs to run {RUN}, this run file and key make {other}"):
+        journal.bind(other, b"{}")
+
+
+def test_another_format_is_refused(journal: Journal, path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+    database.close()
+    with pytest.raises(VersionError, match="expected journal format 1, found 99"):
+        journal.bind(RUN, b"{}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET kind = 'Nonsense' WHERE sequence = 2",
+        "UPDATE events SET body = X'C1' WHERE sequence = 2",
+        "UPDATE events SET body = X'80' WHERE sequence = 2",
+        "UPDATE events SET body = substr(body, 1, length(body) - 1) WHERE sequence = 2",
+    ],
+)
+def test_a_damaged_event_is_named(journal: Journal, path: Path, damage: str) -> None:
+    journal.append([(0, event) for event in EVENTS[:3]], [], [])
+    with sqlite3.connect(path) as database:
+        database.execute(damage)
+    database.close()
+    with pytest.raises(StorageError, match=r"event 2 \(\w+\) is damaged"):
+        list(journal.events())
+
+
+def test_a_file_that_is_no_journal_is_a_storage_error(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database, it is a letter to a friend " * 100)
+    with pytest.raises(StorageError, match=f"cannot use the journal {path}: file is not a database"):
+        Journal(path)
+
+
+def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot use the journal"):
+        Journal(tmp_path / "file" / "journal.sqlite")
+
+
+def test_a_round_that_has_a_commit_takes_no_second_one_and_leaves_nothing(journal: Journal) -> None:
+    journal.append([(0, Lapsed(A))], [(0, signed(0), 1.0)], [])
+    with pytest.raises(StorageError, match="UNIQUE constraint failed"):
+        journal.append([(1, Lapsed(B))], [(1, signed(1), 1.0), (0, signed(0), 2.0)], [RecordDigest(0, 1, 1, 0, b"")])
+    assert list(journal.events()) == [(0, Lapsed(A))]
+    assert [(row.round, row.loss, row.state_digest) for row in journal.commits(-1, 10)] == [(0, 1.0, None)]
+    journal.append([(2, Lapsed(B))], [(1, signed(1), 1.0)], [])
+    assert len(journal.commits(-1, 10)) == 2
+
+
+def test_a_full_disk_says_so_and_leaves_nothing(journal: Journal) -> None:
+    pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+    journal._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    batch = [(0, Left(A, "x" * 256))] * 500
+    with pytest.raises(StorageError, match=r"database or disk is full; free space"):
+        journal.append(batch, [(0, signed(0), 1.0)], [])
+    assert list(journal.events()) == []
+    assert journal.commits(-1, 10) == []
+    journal._database.execute("PRAGMA max_page_count = 10000")
+    journal.append(batch, [(0, signed(0), 1.0)], [])
+    assert len(list(journal.events())) == 500
+
+
+def test_what_is_being_written_is_not_served(journal: Journal) -> None:
+    with journal._transaction():
+        body, signature = signed(0).body, signed(0).signature
+        journal._database.execute("INSERT INTO commits VALUES (0, ?, ?, 1.0)", (body, signature))
+        assert journal.commits(-1, 10) == []
+        assert journal.last_commits(10) == []
+    assert [row.round for row in journal.commits(-1, 10)] == [0]
+
+
+def test_a_killed_writer_loses_nothing_that_was_appended(journal: Journal, path: Path, tmp_path: Path) -> None:
+    journal.append([(0, Lapsed(A))], [(0, signed(0), 1.0)], [])
+    copy = tmp_path / "copy.sqlite"
+    for suffix in ("", "-wal"):  # what is on disk while the file is open is what a kill leaves
+        Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    survivor = Journal(copy)
+    assert list(survivor.events()) == [(0, Lapsed(A))]
+    assert [row.round for row in survivor.commits(-1, 10)] == [0]
+    survivor.close()

@@ -1,0 +1,65 @@
+"""Addresses as people type them."""
+
+import pytest
+
+from protocol.addresses import DEFAULT_PORT, parse_address
+from protocol.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("example.org:1234", "example.org:1234"),
+        ("example.org", f"example.org:{DEFAULT_PORT}"),
+        ("  10.0.0.1:80 \n", "10.0.0.1:80"),
+        ("lockstep://example.org:1234", "example.org:1234"),
+        ("lockstep://example.org/", f"example.org:{DEFAULT_PORT}"),
+        ("[::1]:50700", "[::1]:50700"),
+        ("[::1]", f"[::1]:{DEFAULT_PORT}"),
+        ("lockstep://[fe80::1%eth0]:7/", "[fe80::1%eth0]:7"),
+        ("host:0", "host:0"),
+        ("host:65535", "host:65535"),
+        ("host:00080", "host:80"),
+    ],
+)
+def test_a_good_address_is_host_and_port(text: str, address: str) -> None:
+    assert parse_address(text) == address
+    assert parse_address(address) == address
+
+
+def test_the_default_port_is_the_callers() -> None:
+    assert parse_address("host", default_port=9) == "host:9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        ":80",
+        "[]:80",
+        "host:",
+        "host:port",
+        "host:-1",
+        "host:65536",
+        "host:99999999999999999999",
+        "host:８０",
+        "host name:80",
+        "http://host:80",
+        "host/path:80",
+        "host:80/path",
+        "user@host:80",
+        "host#x:80",
+        "host?x:80",
+        "lockstep://",
+    ],
+)
+def test_a_bad_address_is_repeated_with_what_was_expected(text: str) -> None:
+    with pytest.raises(SettingsError, match="expected HOST:PORT or lockstep://HOST:PORT, found"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["::1", "::1:50700", "fe80::1"])
+def test_an_ipv6_address_needs_brackets(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"expected an IPv6 address in brackets, \[ADDRESS\]:PORT"):
+        parse_address(text)

@@ -1,0 +1,198 @@
+"""Commits: signed, canonical, chained, bounded; one flipped bit is enough to be refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.commits import (
+    Commit,
+    Entry,
+    SignedCommit,
+    check_link,
+    commit_bytes,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+    sign_commit,
+)
+from protocol.errors import RemoteProtocolError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
+
+KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
+PUBLIC = public_bytes(KEY)
+RUN = RunId("ab" * 16)
+bounded = settings(deadline=None, max_examples=100)
+
+peer_ids = st.integers(0, 2**128 - 1).map(lambda number: PeerId(f"{number:032x}"))
+digests = st.binary(min_size=32, max_size=32).map(Digest)
+bits = st.integers(0, 2**32 - 1)
+counts = st.integers(0, 2**48)
+entries = st.builds(Entry, peer_ids, digests, st.integers(1, PAYLOAD_BYTES_LIMIT), st.integers(1, VOTE_SUM_MAX), counts)
+sorted_entries = st.lists(entries, min_size=1, max_size=6, unique_by=lambda entry: entry.author).map(
+    lambda unsorted: tuple(sorted(unsorted, key=lambda entry: entry.author))
+)
+commits = st.builds(Commit, st.just(RUN), counts, counts, sorted_entries, bits, bits, digests)
+
+
+def entry(number: int = 1, **changes: Any) -> Entry:
+    author = PeerId(f"{number:032x}")
+    return replace(Entry(author, sha256(author.encode()), 100, 1, 8), **changes)
+
+
+def commit(**changes: Any) -> Commit:
+    return replace(Commit(RUN, 3, 2, (entry(1), entry(2)), 0x3B83126F, 0x3F800000, genesis_digest(RUN)), **changes)
+
+
+@bounded
+@given(commits)
+def test_a_commit_comes_back_as_it_was(original: Commit) -> None:
+    assert open_commit(sign_commit(original, KEY), PUBLIC) == original
+
+
+@bounded
+@given(commits)
+def test_the_same_commit_has_the_same_bytes_and_the_same_signature(original: Commit) -> None:
+    assert sign_commit(original, KEY) == sign_commit(replace(original), KEY)
+
+
+@bounded
+@given(commits, st.data())
+def test_any_flipped_bit_is_refused(original: Commit, data: st.DataObject) -> None:
+    signed = sign_commit(original, KEY)
+    body, signature = bytearray(signed.body), bytearray(signed.signature)
+    blob = data.draw(st.sampled_from([body, signature]))
+    place = data.draw(st.integers(0, 8 * len(blob) - 1))
+    blob[place // 8] ^= 1 << place % 8
+    with pytest.raises(RemoteProtocolError):
+        open_commit(SignedCommit(bytes(body), bytes(signature)), PUBLIC)
+
+
+def test_another_coordinators_signature_is_refused() -> None:
+    other = Ed25519PrivateKey.from_private_bytes(b"x" * 32)
+    with pytest.raises(RemoteProtocolError, match="expected a commit signed by this run's coordinator"):
+        open_commit(sign_commit(commit(), other), PUBLIC)
+
+
+def test_a_signature_over_the_body_alone_is_refused() -> None:
+    """The domain tag keeps a signature that was made for something else from being taken for a commit's."""
+    body = commit_bytes(commit())
+    for signed_bytes in (body, sha256(body)):
+        with pytest.raises(RemoteProtocolError):
+            open_commit(SignedCommit(body, KEY.sign(signed_bytes)), PUBLIC)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 65])
+def test_a_signature_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        open_commit(SignedCommit(commit_bytes(commit()), bytes(size)), PUBLIC)
+
+
+def signed_body(body: bytes) -> SignedCommit:
+    return SignedCommit(body, KEY.sign(b"lockstep.commit.v1" + sha256(body)))
+
+
+def test_another_encoding_of_the_same_commit_is_refused_even_when_signed() -> None:
+    fields = msgspec.msgpack.decode(commit_bytes(commit()))
+    reordered = msgspec.msgpack.encode(dict(reversed(fields.items())))
+    with pytest.raises(RemoteProtocolError, match="expected a commit in canonical encoding"):
+        open_commit(signed_body(reordered), PUBLIC)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x90", b"junk"])
+def test_bytes_that_are_no_commit_are_refused_even_when_signed(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="expected a commit, got bytes that do not decode"):
+        open_commit(signed_body(body), PUBLIC)
+
+
+def test_an_unknown_field_is_refused_even_when_signed() -> None:
+    fields = msgspec.msgpack.decode(commit_bytes(commit()))
+    with pytest.raises(RemoteProtocolError):
+        open_commit(signed_body(msgspec.msgpack.encode(fields | {"surprise": 1})), PUBLIC)
+
+
+def test_trailing_bytes_are_refused_even_when_signed() -> None:
+    with pytest.raises(RemoteProtocolError):
+        open_commit(signed_body(commit_bytes(commit()) + b"\x00"), PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"entries": ()}, f"expected 1..{MEMBERS_MAX} entries"),
+        ({"entries": (entry(2), entry(1))}, "expected authors sorted and once each"),
+        ({"entries": (entry(1), entry(1))}, "expected authors sorted and once each"),
+        ({"entries": (entry(author="nobody"),)}, "expected a peer id of 32 hexadecimal characters"),
+        ({"entries": (entry(digest=b"short"),)}, "expected a digest of 32 bytes, got 5"),
+        ({"entries": (entry(payload_bytes=0),)}, "size or weight"),
+        ({"entries": (entry(payload_bytes=PAYLOAD_BYTES_LIMIT + 1),)}, "size or weight"),
+        ({"entries": (entry(weight=0),)}, "size or weight"),
+        ({"entries": (entry(weight=VOTE_SUM_MAX + 1),)}, "size or weight"),
+        ({"entries": tuple(entry(number) for number in range(MEMBERS_MAX + 1))}, f"expected 1..{MEMBERS_MAX} entries"),
+        ({"previous": b"short"}, "expected a digest of 32 bytes, got 5"),
+        ({"round": -1}, "expected no negative field"),
+        ({"step": -1}, "expected no negative field"),
+        ({"learning_rate_bits": 2**32}, "expected float32 bits below"),
+        ({"decay_bits": 2**32}, "expected float32 bits below"),
+        ({"decay_bits": -1}, "expected no negative field"),
+    ],
+)
+def test_a_commit_out_of_bounds_is_refused_even_when_signed(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        open_commit(sign_commit(commit(**changes), KEY), PUBLIC)
+
+
+def test_a_chain_links_from_genesis_over_skipped_rounds() -> None:
+    first = commit(round=0, step=0)
+    check_link(first, RUN, genesis_digest(RUN), -1)
+    second = commit(round=4, step=1, previous=commit_digest(first))
+    check_link(second, RUN, commit_digest(first), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run_id": RunId("ba" * 16)}, "expected a commit of run abab"),
+        ({"previous": sha256(b"other")}, "does not follow the one before it: expected previous"),
+        ({"round": 2}, "expected a commit after round 2, got round 2"),
+        ({"round": 1}, "expected a commit after round 2, got round 1"),
+    ],
+)
+def test_a_broken_link_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        check_link(commit(**changes), RUN, genesis_digest(RUN), 2)
+
+
+@bounded
+@given(commits, st.data())
+def test_the_digest_names_every_field(original: Commit, data: st.DataObject) -> None:
+    field, value = data.draw(
+        st.sampled_from(
+            [
+                ("round", original.round + 1),
+                ("step", original.step + 1),
+                ("learning_rate_bits", original.learning_rate_bits ^ 1),
+                ("decay_bits", original.decay_bits ^ 1),
+                ("previous", sha256(original.previous)),
+                ("run_id", RunId("ba" * 16)),
+                ("entries", original.entries[:-1]),
+            ]
+        )
+    )
+    assert commit_digest(replace(original, **{field: value})) != commit_digest(original)
+
+
+def test_each_run_has_its_own_genesis() -> None:
+    assert genesis_digest(RUN) != genesis_digest(RunId("ba" * 16))
+
+
+def test_bytes_and_digest_are_pinned() -> None:
+    """A change of these literals is a change of the protocol: old logs would no longer verify."""
+    assert commit_digest(commit()).hex() == "4a51cdb319c4ffb960119de74dda0d6e66cd05aa759008013d7eea7ed258cff9"
+    assert genesis_digest(RUN).hex() == "198ee995be17f203501656d1ccf20a2772850f25f8aef50b23abf1b55a483396"
