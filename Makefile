@@ -1,6 +1,5 @@
 # Everything a newcomer types. Set-up happens by itself, once; it is repeated when pyproject.toml or
-# constraints.txt change. PYTHON=python3.12 chooses an interpreter, PIP_ARGS="..." is handed to pip
-# (CPU-only torch on Linux: PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu").
+# constraints.txt change. PYTHON=python3.12 chooses an interpreter, PIP_ARGS="..." is handed to pip.
 
 PYTHON ?= python3
 NODES ?= 4

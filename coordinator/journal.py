@@ -64,7 +64,7 @@ class Journal:
             self._database.executescript(_TABLES)
             self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._reader.execute("PRAGMA query_only = ON")
-            self._reading = threading.Lock()
+            self._reading, self._writing = threading.Lock(), threading.Lock()
 
     def bind(self, run_id: RunId, run_json: bytes) -> None:
         """Tie the file to a run on first use; refuse another run's file and another format."""
@@ -90,7 +90,7 @@ class Journal:
     ) -> None:
         """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or nothing."""
         rows = [(at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events]
-        with self._translated(), self._transaction():
+        with self._translated(), self._writing, self._transaction():
             self._database.executemany("INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows)
             self._database.executemany(
                 "INSERT INTO commits VALUES (?, ?, ?, ?)",
@@ -128,10 +128,10 @@ class Journal:
         return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
 
     def close(self) -> None:
-        """Flush and close."""
-        with self._reading:
+        """Close, after what another thread is reading or writing: SQLite crashes when its database is pulled away."""
+        with self._reading, self._writing:
             self._reader.close()
-        self._database.close()
+            self._database.close()
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"

@@ -162,7 +162,9 @@ def join(
     corpora: Annotated[
         Path, typer.Option(envvar="LOCKSTEP_CORPORA", help="Built-in corpora, shared by the machine's nodes.")
     ] = Path("~/.lockstep/corpora"),
-    listen: Annotated[str, typer.Option(envvar="LOCKSTEP_LISTEN", help="Address for peers.")] = "127.0.0.1:0",
+    listen: Annotated[
+        str, typer.Option(envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers; auto: towards the coordinator.")
+    ] = "auto",
     advertise: Annotated[
         list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
     ] = None,

@@ -19,6 +19,7 @@ from node.ledger import Ledger
 from node.links.grpc import GrpcLink
 from node.model import require_fits
 from node.payload_log import PayloadLog
+from node.reachable import address_towards
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.swarm import Swarm, SwarmLimits
@@ -80,7 +81,7 @@ class NodeProcess:
         addresses = await self._swarm.start()
         self.address = addresses[0]
         self._hello = wire.Hello(
-            addresses=settings.advertise or addresses,
+            addresses=addresses,
             software=self._software,
             hardware=hardware.describe(device),
             name=progress.name,
@@ -151,13 +152,16 @@ class NodeProcess:
 
     def _make_swarm(self, info: RunInfo, replica: Replica) -> Swarm:
         retention = info.spec.retention
+        listen = self._settings.listen
+        if listen == "auto":
+            listen = address_towards(self._client.address)
         payloads = PayloadLog(self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max)
         return Swarm(
             self._peer,
             info.run_id,
             SwarmLimits(replica.shape.bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=GrpcLink(self._settings.listen),
+            link=GrpcLink(listen, self._settings.advertise),
             report_holding=self._report_holding,
             clock_ms=own_clock_ms,
         )

@@ -23,8 +23,8 @@ class NodeSettings:
     corpora: Path | None = None
     """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None: inside `directory`."""
 
-    listen: str = "127.0.0.1:0"
-    """Address and port for peers; port 0 takes a free one."""
+    listen: str = "auto"
+    """Address and port for peers, port 0 for a free one; "auto": the interface that leads to the coordinator."""
 
     advertise: tuple[str, ...] = ()
     """Addresses at which peers reach this node, if they are others than `listen`."""
@@ -46,7 +46,8 @@ class NodeSettings:
 
     def __post_init__(self) -> None:
         parse_address(self.coordinator)
-        parse_address(self.listen)
+        if self.listen != "auto":
+            parse_address(self.listen)
         for address in self.advertise:
             parse_address(address)
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):

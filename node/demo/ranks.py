@@ -7,6 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if dist.is_available():
+    # The first optimizer of a process imports this module, whose default arguments keep the default process group of
+    # that moment alive: gloo's threads then outlive `destroy_process_group` and may abort a Python that is exiting.
+    # Imported here, before there is a group, it keeps nothing.
+    import torch.distributed.nn.functional
+
 
 class Ranks:
     """A process group; None stands for the default one, or for this process alone if there is none."""

@@ -1,6 +1,9 @@
 """The journal: everything or nothing, and only for the run that it belongs to."""
 
 import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -61,7 +64,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(path: Path) -> Journal:
+def journal(path: Path) -> Iterator[Journal]:
     journal = Journal(path)
     journal.bind(RUN, b"{}")
     yield journal
@@ -181,6 +184,35 @@ def test_what_is_being_written_is_not_served(journal: Journal) -> None:
         assert journal.commits(-1, 10) == []
         assert journal.last_commits(10) == []
     assert [row.round for row in journal.commits(-1, 10)] == [0]
+
+
+def test_close_waits_for_a_write_under_way(journal: Journal, path: Path) -> None:
+    writer_waits, may_write = threading.Event(), threading.Event()
+    transaction = journal._transaction
+
+    @contextmanager
+    def slow_transaction() -> Iterator[None]:
+        with transaction():
+            writer_waits.set()
+            may_write.wait(20)
+            yield
+
+    journal._transaction = slow_transaction
+    writer = threading.Thread(target=journal.append, args=([(0, Lapsed(A))], [], []))
+    writer.start()
+    writer_waits.wait(20)
+    closer = threading.Thread(target=journal.close)
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    may_write.set()
+    writer.join(20)
+    closer.join(20)
+    again = Journal(path)
+    assert list(again.events()) == [(0, Lapsed(A))]
+    again.close()
+    with pytest.raises(StorageError, match="closed database"):
+        journal.append([], [], [])
 
 
 def test_a_killed_writer_loses_nothing_that_was_appended(journal: Journal, path: Path, tmp_path: Path) -> None:

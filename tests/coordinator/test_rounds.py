@@ -826,6 +826,14 @@ def test_a_finished_run_waits_for_one_that_went_missing_and_two_leases_at_most()
             assert of_kind(FinishRun, driver.wait(2)) == [FinishRun("all 1 steps are done")]
 
 
+def test_a_member_that_said_goodbye_is_not_waited_for_at_the_end() -> None:
+    driver = Driver(A, B, C, schedule={"steps": 1})
+    driver.exchange(0, A, B)
+    driver.leave(C)
+    driver.apply(A, 0)
+    assert of_kind(FinishRun, driver.apply(B, 0)) == [FinishRun("all 1 steps are done")]
+
+
 def test_a_skipped_round_makes_no_step() -> None:
     driver = Driver(A, B, schedule={"steps": 2})
     driver.exchange(0, A, B)

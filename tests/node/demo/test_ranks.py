@@ -2,6 +2,7 @@
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -162,8 +163,10 @@ def run_rank(rank: int, folder: str) -> None:
         timeout=timedelta(seconds=60),
     )
     told = {story.__name__: story(rank) for story in STORIES}
-    torch.save(told, f"{folder}/{rank}.pt")
+    group = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()
+    told["group is gone"] = group() is None
+    torch.save(told, f"{folder}/{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +254,10 @@ def test_a_process_group_bounds_the_exchange(told: list[dict[str, Any]]) -> None
 def test_exchange_returns_payloads_by_rank_and_flags_of_any(told: list[dict[str, Any]]) -> None:
     expected = ([["first", ""], ["", "second of rank 1"]], [True, False, True])
     assert told[0]["exchanges"] == told[1]["exchanges"] == expected
+
+
+def test_a_destroyed_process_group_ends_and_takes_its_threads_along(told: list[dict[str, Any]]) -> None:
+    assert all(each["group is gone"] for each in told)
 
 
 def test_a_process_alone_is_rank_zero_of_one() -> None:

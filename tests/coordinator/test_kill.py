@@ -1,0 +1,136 @@
+"""kill -9 in the middle of rounds: what was told is on disk, and the same directory goes on from there.
+
+The coordinator is a real process; two scripted nodes drive rounds through it without a pause and a signal that
+nobody can catch ends it at whatever instruction it has reached.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
+from protocol.handshake import public_bytes
+from protocol.ids import RunId
+from protocol.runfile import run_id
+from tests.coordinator.client import COORDINATOR_KEY, ScriptedNode, node_key, quiet_spec
+
+ROOT = Path(__file__).parents[2]
+LIVES = 4
+ROUNDS_PER_LIFE = 6
+RUN = run_id(quiet_spec(), public_bytes(COORDINATOR_KEY))
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from tests.coordinator.client import quiet_spec, running
+
+async def main():
+    async with running(Path(sys.argv[1]), quiet_spec()) as process:
+        print(process.address, flush=True)
+        await process.finished()
+
+asyncio.run(main())
+"""
+
+
+class Coordinator:
+    """A coordinator in its own process."""
+
+    def __init__(self, directory: Path) -> None:
+        command = [sys.executable, "-c", PROGRAM, str(directory)]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        assert self.address, "the coordinator did not start"
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+        assert self._process.wait(20) == -signal.SIGKILL
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Iterator[Coordinator]]:
+    """One coordinator after the other on the same directory; the last is killed at the end."""
+    started: list[Coordinator] = []
+
+    def live() -> Iterator[Coordinator]:
+        while True:
+            started.append(Coordinator(tmp_path))
+            yield started[-1]
+
+    yield live()
+    started[-1].kill()
+
+
+def opened(told: bytes, signature: bytes) -> Commit:
+    return open_commit(SignedCommit(told, signature), public_bytes(COORDINATOR_KEY))
+
+
+async def train_until_it_dies(one: ScriptedNode, two: ScriptedNode, heard: list[Commit]) -> None:
+    """Rounds without a pause; every commit that either node was told is added to `heard`."""
+    for node in (one, two):
+        await node.join()
+    while True:
+        rounds = [(await node.hear("opened")).opened.round for node in (one, two)]
+        round = max(rounds)
+        for node in (one, two):
+            await node.announce(round)
+        for node, other in ((one, two), (two, one)):
+            await node.hold(round, other.peer)
+        for node in (one, two):
+            commit = (await node.hear("committed")).committed.commit
+            heard.append(opened(commit.body, commit.signature))
+
+
+async def whole_log(address: str) -> list[Commit]:
+    async with ScriptedNode(address, RUN, node_key(3)) as reader:
+        log: list[Commit] = []
+        while page := (await reader.commits_after(log[-1].round if log else -1))[1]:
+            log += page
+        return log
+
+
+async def a_life(coordinator: Coordinator, heard: list[Commit]) -> None:
+    """Train for some rounds, kill the coordinator while the next is under way, keep what was told until then."""
+    before = len(heard)
+    async with (
+        ScriptedNode(coordinator.address, RUN, node_key(1)) as one,
+        ScriptedNode(coordinator.address, RUN, node_key(2)) as two,
+    ):
+        training = asyncio.create_task(train_until_it_dies(one, two, heard))
+        async with asyncio.timeout(60):
+            while len(heard) < before + 2 * ROUNDS_PER_LIFE and not training.done():
+                await asyncio.wait([training], timeout=0.002)
+        if training.done():
+            training.result()
+        coordinator.kill()
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, AssertionError):
+            await asyncio.wait_for(training, 20)
+
+
+async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(lives: Iterator[Coordinator]) -> None:
+    heard: list[Commit] = []
+    for _ in range(LIVES):
+        await a_life(next(lives), heard)
+    log = await whole_log(next(lives).address)
+    by_round = {commit.round: commit for commit in log}
+    assert len(by_round) == len(log) >= LIVES * ROUNDS_PER_LIFE
+    for commit in heard:
+        assert by_round[commit.round] == commit, f"round {commit.round} was told and is not, or is otherwise, on disk"
+    previous, previous_round = genesis_digest(RunId(RUN)), -1
+    for step, commit in enumerate(log):
+        check_link(commit, RUN, previous, previous_round)
+        assert commit.step == step
+        previous, previous_round = commit_digest(commit), commit.round
