@@ -71,7 +71,6 @@ class CoordinatorClient:
         self._key = key
         self._channel: grpc.aio.Channel | None = None
         self._outbox: asyncio.Queue[wire.NodeMessage] | None = None
-        self._heard = 0.0
 
     async def close(self) -> None:
         """Close the channel."""
@@ -149,6 +148,8 @@ class CoordinatorClient:
             except (grpc.aio.AioRpcError, TimeoutError) as error:
                 detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else "it fell silent"
                 self.state = f"lost the coordinator at {self.address} ({detail}); reconnecting"
+            except RemoteProtocolError as error:
+                self.state = f"the coordinator at {self.address} broke the protocol ({error}); reconnecting"
             finally:
                 self._outbox = None
             log.warning("session lost reason=%s", self.state)
@@ -200,9 +201,11 @@ class CoordinatorClient:
         return signed
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
+        silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        what = "nobody answered in time" if silent else error.details()
         return UnavailableError(
-            f"cannot reach a coordinator at {self.address} ({error.code().name.lower().replace('_', ' ')}: "
-            f"{error.details()}); check the address, that it runs, and this machine's network"
+            f"cannot reach a coordinator at {self.address}: {what}; check the address, that it runs, and this machine's "
+            "network"
         )
 
 

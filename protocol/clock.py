@@ -19,6 +19,9 @@ from protocol.runfile import RoundsSpec
 SAMPLES_KEPT = 16
 """Heartbeats of which the best is used: half a minute at the default rate, 3 ms of drift at 100 ppm."""
 
+ROUNDING_MS = 1
+"""Four times cut to whole milliseconds can make a round trip of nothing look this much shorter than nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Instants:
@@ -48,11 +51,11 @@ class ClockOffset:
 
         Raises `RemoteProtocolError` when the times contradict each other."""
         round_trip = (returned - sent) - (replied - received)
-        if round_trip < 0 or replied < received:
+        if round_trip < -ROUNDING_MS or replied < received:
             raise RemoteProtocolError(
                 f"expected heartbeat times in order, got {sent}, {received}, {replied}, {returned}"
             )
-        self._samples.append((round_trip, ((received - sent) + (replied - returned)) // 2))
+        self._samples.append((max(0, round_trip), ((received - sent) + (replied - returned)) // 2))
 
     @property
     def milliseconds(self) -> int:

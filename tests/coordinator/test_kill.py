@@ -78,20 +78,21 @@ def opened(told: bytes, signature: bytes) -> Commit:
     return open_commit(SignedCommit(told, signature), public_bytes(COORDINATOR_KEY))
 
 
-async def train_until_it_dies(one: ScriptedNode, two: ScriptedNode, heard: list[Commit]) -> None:
-    """Rounds without a pause; every commit that either node was told is added to `heard`."""
-    for node in (one, two):
-        await node.join()
+async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: list[Commit]) -> None:
+    """Work on every round without a pause; what the node was told to be committed is added to `heard`."""
+
+    async def work(round: int) -> None:
+        await node.announce(round)
+        await node.hold(round, other.peer)
+
+    welcome = await node.join()
+    await work(welcome.decided_round + 1)  # it may have been under way when the coordinator died
     while True:
-        rounds = [(await node.hear("opened")).opened.round for node in (one, two)]
-        round = max(rounds)
-        for node in (one, two):
-            await node.announce(round)
-        for node, other in ((one, two), (two, one)):
-            await node.hold(round, other.peer)
-        for node in (one, two):
-            commit = (await node.hear("committed")).committed.commit
-            heard.append(opened(commit.body, commit.signature))
+        message = await node.hear("opened", "committed")
+        if message.WhichOneof("kind") == "opened":
+            await work(message.opened.round)
+        else:
+            heard.append(opened(message.committed.commit.body, message.committed.commit.signature))
 
 
 async def whole_log(address: str) -> list[Commit]:
@@ -109,15 +110,14 @@ async def a_life(coordinator: Coordinator, heard: list[Commit]) -> None:
         ScriptedNode(coordinator.address, RUN, node_key(1)) as one,
         ScriptedNode(coordinator.address, RUN, node_key(2)) as two,
     ):
-        training = asyncio.create_task(train_until_it_dies(one, two, heard))
+        training = [asyncio.create_task(train_until_it_dies(*pair, heard)) for pair in ((one, two), (two, one))]
         async with asyncio.timeout(60):
-            while len(heard) < before + 2 * ROUNDS_PER_LIFE and not training.done():
-                await asyncio.wait([training], timeout=0.002)
-        if training.done():
-            training.result()
+            while len(heard) < before + 2 * ROUNDS_PER_LIFE:
+                done, _ = await asyncio.wait(training, timeout=0.001)
+                assert not done, f"a node stopped before the kill: {done}"
         coordinator.kill()
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, AssertionError):
-            await asyncio.wait_for(training, 20)
+        ends = await asyncio.wait_for(asyncio.gather(*training, return_exceptions=True), 20)
+        assert all(isinstance(end, grpc.aio.AioRpcError | asyncio.InvalidStateError | AssertionError) for end in ends)
 
 
 async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(lives: Iterator[Coordinator]) -> None:

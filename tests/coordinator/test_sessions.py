@@ -1,0 +1,220 @@
+"""The door and the sessions of a coordinator over real gRPC on loopback, honest and hostile."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import server
+from coordinator.process import CoordinatorProcess
+from protocol import wire_pb2 as wire
+from protocol.handshake import public_bytes, sign_hello
+from protocol.limits import PROTOCOL_VERSION
+from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, until
+
+NAN = float("nan")
+
+
+def node_of(process: CoordinatorProcess, number: int) -> ScriptedNode:
+    return ScriptedNode(process.address, process.run_id, node_key(number))
+
+
+# ---- the door
+
+
+async def test_a_proven_node_is_welcomed_and_a_member(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        welcome = await node.join()
+        assert (welcome.decided_round, welcome.head_round) == (-1, -1)
+        assert [member.peer_id for member in welcome.members.members] == [node.peer]
+        assert process.status()["members"][0]["peer_id"] == node.peer
+
+
+async def test_every_session_has_its_own_nonce(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        nonces = {await node.connect() for _ in range(3)}
+        assert len(nonces) == 3
+        assert {len(nonce) for nonce in nonces} == {32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"signature": bytes(64)}, "expected a hello signed by the key it names"),
+        ({"signature": b"short"}, "expected a key of 32 and a signature of 64 bytes"),
+        ({"public_key": public_bytes(node_key(9))}, "expected a hello signed by the key it names"),
+        ({"public_key": bytes(31)}, "expected a key of 32 and a signature of 64 bytes"),
+        ({"run_id": "ff" * 16}, "expected a node of run"),
+        ({"run_id": "x" * 100_000}, "expected a node of run"),
+        ({"protocol_version": PROTOCOL_VERSION + 1}, f"expected protocol version {PROTOCOL_VERSION}, got 2"),
+        ({"protocol_version": 0}, f"expected protocol version {PROTOCOL_VERSION}, got 0"),
+        ({"name": "n" * 10_000}, "expected texts of at most 256 bytes"),
+        ({"addresses": ["a:1"] * 9}, "expected at most 8 addresses, got 9"),
+    ],
+)
+async def test_a_wrong_hello_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.say(node.hello(await node.connect(), **changes))
+        assert words in (await node.hear("refused")).refused.reason
+        await node.hear_end()
+        assert process.status()["members"] == []
+        await node.join()
+        assert len(process.status()["members"]) == 1
+
+
+async def test_a_proof_of_another_session_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        old = await node.connect()
+        await node.connect()
+        await node.say(node.hello(b"", signature=sign_hello(node.key, node.run_id, old)))
+        assert "expected a hello signed by the key it names" in (await node.hear("refused")).refused.reason
+
+
+async def test_anything_before_the_hello_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        for message, name in [(wire.NodeMessage(ready=wire.Ready(round=0)), "ready"), (wire.NodeMessage(), "None")]:
+            await node.connect()
+            await node.say(message)
+            assert (await node.hear("refused")).refused.reason == f"expected a hello first, got {name}"
+
+
+async def test_a_session_without_a_hello_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HELLO_SECONDS", 0.01)
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.connect()
+        await node.hear_end()
+
+
+async def test_a_full_run_refuses_and_says_its_size(tmp_path: Path) -> None:
+    spec = quiet_spec(membership={"members_max": 2})
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as first,
+        node_of(process, 2) as second,
+        node_of(process, 3) as third,
+    ):
+        await first.join()
+        await second.join()
+        await third.say(third.hello(await third.connect()))
+        assert (await third.hear("refused")).refused.reason == "the run is full: 2 members"
+        await third.hear_end()
+
+
+async def test_a_second_session_with_one_key_closes_the_first_with_the_reason(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 1) as copy,
+    ):
+        await node.join()
+        await copy.join()
+        reason = (await node.hear("refused")).refused.reason
+        assert reason == "another session with this node's key has opened; one key is one node"
+        await node.hear_end()
+        await copy.ping()
+        assert len(process.status()["members"]) == 1
+        assert process.status()["members"][0]["state"] == "ready"
+
+
+# ---- in the session
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (wire.NodeMessage(), "expected an event of a round, got an empty message"),
+        (wire.NodeMessage(hello=wire.Hello()), "expected an event of a round, got hello"),
+        (wire.NodeMessage(announced=wire.Announced(loss=NAN)), "expected a finite loss"),
+        (wire.NodeMessage(announced=wire.Announced(digest=bytes(31))), "expected a digest of 32 bytes, got 31 bytes"),
+        (wire.NodeMessage(announced=wire.Announced(samples=2**63)), "expected counts below 2**48"),
+        (wire.NodeMessage(announced=wire.Announced(samples=10_000)), "expected at most 8 samples used, got 10000"),
+        (wire.NodeMessage(announced=wire.Announced(digest=bytes(32))), "expected a payload of 1..4096 bytes, got 0"),
+        (wire.NodeMessage(announced=wire.Announced(round=-(2**63))), "expected a round of at least 0"),
+        (wire.NodeMessage(ready=wire.Ready(round=-2)), "expected a round of at least -1, got -2"),
+        (wire.NodeMessage(holding=wire.Holding(digests=[bytes(32)] * 4097)), "expected at most 4096 digests, got 4097"),
+        (wire.NodeMessage(applied=wire.Applied(snapshot_sha256=b"x")), "expected a digest of 32 bytes, got 1 bytes"),
+    ],
+)
+async def test_a_hostile_message_ends_its_session_and_nothing_else(
+    tmp_path: Path, message: wire.NodeMessage, words: str
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as hostile,
+        node_of(process, 2) as honest,
+    ):
+        await hostile.join()
+        await honest.join()
+        await honest.hear("opened")
+        await hostile.say(message)
+        assert words in (await hostile.hear("refused")).refused.reason
+        await hostile.hear_end()
+        assert (await honest.ping()).sent_ms == 1
+
+
+async def test_a_far_future_round_is_told_to_resync(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join(ready=False)
+        await node.say(wire.NodeMessage(ready=wire.Ready(round=2**63 - 1)))
+        resync = (await node.hear("resync")).resync
+        assert resync.reason == f"round {2**63 - 1} is ahead of the log's -1"
+        assert process.status()["members"][0]["state"] == "catching up"
+
+
+async def test_a_heartbeat_is_answered_with_ordered_times(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        reply = await node.ping()
+        assert reply.sent_ms == 1
+        assert 0 < reply.received_ms <= reply.replied_ms
+
+
+async def test_what_is_said_after_a_goodbye_does_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node, node_of(process, 2) as other:
+        await node.join()
+        await other.join()
+        await node.hear("opened")
+        await node.say(wire.NodeMessage(leave=wire.Leave(reason="done")))
+        await node.announce(0)
+        await node.hold(0, other.peer)
+        await node.say(wire.NodeMessage(ready=wire.Ready(round=-1)))
+        await node.ping()
+        assert [member["peer_id"] for member in process.status()["members"]] == [other.peer]
+        assert process.status()["data"] == {"samples_trained": 0, "samples_lost": 8}
+
+
+async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node, node_of(process, 2) as other:
+        await node.join()
+        await other.join()
+        await node.hear("opened")
+
+        def state() -> str:
+            return next(row["state"] for row in process.status()["members"] if row["peer_id"] == node.peer)
+
+        assert state() == "training"
+        node.call.cancel()
+        await until(lambda: state() == "away", other.ping)
+        await node.join()
+        assert (await node.hear("opened")).opened.round == 0
+        assert state() == "training"
+
+
+async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path: Path) -> None:
+    """Straight into the service: the old stream still holds a goodbye when the new session opens."""
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        service, goodbye = process._service, asyncio.Event()
+        stale = server.NodeSession()
+
+        async def old_stream() -> Any:
+            await goodbye.wait()
+            yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
+
+        joined = server.messages.joined(node.peer, wire.Hello())
+        reader = asyncio.create_task(service._read(joined, stale, old_stream()))
+        await node.ping()
+        goodbye.set()
+        await reader
+        assert process.status()["members"][0]["peer_id"] == node.peer
