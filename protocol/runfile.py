@@ -218,12 +218,6 @@ def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{origin}: not valid TOML: {error}") from None
-    version = values.get("lockstep", RUN_FILE_VERSION)
-    if version != RUN_FILE_VERSION:
-        raise VersionError(
-            f"{origin}: expected format version lockstep = {RUN_FILE_VERSION}, found {version!r}; "
-            "use the release of Lockstep that wrote it, or `lockstep init` for a new one"
-        )
     return _validated(values, origin)
 
 
@@ -251,6 +245,12 @@ def run_id(spec: RunSpec, coordinator_key: bytes) -> RunId:
 
 
 def _validated(values: dict[str, Any], origin: str) -> RunSpec:
+    version = values.get("lockstep", RUN_FILE_VERSION)
+    if version != RUN_FILE_VERSION:
+        raise VersionError(
+            f"{origin}: expected format version lockstep = {RUN_FILE_VERSION}, found {version!r}; "
+            "use the release of Lockstep that wrote it, or `lockstep init` for a new one"
+        )
     try:
         return RunSpec.model_validate(values)
     except ValidationError as error:

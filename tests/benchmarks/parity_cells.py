@@ -1,0 +1,214 @@
+"""The cells of the parity study: what is trained, by which method, and which cells a sweep has.
+
+A task is what all cells of a sweep share: the network, the text and how much of it makes one step. A cell is one
+training on it. A cell's name says its method, rate and length, and every other field that differs from its
+default, so that names are unique, short and stable: they are the names of the result files.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any, Literal
+
+from node.demo.engine import DemoSettings
+from protocol.errors import SettingsError
+from protocol.runfile import ModelSpec, ScheduleSpec
+
+Method = Literal["adamw", "signum", "demo"]
+Guess = Literal["none", "own", "payload", "last"]
+Transform = Literal["exact", "float", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What all cells of a sweep train: the demo's byte-level llama on the built-in corpus."""
+
+    layers: int = 5
+    """Layers of the network; everything else is the run file's default model."""
+
+    hidden: int = 128
+    """Width of the network; the feed-forward is 43/16 of it."""
+
+    sequence_length: int = 128
+    """Tokens of a sample."""
+
+    batch_samples: int = 16
+    """Samples of one step, all authors together."""
+
+    validation_samples: int = 256
+    """Windows of the validation split on which every point of a curve is measured."""
+
+    point_steps: int = 100
+    """Steps from one point of a curve to the next."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise SettingsError(f"expected a {field.name} of at least 1, got {getattr(self, field.name)}")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The network's configuration."""
+        sizes = {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.hidden * 43 // 16,
+            "max_position_embeddings": max(256, self.sequence_length),
+        }
+        return {**ModelSpec().config, **sizes}
+
+    def tokens(self, steps: int) -> int:
+        """Tokens trained in so many steps."""
+        return steps * self.batch_samples * self.sequence_length
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One training. `SettingsError` for what cannot be trained; fields of other methods keep their defaults."""
+
+    method: Method
+    learning_rate: float
+    steps: int
+
+    weight_decay: float = 0.0
+    """Decoupled. With AdamW only on matrices, as is usual; the others decay every parameter, as a run does."""
+
+    top_k: int = 32
+    value_bits: int = 1
+    alpha: float = 1.0
+
+    momentum_decay: float = 0.999
+    """beta of DeMo and of Signum."""
+
+    adam_decays: tuple[float, float] = (0.9, 0.95)
+    """beta1 and beta2 of AdamW."""
+
+    clip: float = 1.0
+    """AdamW's gradients are scaled down to this norm."""
+
+    overlap: int = 0
+    """Rounds of delay between a payload and its application: 0 or 1."""
+
+    guess: Guess = "none"
+    """With overlap: where gradients are taken, ahead of the committed parameters by a guess at the pending update:
+    no guess, the sign of the own momentum before extraction, the exact update that the own payload alone would
+    make, or the last commit's update once more."""
+
+    transform: Transform = "exact"
+    """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being parameters."""
+
+    authors: int = 4
+    """R, the contributors of every round."""
+
+    seed: int = 0
+    """Of the initial weights and of the data order."""
+
+    warmup_steps: int = 50
+    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    final_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        _ = self.demo, self.schedule  # judge their own fields
+        if self.method not in ("adamw", "signum", "demo") or self.transform not in ("exact", "float", "off"):
+            raise SettingsError(f"expected a known method and transform, got {self.method!r}, {self.transform!r}")
+        if self.overlap not in (0, 1) or self.guess not in ("none", "own", "payload", "last"):
+            raise SettingsError(f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}")
+        if self.guess != "none" and not self.overlap:
+            raise SettingsError(f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}")
+        if self.overlap and self.method != "demo":
+            raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
+        if self.authors < 1:
+            raise SettingsError(f"expected at least 1 author, got {self.authors}")
+
+    @property
+    def name(self) -> str:
+        """Unique among all cells, and a file name."""
+        parts = [self.method, f"lr{self.learning_rate:g}", f"n{self.steps}"]
+        for field in fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                text = "+".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
+                parts.append(f"{field.name}={text}")
+        return "-".join(parts)
+
+    @property
+    def demo(self) -> DemoSettings:
+        """The engine's settings."""
+        return DemoSettings(self.momentum_decay, self.alpha, self.top_k, self.value_bits)
+
+    @property
+    def schedule(self) -> ScheduleSpec:
+        """Rate and decay by step, as a coordinator computes them."""
+        return ScheduleSpec(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            shape=self.shape,
+            final_fraction=self.final_fraction,
+            weight_decay=self.weight_decay,
+        )
+
+
+def first_cells() -> list[Cell]:
+    """The first sweep, in the order of what it decides: rates at 600 steps, then the question at 2000."""
+    short, long = 600, 2000
+    demo = Cell("demo", 0.004, short)
+    return [
+        *(Cell("adamw", rate, short) for rate in (0.006, 0.003, 0.012)),
+        *(replace(demo, learning_rate=rate) for rate in (0.004, 0.008, 0.002)),
+        Cell("adamw", 0.006, long),
+        replace(demo, steps=long),
+        replace(demo, top_k=128),
+        replace(demo, top_k=8),
+        replace(demo, overlap=1, guess="own"),
+        replace(demo, overlap=1),
+        replace(demo, alpha=0.2),
+        replace(demo, momentum_decay=0.99),
+        Cell("signum", 0.001, short, momentum_decay=0.9),
+    ]
+
+
+def full_cells() -> list[Cell]:
+    """All that the study asks, at 2000 steps: every setting with one seed, what decides with three."""
+    steps = 2000
+    demo = Cell("demo", 0.004, steps)
+    by_k = {2: (0.001, 0.002, 0.004), 8: (0.001, 0.002, 0.004), 32: (0.002, 0.004, 0.008), 128: (0.002, 0.004, 0.008)}
+    cells = [
+        *(
+            Cell("adamw", rate, steps, weight_decay=decay)
+            for decay, rate in product((0.0, 0.1), (0.003, 0.006, 0.012))
+        ),
+        *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in (0.0005, 0.001, 0.002)),
+        *(replace(demo, top_k=k, learning_rate=rate) for k, rates in by_k.items() for rate in rates),
+        *(replace(demo, value_bits=bits) for bits in (2, 4, 8)),
+        *(replace(demo, alpha=alpha) for alpha in (0.2, 0.5)),
+        *(replace(demo, momentum_decay=decay) for decay in (0.95, 0.99, 0.995)),
+        *(replace(demo, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")),
+        *(replace(demo, transform=transform) for transform in ("float", "off")),
+        *(replace(demo, authors=authors) for authors in (1, 16)),
+        replace(demo, authors=8, top_k=16),
+        replace(demo, authors=16, top_k=8),
+        replace(demo, authors=8),
+        replace(demo, authors=8, overlap=1, guess="own"),
+        replace(demo, authors=8, top_k=8),
+        *_again(seed for seed in (1, 2)),
+    ]
+    return list(dict.fromkeys(cells))
+
+
+def _again(seeds: Iterator[int]) -> Iterator[Cell]:
+    """The cells that decide, under other seeds."""
+    demo = Cell("demo", 0.004, 2000, authors=8)
+    deciding = (
+        Cell("adamw", 0.006, 2000),
+        demo,
+        replace(demo, top_k=8),
+        replace(demo, top_k=64),
+        replace(demo, overlap=1, guess="own"),
+    )
+    for seed, cell in product(seeds, deciding):
+        yield replace(cell, seed=seed)
+
+
+SETS = {"first": first_cells, "full": full_cells}
+"""Sweeps by name."""

@@ -1,0 +1,146 @@
+"""R authors of DeMo in one process, through the engine and the container that a node uses.
+
+All replicas are equal bit for bit, so there is one set of committed parameters and one network, which takes every
+author's gradients in turn; momentum is each author's own. A round:
+
+    each author    gradients of its samples -> momentum -> k largest of each chunk -> container
+    everybody      the containers -> coefficients -> one step of the committed parameters
+
+With overlap 1 a round is applied only when the next one has been computed. Its gradients are then taken at the
+committed parameters or, with a guess, at those moved by what the author expects of the undecided round.
+Payloads travel once to every other author: R - 1 of them come down for each that goes up.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from node.demo.aggregate import Contribution, Votes, apply, look_ahead
+from node.demo.engine import Engine
+from node.demo.transform import exact_products, inverse_, inverse_signs
+from protocol.ids import PeerId, RunId
+from protocol.limits import CHUNK_SIDE
+from protocol.payload import Header, PayloadShape, decode, encode
+from tests.benchmarks.parity_cells import Transform
+from tests.benchmarks.parity_ground import Ground
+
+_RUN = RunId("0" * 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one step cost an author, on the mean over authors."""
+
+    up_bytes: float
+    down_bytes: float
+
+
+class PlainEngine(Engine):
+    """DeMo without its transform: the momentum is kept in parameter space, chunk by chunk."""
+
+    def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
+        """M <- beta * M + G, for all chunks: `active` is not supported and not asked for here."""
+        self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients))
+
+    def guess_signs(self) -> Tensor:
+        """int8 [chunks, 64, 64]: the signs of the momentum."""
+        return self.momentum.sign().to(torch.int8)
+
+
+class DemoAuthors:
+    """The authors of one cell and the parameters that they share."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, cell = ground, ground.cell
+        self.engines = [
+            (PlainEngine if cell.transform == "off" else Engine)(ground.layout, cell.demo, "cpu")
+            for _ in range(cell.authors)
+        ]
+        self._shape = PayloadShape(ground.layout.chunks, cell.top_k, cell.value_bits)
+        self.committed = ground.parameters
+        if cell.overlap:
+            self.committed = {name: tensor.clone() for name, tensor in ground.parameters.items()}
+        self._next_round = 0
+        self._undecided: deque[list[bytes]] = deque()
+        self._guesses: list[Tensor] = []
+        """int8 [chunks, 64, 64] of each author, for the newest round; empty without a guess."""
+        self._last_signs = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
+
+    def step(self) -> Traffic:
+        """Commit the oldest undecided round, when as many newer ones are computed as the overlap says."""
+        cell = self._ground.cell
+        while self._next_round < cell.steps and len(self._undecided) <= cell.overlap:
+            self._undecided.append(self._compute())
+        containers = self._undecided.popleft()
+        self._apply(self._next_round - 1 - len(self._undecided), containers)
+        size = sum(map(len, containers))
+        return Traffic(size / cell.authors, size * (cell.authors - 1) / cell.authors)
+
+    def stand_at_committed(self) -> None:
+        """Put the network where the log says, to be judged there."""
+        for name, tensor in self._ground.parameters.items():
+            tensor.copy_(self.committed[name])
+
+    def _compute(self) -> list[bytes]:
+        """Everybody's container of the next round."""
+        ground, round_ = self._ground, self._next_round
+        samples = ground.samples(round_).reshape(len(self.engines), -1, ground.task.sequence_length + 1)
+        containers: list[bytes] = []
+        guesses: list[Tensor] = []
+        for author, engine in enumerate(self.engines):
+            if ground.cell.overlap:
+                self._stand_for(author)
+            engine.accumulate(ground.gradients(samples[author]))
+            if ground.cell.guess == "own":
+                guesses.append(engine.guess_signs())
+            coefficients = engine.extract().coefficients
+            if ground.cell.guess == "payload":
+                guesses.append(self._signs([(1, coefficients)]))
+            containers.append(encode(Header(_RUN, round_, PeerId(f"{author:032x}")), coefficients, self._shape))
+        self._guesses = guesses
+        self._next_round += 1
+        return containers
+
+    def _stand_for(self, author: int) -> None:
+        """Where this author takes the gradients of the next round."""
+        ground = self._ground
+        guess = self._guesses[author] if self._guesses else self._last_signs
+        if ground.cell.guess == "none" or not self._undecided:
+            self.stand_at_committed()
+        else:
+            rate, decay = ground.rates(self._next_round - 1)
+            look_ahead(ground.layout, self.committed, guess, ground.parameters, learning_rate=rate, decay=decay)
+
+    def _apply(self, step: int, containers: Sequence[bytes]) -> None:
+        """Make the step of a round from its containers, with the scalars of its commit."""
+        contributions = [(1, decode(container, self._shape)[1]) for container in containers]
+        layout, (rate, decay) = self._ground.layout, self._ground.rates(step)
+        if self._ground.cell.guess == "last":
+            self._last_signs = self._signs(contributions)
+        if self._ground.cell.transform == "exact":
+            apply(layout, self.committed, contributions, rate, decay)
+        else:
+            signs = self._signs(contributions)
+            look_ahead(layout, self.committed, signs, self.committed, learning_rate=rate, decay=decay)
+
+    def _signs(self, contributions: Sequence[Contribution]) -> Tensor:
+        """int8 [chunks, 64, 64]: the update that a commit of these would make."""
+        return update_signs(self._sums(contributions), self._ground.cell.transform)
+
+    def _sums(self, contributions: Sequence[Contribution]) -> Tensor:
+        """float32 [chunks, 64, 64]: S."""
+        chunks = self._ground.layout.chunks
+        return Votes(self._ground.layout, contributions).sum_strip(0, torch.empty(chunks, CHUNK_SIDE, CHUNK_SIDE))
+
+
+def update_signs(sums: Tensor, transform: Transform) -> Tensor:
+    """int8 [chunks, 64, 64]: the update U of vote sums S, float32 of the same shape, which may be overwritten."""
+    if transform == "exact":
+        return inverse_signs(sums).to(torch.int8)
+    if transform == "float":
+        with exact_products(sums.device):
+            inverse_(sums, torch.empty_like(sums))
+    return sums.sign().to(torch.int8)
