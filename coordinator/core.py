@@ -28,6 +28,10 @@ QUEUE_EVENTS_MAX = 4096
 
 _USE = "; the file is damaged, or another release of Lockstep wrote it: use that one"
 
+HELD_UP_MS = 3_000
+"""An instant handled this long after it was due was missed by this process, not by its members; a busy machine is
+late by less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -100,6 +104,8 @@ class Core:
         while True:
             waiting = await self._gather()
             batch, now_ms = _Batch(), self.now_ms()
+            if self._was_held_up(now_ms):
+                self._handle(Restarted(), now_ms, batch)
             handled = [done for event, done in waiting if self._try(event, done, now_ms, batch)]
             while due := self.rounds.due(now_ms):
                 for event in due:
@@ -109,6 +115,12 @@ class Core:
                 self._tell()
                 self._emit(outcome)
             _resolve(handled)
+
+    def _was_held_up(self, now_ms: int) -> bool:
+        """Did this process sleep through an instant (a stopped process, a suspended machine, a stuck disk)? Then its
+        members are not to blame for the silence: it goes on as after a restart, with leases and instants extended."""
+        due_ms = self.rounds.next_due_ms()
+        return due_ms is not None and now_ms - due_ms > HELD_UP_MS
 
     def _try(self, event: Event, done: asyncio.Future[None], now_ms: int, batch: _Batch) -> bool:
         try:

@@ -58,6 +58,7 @@ class Journal:
         self._path = path
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -132,6 +133,7 @@ class Journal:
         with self._reading, self._writing:
             self._reader.close()
             self._database.close()
+            self._lock.close()
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
@@ -171,3 +173,21 @@ class Journal:
                 f"cannot use the journal {self._path}: {error}; free space or repair the disk, then start again: "
                 "nothing that was promised is lost"
             ) from error
+
+
+def _locked(path: Path) -> sqlite3.Connection:
+    """An open transaction on a file beside the journal, which ends with this process however it ends: two
+    coordinators on one directory would both decide its rounds."""
+    lock = sqlite3.connect(
+        path.with_name(path.name + "-lock"), timeout=0, isolation_level=None, check_same_thread=False
+    )
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        lock.close()
+        if "locked" not in str(error):
+            raise
+        raise StorageError(
+            f"another coordinator is at work in {path.parent}; stop it first, or choose another --directory"
+        ) from None
+    return lock

@@ -229,6 +229,29 @@ def init(
     typer.echo(f"wrote {path}; next: lockstep coordinator {path}")
 
 
+@app.command()
+def verify(
+    target: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="A coordinator's or a demo's directory, or a live coordinator.")
+    ],
+    *,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Published checkpoint. [default: DIR/checkpoint, if there is one]")
+    ] = None,
+    snapshot: Annotated[Path | None, typer.Option("--from", help="Snapshot to begin at. [default: genesis]")] = None,
+    payloads: Annotated[
+        list[Path] | None, typer.Option(help="Directory of payloads; repeatable. [default: the nodes' beside DIR]")
+    ] = None,
+    threads: ThreadsOption = 0,
+    json: Annotated[str | None, typer.Option(help="Write the findings there; - prints them.")] = None,
+) -> None:
+    """Replay a run's log and compare it with what was published."""
+    from lockstep.verify import VerifySettings
+    from lockstep.verify import verify as verify_run
+
+    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
+
+
 @data_app.command()
 def prepare(
     sources: Annotated[

@@ -26,13 +26,14 @@ FETCHED_WORDS_MAX = 4096
 @dataclass(frozen=True, slots=True)
 class FinalWord:
     """What became of a round. `commit` is None for a skipped one, `holders[i]` are known to hold entry i's payload,
-    the recorded digest is None when unknown."""
+    the recorded digest is None when unknown, the SHA-256 of the snapshot empty."""
 
     round: int
     commit: Commit | None
     holders: tuple[tuple[PeerId, ...], ...] = ()
     recorded_digest: int | None = None
     reason: str = ""
+    snapshot_sha256: bytes = b""
 
 
 class Ledger:
@@ -123,7 +124,8 @@ class Ledger:
             commit = self._opened(message)
             digest = message.state_digest if message.digest_reports else None
             unknown = tuple(() for _ in commit.entries)
-            commits[commit.round] = FinalWord(commit.round, commit, unknown, digest)
+            word = FinalWord(commit.round, commit, unknown, digest, snapshot_sha256=message.snapshot_sha256)
+            commits[commit.round] = word
         full = len(commits) == COMMITS_PER_REPLY
         last = max(commits) if full else reply.decided_round
         last = min(last, self.next_round + FETCHED_WORDS_MAX - 1)

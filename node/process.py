@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node import hardware, progress
+from node.catch_up import CatchUp
 from node.checkpoint import save_checkpoint
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.corpus import prepare_builtin
@@ -22,6 +23,7 @@ from node.payload_log import PayloadLog
 from node.reachable import address_towards
 from node.replica import Position, Replica
 from node.settings import NodeSettings
+from node.snapshot import Snapshots
 from node.swarm import Swarm, SwarmLimits
 from node.trainer import Parts, Trainer
 from protocol import wire_pb2 as wire
@@ -73,11 +75,13 @@ class NodeProcess:
         require_fits(replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length)
         progress.parameters = replica.layout.parameters
         ledger = Ledger(info.run_id, info.coordinator_key, self._client.fetch_commits)
-        if position := await asyncio.to_thread(replica.load, self._state_path):
+        position = await asyncio.to_thread(replica.load, self._state_path)
+        if position:
             ledger.resume(position.next_round, position.head, position.head_round)
             progress.round = position.head_round
         progress.state_digest = replica.digest
-        self._swarm = self._make_swarm(info, replica)
+        snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
+        self._swarm = self._make_swarm(info, replica, snapshots)
         addresses = await self._swarm.start()
         self.address = addresses[0]
         self._hello = wire.Hello(
@@ -86,11 +90,23 @@ class NodeProcess:
             hardware=hardware.describe(device),
             name=progress.name,
         )
-        save = self._saver(replica)
-        parts = Parts(
-            info, self._peer, replica, corpus, self._client, ledger, self._swarm, progress, save, settings.save_every
+        self._trainer = Trainer(
+            Parts(
+                info,
+                self._peer,
+                replica,
+                corpus,
+                self._client,
+                ledger,
+                self._swarm,
+                progress,
+                self._saver(replica),
+                settings.save_every,
+                CatchUp(info, replica, snapshots, self._swarm, self._client.fetch_commits, progress=progress),
+                position.pending if position else (),
+            )
         )
-        self._trainer, self._info, self._replica, self._corpus = Trainer(parts), info, replica, corpus
+        self._info, self._replica, self._corpus = info, replica, corpus
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; why it ended, in words.
@@ -150,7 +166,7 @@ class NodeProcess:
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
 
-    def _make_swarm(self, info: RunInfo, replica: Replica) -> Swarm:
+    def _make_swarm(self, info: RunInfo, replica: Replica, snapshots: Snapshots) -> Swarm:
         retention = info.spec.retention
         listen = self._settings.listen
         if listen == "auto":
@@ -164,6 +180,7 @@ class NodeProcess:
             link=GrpcLink(listen, self._settings.advertise),
             report_holding=self._report_holding,
             clock_ms=own_clock_ms,
+            snapshots=snapshots,
         )
 
     def _report_holding(self, round: int, digests: list[Digest]) -> None:

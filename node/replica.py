@@ -3,25 +3,32 @@
 The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the model's own
 tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a guess at the update that is
 still being exchanged (DESIGN.md section 4, lookahead), so the committed ones are a copy that no guess touches.
+
+What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place in the log, and
+what was announced beyond it, so that a payload which its commit leaves out can still be reclaimed.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
 from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import Contribution, apply, look_ahead
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine
+from node.demo.engine import DemoSettings, Engine, Extraction
 from node.digest import state_digest
 from node.genesis import fill
 from node.model import Trainee, build_model
+from node.snapshot import read_snapshot
+from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
-from protocol.errors import RemoteProtocolError, SettingsError, StorageError
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
 from protocol.payload import PayloadShape, decode
 from protocol.runfile import RunSpec
@@ -30,7 +37,9 @@ from protocol.schedule import float32_value
 log = logging.getLogger("lockstep.node")
 
 _PARAMETER = "parameter/"
-_MOMENTUM = "momentum/"
+_MOMENTUM = "momentum/momentum"
+_EXTRACTED = ("indices", "values", "previous", "removed")
+_SIGNS = "signs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +51,35 @@ class Guess:
     decay: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A round that this node has announced and nobody has decided yet."""
+
+    announcement: wire.NodeMessage
+    extraction: Extraction | None
+    """What the payload took from the momentum; None when there was no payload."""
+    guess: Guess | None
+
+    @property
+    def round(self) -> int:
+        """The round announced."""
+        return int(self.announcement.announced.round)
+
+    @property
+    def digest(self) -> bytes:
+        """Of the payload; empty when there was none."""
+        return bytes(self.announcement.announced.digest)
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last commit's digest."""
+    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last commit's digest.
+    `pending` was announced beyond it, oldest first, and is taken out of the momentum."""
 
     next_round: int
     head: Digest
     head_round: int
+    pending: tuple[Pending, ...] = ()
 
 
 class Replica:
@@ -142,18 +173,30 @@ class Replica:
 
     # ---- on disk
 
+    def adopt(self, snapshot: Path) -> int:
+        """Take over the parameters of a snapshot, and keep the momentum. Returns the new state digest.
+
+        Raises `StorageError` for a snapshot of another model."""
+        read_snapshot(snapshot, self.committed)
+        self.digest = state_digest(self.committed)
+        return self.digest
+
     def save(self, path: Path, position: Position) -> None:
-        """Keep parameters and momentum over a restart; `StorageError` leaves the older file in place."""
-        tensors = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
-        tensors |= {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        """Keep the state over a restart; `StorageError` leaves the older file in place."""
+        local = {_MOMENTUM: self.engine.momentum}
+        for pending in position.pending:
+            local |= _tensors(pending)
         about = {
             "run_id": self._run_id,
             "next_round": position.next_round,
             "head": position.head.hex(),
             "head_round": position.head_round,
             "state_digest": f"{self.digest:016x}",
+            "has_momentum": self.has_momentum,
+            "local_digest": f"{_digest_of_floats(local):016x}",
+            "pending": [_described(pending, self.engine) for pending in position.pending],
         }
-        save_parameters(path, tensors, about)
+        save_parameters(path, {_PARAMETER + name: tensor for name, tensor in self.committed.items()} | local, about)
 
     def load(self, path: Path) -> Position | None:
         """Take over a saved state; None (and genesis) when there is none of this run or it is damaged."""
@@ -163,19 +206,70 @@ class Replica:
             tensors, about = load_parameters(path, self.trainee.device)
             if about["run_id"] != self._run_id:
                 return None
-            for name, tensor in self.committed.items():
-                tensor.copy_(tensors[_PARAMETER + name])
-            if f"{state_digest(self.committed):016x}" != about["state_digest"]:
-                raise StorageError(f"{path}: expected state digest {about['state_digest']}, the parameters differ")
-            self.engine.load_state_dict({"momentum": tensors[_MOMENTUM + "momentum"]})
-            position = Position(about["next_round"], Digest(bytes.fromhex(about["head"])), about["head_round"])
-        except (StorageError, KeyError, ValueError, RuntimeError) as error:
-            log.warning("saved state is not used reason=%s", str(error))
+            position = self._restored(tensors, about)
+        except (StorageError, LocalProtocolError, DecodeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            log.warning("saved state is damaged, starts from genesis and replays the log reason=%s", str(error))
             self.reset()
             return None
-        self.has_momentum = True
-        self.digest = state_digest(self.committed)
         return position
+
+    def _restored(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> Position:
+        for name, tensor in self.committed.items():
+            tensor.copy_(tensors.pop(_PARAMETER + name))
+        self.digest = state_digest(self.committed)
+        if (found := f"{self.digest:016x}") != about["state_digest"]:
+            raise StorageError(f"expected parameters with digest {about['state_digest']}, got {found}")
+        if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
+            raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
+        self.engine.load_state_dict({"momentum": tensors[_MOMENTUM]})
+        self.has_momentum = about["has_momentum"]
+        pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])
+        return Position(about["next_round"], Digest(bytes.fromhex(about["head"])), about["head_round"], pending)
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data
+
+
+# ---- undecided rounds on disk. An extraction counts what has happened to its momentum by the engine's own counters,
+# which start anew with the process: what is kept is how far behind them it is.
+
+
+def _tensors(pending: Pending) -> dict[str, Tensor]:
+    extraction, guess = pending.extraction, pending.guess
+    tensors = {name: getattr(extraction, name) for name in _EXTRACTED} if extraction else {}
+    if guess:
+        tensors[_SIGNS] = guess.signs
+    return {f"pending/{pending.round}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
+    described: dict[str, Any] = {"announcement": pending.announcement.SerializeToString().hex()}
+    if extraction := pending.extraction:
+        described["accumulations_since"] = engine._accumulations - extraction.accumulations
+        described["changes_since"] = engine._changes - extraction.changes
+    if guess := pending.guess:
+        described["guess"] = [guess.learning_rate, guess.decay]  # float32 values, which JSON carries exactly
+    return described
+
+
+def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Engine) -> Pending:
+    announcement = wire.NodeMessage.FromString(bytes.fromhex(described["announcement"]))
+    place = f"pending/{announcement.announced.round}/"
+    extraction = guess = None
+    if "changes_since" in described:
+        extraction = Extraction(
+            indices=tensors[place + "indices"],
+            values=tensors[place + "values"],
+            previous=tensors[place + "previous"],
+            removed=tensors[place + "removed"],
+            state=engine._state,
+            accumulations=engine._accumulations - described["accumulations_since"],
+            changes=engine._changes - described["changes_since"],
+        )
+    if "guess" in described:
+        guess = Guess(tensors[place + _SIGNS], *described["guess"])
+    return Pending(announcement, extraction, guess)
+
+
+def _digest_of_floats(tensors: dict[str, Tensor]) -> int:
+    return state_digest({name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32})

@@ -168,6 +168,8 @@ class Snapshots:
         path = self._directory / f"{round}-{digest.hex()}"
         with storage_errors(path):
             os.replace(source, path)
+        if self._paths.get(digest, path) != path:
+            self._forget(digest)  # the same parameters after an earlier round
         self._paths[digest] = path
         self._verified.add(digest)
         for old in sorted(self._paths, key=self._round_of)[:-SNAPSHOTS_KEPT]:

@@ -15,7 +15,7 @@ and every `collect` raise its exception: never silence, never a wait for nobody.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
@@ -25,6 +25,7 @@ from node.exchange_events import (
     Drop,
     Effect,
     Event,
+    Failure,
     Found,
     Lost,
     MembersChanged,
@@ -33,6 +34,8 @@ from node.exchange_events import (
     OfferFailed,
     Published,
     Pull,
+    Pulled,
+    PullFailed,
     Refuse,
     ReportHolding,
     RoundStarted,
@@ -45,11 +48,13 @@ from node.exchange_events import (
 from node.links.base import Link, Remote
 from node.payload_log import PayloadLog
 from node.pulls import Pulls
+from node.serving import Shelves
+from node.snapshot import Snapshots
 from protocol.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
-from protocol.limits import OFFERS_MAX, PART_BYTES
-from protocol.wire_pb2 import OfferedPayload, Offers
+from protocol.limits import OFFERS_MAX
+from protocol.wire_pb2 import OfferedPayload, Offers, Part
 
 TICK_MS = 100
 """How often the exchange looks at its deadlines: a fraction of its shortest wait."""
@@ -57,9 +62,13 @@ TICK_MS = 100
 REMARKS_MAX = 1024
 """Peers whose last fault is remembered, so that a repeated one is logged once."""
 
-__all__ = ["Statistics", "Swarm", "SwarmLimits"]
+__all__ = ["NotRetainedError", "Statistics", "Swarm", "SwarmLimits"]
 
 _log = logging.getLogger(__name__)
+
+
+class NotRetainedError(UnavailableError):
+    """Every member was asked for a payload, and none gave it: its round is too old for their logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +102,23 @@ class Swarm:
         *,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._own = own
         self._run_id = run_id
         self._exchange = Exchange(own, limits)
         self._log = log
+        self._shelves = Shelves(log, snapshots, clock_ms)
         self._link = link
         self._report_holding = report_holding
         self._clock_ms = clock_ms
         self._addresses: Mapping[PeerId, tuple[str, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: set[asyncio.Task[None]] = set()
-        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._feed_and_wake)
+        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_ended)
         self._outbox: dict[PeerId, list[Offer]] = {}
         self._collecting: dict[int, Commit] = {}
+        self._failures: dict[Digest, dict[PeerId, Failure]] = {}  # of what is being collected
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._remarks: OrderedDict[PeerId, str] = OrderedDict()
@@ -153,7 +165,9 @@ class Swarm:
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         """The payloads of a commit in the order of its entries, as soon as all of them are held.
 
-        A commit is available by invariant, so this asks every member again and again, and returns or is cancelled.
+        A fresh commit is available by invariant, so this asks every member again and again. An old one may be kept by
+        nobody: when all members have failed to give one of its payloads, and at least one of them says that it does not
+        hold it, that is a `NotRetainedError`.
         `holders[i]` is who is known to hold entry i. The digest says what a payload is: its size is not compared
         with the commit's, which only repeats what the author announced."""
         if len(holders) != len(commit.entries):
@@ -161,6 +175,7 @@ class Swarm:
         if commit.round in self._collecting:
             raise LocalProtocolError(f"expected one collect of round {commit.round} at a time, got a second")
         self._collecting[commit.round] = commit
+        self._failures |= {entry.digest: {} for entry in commit.entries}
         done = False
         try:
             payloads = await self._collected(commit, holders)
@@ -168,6 +183,8 @@ class Swarm:
             return payloads
         finally:
             del self._collecting[commit.round]
+            for entry in commit.entries:
+                self._failures.pop(entry.digest, None)
             if not done:
                 self._forget(commit.round)
 
@@ -179,6 +196,15 @@ class Swarm:
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round: to report again after a reconnect."""
         return self._exchange.holding(round)
+
+    @property
+    def peers(self) -> list[PeerId]:
+        """The other members, sorted."""
+        return sorted(self._addresses.keys() - {self._own})
+
+    def fetch(self, peer: PeerId, digest: Digest, offset: int) -> AsyncGenerator[Part, None]:
+        """The parts of a peer's blob, unchecked: see `Link.fetch`."""
+        return self._link.fetch(self._remote(peer), digest, offset)
 
     @property
     def waiting_for(self) -> str:
@@ -213,15 +239,8 @@ class Swarm:
             raise RemoteProtocolError(refusals[0])
 
     async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        """(size, next part) of a payload for a peer, or None when it is not held."""
-        name = parse_digest(digest)
-        total = self._log.size(name)
-        if total is None:
-            return None
-        if offset >= total:
-            raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
-        part = await asyncio.to_thread(self._log.read, name, offset, PART_BYTES)
-        return (total, part) if part else None
+        """(size, next part) of a payload or snapshot for a peer, or None when it is not held."""
+        return await self._shelves.read(digest, offset)
 
     # ---- the exchange
 
@@ -255,6 +274,11 @@ class Swarm:
     def _feed_and_wake(self, event: Event) -> None:
         self._feed(event)
         self._wake()
+
+    def _pull_ended(self, event: Pulled | PullFailed) -> None:
+        if isinstance(event, PullFailed) and event.digest in self._failures:
+            self._failures[event.digest][event.source] = event.failure
+        self._feed_and_wake(event)
 
     async def _tick(self) -> None:
         while True:
@@ -313,7 +337,15 @@ class Swarm:
                     await self._take(entry.digest, payloads)
             if all(entry.digest in payloads for entry in commit.entries):
                 return [payloads[entry.digest] for entry in commit.entries]
+            for entry in commit.entries:
+                if entry.digest not in payloads and self._kept_by_nobody(entry.digest):
+                    name = f"payload {entry.digest.hex()[:8]} of round {commit.round}"
+                    raise NotRetainedError(f"no member keeps {name} any more ({len(self.peers)} asked)")
             await news.wait()  # set already if something arrived meanwhile
+
+    def _kept_by_nobody(self, digest: Digest) -> bool:
+        failures = self._failures[digest]
+        return Failure.ABSENT in failures.values() and failures.keys() >= set(self.peers)
 
     async def _take(self, digest: Digest, payloads: dict[Digest, bytes]) -> None:
         blob = await asyncio.to_thread(self._log.get, digest)

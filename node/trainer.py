@@ -6,9 +6,13 @@
 
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
 over, and says which. A payload that a commit leaves out goes back into the momentum.
+
+The state is saved between extract and announce: what others know of, the file knows of too. After a kill with
+`save_every` 1 nothing is lost; with more, the residual of the rounds since the last save.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,14 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from node.catch_up import RETRY_SECONDS, CatchUp
 from node.coordinator_client import CoordinatorClient, RunInfo
 from node.data import Corpus
-from node.demo.engine import Extraction, GradientError
+from node.demo.engine import GradientError
 from node.ledger import FinalWord, Ledger
 from node.model import Work
 from node.progress import Progress
-from node.replica import Guess, Position, Replica
-from node.swarm import Swarm
+from node.replica import Pending, Position, Replica
+from node.swarm import NotRetainedError, Swarm
 from protocol import wire_pb2 as wire
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, sha256
@@ -33,16 +38,6 @@ log = logging.getLogger("lockstep.node")
 
 RESYNCS_MAX = 3
 """Fresh starts without a commit counted in between, after which this machine computes wrong results."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A round that this node has announced and nobody has decided yet."""
-
-    announcement: wire.NodeMessage
-    digest: bytes
-    extraction: Extraction | None
-    guess: Guess | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +53,12 @@ class Parts:
     swarm: Swarm
     progress: Progress
     save: Callable[[Position], None]
-    """Keeps the state on disk; called every so many steps from a worker thread."""
+    """Keeps the state on disk; called every so many rounds from a worker thread."""
     save_every: int
+    catch_up: CatchUp | None = None
+    """None: no snapshots are written or taken."""
+    restored: tuple[Pending, ...] = ()
+    """What the loaded state had announced and not settled."""
 
 
 class Trainer:
@@ -68,9 +67,10 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._overlap = parts.info.spec.rounds.overlap
-        self._pending: dict[int, _Pending] = {}
+        self._pending = {pending.round: pending for pending in parts.restored}
         self._opened: wire.RoundOpened | None = None
-        self._newest_trained = -1
+        self._newest_trained = max(self._pending, default=-1)
+        self._unsaved_rounds = 0
         self._compute_ms = 1
         self._changed = asyncio.Event()
         self._unready = False
@@ -83,16 +83,18 @@ class Trainer:
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; why it ended, in words."""
+        for round in sorted(self._pending):
+            self._parts.swarm.open(round)
         while (opened := await self._next_round()) is not None:
             await self._round(opened)
-        while self._pending:
-            await self._settle_next()
+        await self._settle_rest()
         return self._finished or "this node was asked to leave"
 
     async def _round(self, opened: wire.RoundOpened) -> None:
         work = await self._compute(opened)  # until the bell
         pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k; the rest stays
-        self._publish(opened, pending, payload)  # announced to the coordinator, offered to neighbours
+        await self._keep(pending)  # on disk before anybody hears of it
+        self._publish(pending, payload)  # announced to the coordinator, offered to neighbours
         while self._parts.ledger.next_round <= opened.round - self._overlap:
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
 
@@ -135,70 +137,95 @@ class Trainer:
                 count = min(size, share.first + share.count - first)
                 yield self._parts.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
 
-    def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[_Pending, bytes]:
+    def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[Pending, bytes]:
         """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work."""
         parts = self._parts
         announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
         if work is None or opened.muted:
-            return _Pending(wire.NodeMessage(announced=announced), b"", None, None), b""
+            return Pending(wire.NodeMessage(announced=announced), None, None), b""
         guess = parts.replica.guess(opened.learning_rate_bits, opened.decay_bits)
         extraction = parts.replica.engine.extract()
         header = Header(parts.info.run_id, opened.round, parts.own)
         payload = encode(header, extraction.coefficients, parts.replica.shape)
         announced.digest, announced.payload_bytes = sha256(payload), len(payload)
         parts.progress.payload_bytes, parts.progress.payload_values = len(payload), len(extraction.coefficients.values)
-        return _Pending(wire.NodeMessage(announced=announced), announced.digest, extraction, guess), payload
+        return Pending(wire.NodeMessage(announced=announced), extraction, guess), payload
 
-    def _publish(self, opened: wire.RoundOpened, pending: _Pending, payload: bytes) -> None:
-        self._pending[opened.round] = pending
-        self._newest_trained = opened.round
+    async def _keep(self, pending: Pending) -> None:
+        self._pending[pending.round] = pending
+        self._newest_trained = pending.round
+        await self._save_when_due()
+
+    def _publish(self, pending: Pending, payload: bytes) -> None:
         self._parts.client.send(pending.announcement)
         if payload:
-            self._parts.swarm.publish(opened.round, payload)
-        self._parts.progress.phase = f"exchanges round {opened.round}"
+            self._parts.swarm.publish(pending.round, payload)
+        self._parts.progress.phase = f"exchanges round {pending.round}"
 
     async def _settle_next(self) -> None:
         """Take the next final word: apply its commit, or reclaim what it leaves out."""
-        parts = self._parts
+        parts, before = self._parts, self.position
         word = await parts.ledger.next()
-        pending = self._pending.pop(word.round, None)
         kept: list[Digest] = []
         if word.commit:
             kept = [entry.digest for entry in word.commit.entries]
-            payloads = await parts.swarm.collect(word.commit, word.holders)
+            try:
+                payloads = await parts.swarm.collect(word.commit, word.holders)
+            except NotRetainedError as error:
+                parts.ledger.resume(before.next_round, before.head, before.head_round)
+                await self._jump(str(error))
+                return
             digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
             parts.progress.round, parts.progress.state_digest = word.round, digest
-            self._report(word, digest)
+            snapshot = await asyncio.to_thread(parts.catch_up.write, word.commit) if parts.catch_up else b""
+            self._report(word, digest, snapshot)
+        self._settle(word.round, kept)
+
+    def _settle(self, round: int, kept: list[Digest]) -> None:
+        """The round is decided: count this node's payload, or reclaim it."""
+        pending, progress = self._pending.pop(round, None), self._parts.progress
         if pending and pending.extraction:
-            self._count(pending.extraction, pending.digest in kept)
-        parts.swarm.settle(word.round, kept)
-        if word.commit and (word.commit.step + 1) % parts.save_every == 0:
-            await asyncio.to_thread(parts.save, self.position)
+            if pending.digest in kept:
+                progress.rounds_counted += 1
+                self._resyncs = 0
+            else:
+                self._parts.replica.engine.reclaim(pending.extraction)
+                progress.rounds_reclaimed += 1
+        self._parts.swarm.settle(round, kept)
 
-    def _count(self, extraction: Extraction, counted: bool) -> None:
-        progress = self._parts.progress
-        if counted:
-            progress.rounds_counted += 1
-            self._resyncs = 0
-        else:
-            self._parts.replica.engine.reclaim(extraction)
-            progress.rounds_reclaimed += 1
+    async def _settle_rest(self) -> None:
+        """Wait for the last words, but not for ever: what is undecided then is saved with the state."""
+        if self._pending:
+            await asyncio.to_thread(self._parts.save, self.position)
+        rounds = self._parts.info.spec.rounds
+        patience = (1 + self._overlap) * (rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms) / 1000
+        with contextlib.suppress(TimeoutError):
+            while self._pending:
+                await asyncio.wait_for(self._parts.ledger.wait_behind(), patience)
+                await self._settle_next()
 
-    def _report(self, word: FinalWord, digest: int) -> None:
+    def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
         """Tell the coordinator; a state that the majority does not have is discarded."""
         if word.recorded_digest is not None and word.recorded_digest != digest:
             self._resync = f"state after round {word.round} is {digest:016x}, the log says {word.recorded_digest:016x}"
         elif not self._unready:  # while it catches up, only the last state is told, with `Ready`
-            applied = wire.Applied(round=word.round, state_digest=digest)
+            applied = wire.Applied(round=word.round, state_digest=digest, snapshot_sha256=snapshot)
             self._parts.client.send(wire.NodeMessage(applied=applied))
 
     @property
     def position(self) -> Position:
         """Where in the log the replica stands."""
         ledger = self._parts.ledger
-        return Position(ledger.next_round, ledger.head, ledger.head_round)
+        pending = tuple(self._pending[round] for round in sorted(self._pending))
+        return Position(ledger.next_round, ledger.head, ledger.head_round, pending)
+
+    async def _save_when_due(self) -> None:
+        self._unsaved_rounds += 1
+        if self._unsaved_rounds >= self._parts.save_every:
+            self._unsaved_rounds = 0
+            await asyncio.to_thread(self._parts.save, self.position)
 
     # ---- waiting
 
@@ -209,8 +236,7 @@ class Trainer:
             if self._resync:
                 self._start_over()
             elif parts.ledger.behind():
-                parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
-                await self._settle_next()
+                await self._catch_up()
             elif self._finished or self._leaving:
                 return None
             else:
@@ -220,6 +246,41 @@ class Trainer:
                 parts.progress.phase = "waits for a round" if parts.client.state == "connected" else parts.client.state
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def _catch_up(self) -> None:
+        """One word nearer to the end of the log; many, by a snapshot, when the log is too long for its keepers."""
+        parts = self._parts
+        parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
+        if parts.catch_up and parts.catch_up.too_far_behind(parts.ledger):
+            await self._jump(f"{parts.ledger.decided_round - parts.ledger.next_round} rounds behind")
+        else:
+            await self._settle_next()
+            await self._save_when_due()
+
+    async def _jump(self, reason: str) -> None:
+        """Go on from a snapshot in place of the rounds before it; if there is none to be had, a little later."""
+        parts = self._parts
+        log.warning("looks for a snapshot reason=%s", reason)
+        jump = (
+            await parts.catch_up.jump(self.position, parts.ledger.decided_round, self._pending)
+            if parts.catch_up
+            else None
+        )
+        if jump is None:
+            parts.progress.note = f"cannot go on yet: {reason}, and no member has a snapshot"
+            await asyncio.sleep(RETRY_SECONDS)
+            return
+        position, digest = jump.landmark.position, parts.replica.digest
+        parts.ledger.resume(position.next_round, position.head, position.head_round)
+        parts.progress.round, parts.progress.state_digest, parts.progress.note = position.head_round, digest, ""
+        for round in sorted(self._pending):
+            if round < position.next_round:
+                self._settle(round, jump.kept.get(round, []))
+        if digest == jump.landmark.state_digest:
+            await asyncio.to_thread(parts.save, self.position)
+        else:
+            recorded = jump.landmark.state_digest
+            self._resync = f"state of the snapshot of round {position.head_round} is {digest:016x}, not {recorded:016x}"
 
     def _take_opened(self) -> wire.RoundOpened | None:
         opened, self._opened = self._opened, None

@@ -25,6 +25,9 @@ from tests.benchmarks.parity_ground import open_corpus
 from tests.benchmarks.parity_report import write_report
 from tests.benchmarks.parity_train import load_all, result_path, save, train
 
+TASK = Task()
+"""What the committed results were trained on."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Lists, trains or reports, as asked."""
@@ -41,19 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(write_report(asked.results, load_all(asked.results)))
 
 
-def run_cells(cells: Sequence[Cell], results: Path, data: Path, *, jobs: int = 1, threads: int = 1) -> None:
+def run_cells(
+    cells: Sequence[Cell], results: Path, data: Path, *, jobs: int = 1, threads: int = 1, task: Task = TASK
+) -> None:
     """Train cells, `jobs` at a time in processes of their own, and leave their results."""
     open_corpus(data)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        futures = [pool.submit(run_cell, cell, results, data) for cell in cells]
+        futures = [pool.submit(run_cell, cell, results, data, task) for cell in cells]
         for done, future in enumerate(as_completed(futures), 1):
             print(f"{done}/{len(cells)} {future.result()}", flush=True)
 
 
-def run_cell(cell: Cell, results: Path, data: Path) -> str:
+def run_cell(cell: Cell, results: Path, data: Path, task: Task) -> str:
     """Train one cell, leave its result and say in a line what came out."""
-    result = train(Task(), cell, open_corpus(data))
+    result = train(task, cell, open_corpus(data))
     save(results, result)
     end = result.failure or f"{result.last.bits_per_byte:.4f} bits per byte"
     return f"{cell.name}: {end}, {result.last.up_bytes:,} bytes up, {result.seconds:.0f} s"

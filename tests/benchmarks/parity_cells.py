@@ -5,7 +5,7 @@ training on it. A cell's name says its method, rate and length, and every other 
 default, so that names are unique, short and stable: they are the names of the result files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
@@ -154,9 +154,9 @@ def first_cells() -> list[Cell]:
     short, long = 600, 2000
     demo = Cell("demo", 0.004, short)
     return [
-        *(Cell("adamw", rate, short) for rate in (0.006, 0.003, 0.012)),
-        *(replace(demo, learning_rate=rate) for rate in (0.004, 0.008, 0.002)),
-        Cell("adamw", 0.006, long),
+        *(Cell("adamw", rate, short) for rate in (0.006, 0.003, 0.0015)),
+        *(replace(demo, learning_rate=rate) for rate in (0.004, 0.002, 0.008)),
+        Cell("adamw", 0.003, long),
         replace(demo, steps=long),
         replace(demo, top_k=128),
         replace(demo, top_k=8),
@@ -174,10 +174,7 @@ def full_cells() -> list[Cell]:
     demo = Cell("demo", 0.004, steps)
     by_k = {2: (0.001, 0.002, 0.004), 8: (0.001, 0.002, 0.004), 32: (0.002, 0.004, 0.008), 128: (0.002, 0.004, 0.008)}
     cells = [
-        *(
-            Cell("adamw", rate, steps, weight_decay=decay)
-            for decay, rate in product((0.0, 0.1), (0.003, 0.006, 0.012))
-        ),
+        *(Cell("adamw", rate, steps, weight_decay=decay) for decay, rate in product((0.0, 0.1), (0.003, 0.006, 0.012))),
         *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in (0.0005, 0.001, 0.002)),
         *(replace(demo, top_k=k, learning_rate=rate) for k, rates in by_k.items() for rate in rates),
         *(replace(demo, value_bits=bits) for bits in (2, 4, 8)),
@@ -191,13 +188,13 @@ def full_cells() -> list[Cell]:
         replace(demo, authors=8),
         replace(demo, authors=8, overlap=1, guess="own"),
         replace(demo, authors=8, top_k=8),
-        *_again(seed for seed in (1, 2)),
+        *_deciding(seeds=(0, 1, 2)),
     ]
     return list(dict.fromkeys(cells))
 
 
-def _again(seeds: Iterator[int]) -> Iterator[Cell]:
-    """The cells that decide, under other seeds."""
+def _deciding(seeds: Iterable[int]) -> Iterator[Cell]:
+    """The cells that decide, under every seed."""
     demo = Cell("demo", 0.004, 2000, authors=8)
     deciding = (
         Cell("adamw", 0.006, 2000),

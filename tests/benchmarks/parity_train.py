@@ -7,6 +7,7 @@ that a result can neither be mistaken for another nor be mixed with those of ano
 import json
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +34,7 @@ class Trainer(Protocol):
         """Put the network at the parameters that count."""
 
 
-TRAINERS: dict[str, type[Trainer]] = {"adamw": AdamW, "signum": Signum, "demo": DemoAuthors}
+TRAINERS: dict[str, Callable[[Ground], Trainer]] = {"adamw": AdamW, "signum": Signum, "demo": DemoAuthors}
 
 
 @dataclass(frozen=True, slots=True)

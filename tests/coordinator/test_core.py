@@ -142,6 +142,20 @@ async def test_what_has_arrived_goes_before_what_is_due(tmp_path: Path, monkeypa
     desk.journal.close()
 
 
+async def test_a_coordinator_that_was_stopped_for_an_hour_evicts_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP, a suspended machine: the timers of leases and rounds are long over when it wakes."""
+    async with desk_of(tmp_path, run_spec(membership={"start_members": 2})) as desk:
+        await submit(desk, *joining(A), *joining(B))
+        now_ms = desk.core.now_ms
+        monkeypatch.setattr(desk.core, "now_ms", lambda: now_ms() + 3_600_000)
+        await submit(desk, Renewed(A))
+        assert [member.peer for member in desk.core.rounds.members] == [A, B]
+        assert desk.core.rounds.in_flight
+        assert Restarted() in [event for _, event in desk.journal.events()]
+
+
 async def test_a_restart_continues_where_the_journal_ends(tmp_path: Path) -> None:
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B), *a_round(0), announcement(A, 1))

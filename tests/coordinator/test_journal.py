@@ -224,3 +224,11 @@ def test_a_killed_writer_loses_nothing_that_was_appended(journal: Journal, path:
     assert list(survivor.events()) == [(0, Lapsed(A))]
     assert [row.round for row in survivor.commits(-1, 10)] == [0]
     survivor.close()
+
+
+def test_two_coordinators_on_one_directory_are_refused_and_a_closed_one_lets_go(path: Path) -> None:
+    first = Journal(path)
+    with pytest.raises(StorageError, match="another coordinator is at work in"):
+        Journal(path)
+    first.close()
+    Journal(path).close()

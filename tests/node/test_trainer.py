@@ -161,7 +161,8 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
     assert applied.state_digest == state_digest(stage.replica.committed) != before
     assert stage.progress.rounds_counted == 1
     assert stage.swarm.settled == [(0, [announced.digest])]
-    assert [position.next_round for position in stage.saved] == [1]
+    [saved] = stage.saved
+    assert (saved.next_round, [pending.digest for pending in saved.pending]) == (0, [announced.digest])
 
 
 async def test_ready_comes_before_the_first_round_with_the_genesis_digest(corpus: Path) -> None:

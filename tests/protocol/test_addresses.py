@@ -63,3 +63,9 @@ def test_a_bad_address_is_repeated_with_what_was_expected(text: str) -> None:
 def test_an_ipv6_address_needs_brackets(text: str) -> None:
     with pytest.raises(SettingsError, match=r"expected an IPv6 address in brackets, \[ADDRESS\]:PORT"):
         parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["[::1", "host]:80", "[abc]:80", "[::1:80"])
+def test_brackets_belong_around_an_ipv6_address(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"\[ADDRESS\]:PORT, found"):
+        parse_address(text)

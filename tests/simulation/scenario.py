@@ -71,10 +71,11 @@ class Scenario:
         self.spec = spec_of(chance, count)
         make = machine or (lambda spec: Rounds(spec, RUN))
         self.coordinator = SimulatedCoordinator(self.world, self.network, self.spec, lambda: make(self.spec))
-        self.nodes = [
-            SimulatedNode(PeerId(f"{number:032x}"), chance.choice([5, 50, 300, 1500]), self.coordinator)
-            for number in range(1, count + 1)
-        ]
+        in_time_ms = (self.spec.rounds.compute_ms + self.spec.rounds.publish_ms) // 2
+        self.nodes = []
+        for number in range(1, count + 1):  # as many as the quorum are fast enough, others may be hopeless
+            speed = chance.choice([5, 50, in_time_ms, *([3 * in_time_ms] if number > self.spec.rounds.quorum else [])])
+            self.nodes.append(SimulatedNode(PeerId(f"{number:032x}"), speed, self.coordinator))
         self.restarts = 0
         self._calm_ms = self.world.now_ms + FAULTS_MS
 

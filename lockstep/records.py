@@ -1,0 +1,228 @@
+"""Where the record of a run is read from: the files it left, or the coordinator and the members of a live one.
+
+    a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/ of it or of the directories beside it
+    a directory of a demo        coordinator/, node-*/payloads, checkpoint/
+
+Payloads are only read, never repaired or pruned; the journal is opened as its coordinator opens it, also beside a
+live one. Files need no network. Nothing that is read is trusted: `lockstep.verify` checks it.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.journal import Journal
+from coordinator.messages import commits_reply
+from lockstep.exits import UsageError
+from lockstep.keys import KEY_NAME, load_or_create_key
+from node.coordinator_client import CoordinatorClient, RunInfo
+from node.files import storage_errors
+from node.links.base import Remote
+from node.links.grpc import GrpcLink
+from node.transfer import Transfer
+from protocol import wire_pb2 as wire
+from protocol.commits import Entry
+from protocol.errors import DivergedError, RemoteProtocolError, SettingsError, StorageError, UnavailableError
+from protocol.handshake import public_bytes
+from protocol.ids import PeerId, RunId, sha256, short
+from protocol.limits import COMMITS_PER_REPLY
+from protocol.runfile import parse_run_json, run_id
+
+JOURNAL_NAME = "journal.sqlite"
+
+WELCOME_SECONDS = 20
+"""Longest wait for a coordinator to say who its members are."""
+
+
+class Record(Protocol):
+    """A run as it was recorded."""
+
+    info: RunInfo
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """Commits after a round, oldest first, as many as fit one reply."""
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """The bytes that a commit's entry names, whatever their digest.
+
+        Raises `DivergedError` when all that is there under its name is something else, `StorageError` or
+        `UnavailableError` when it is nowhere."""
+
+    async def close(self) -> None:
+        """Let go of files and connections."""
+
+
+# ---- from files
+
+
+class RecordInFiles:
+    """The record that a coordinator's journal and some nodes' payload logs hold."""
+
+    def __init__(self, directory: Path, payloads: tuple[Path, ...] = ()) -> None:
+        place = directory / "coordinator" if (directory / "coordinator" / JOURNAL_NAME).is_file() else directory
+        if not (place / JOURNAL_NAME).is_file():
+            raise UsageError(f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}")
+        self.info = _info(place)
+        self._payloads = payloads or _payload_directories(place)
+        self._journal = Journal(place / JOURNAL_NAME)
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """See `Record`."""
+        rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
+        last = rows[-1].round if rows else after_round
+        return commits_reply(rows, last, last)
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """See `Record`."""
+        return await asyncio.to_thread(self._read, round, entry)
+
+    async def close(self) -> None:
+        """See `Record`."""
+        self._journal.close()
+
+    def _read(self, round: int, entry: Entry) -> bytes:
+        paths = [directory / str(round) / entry.digest.hex() for directory in self._payloads]
+        present = [path for path in paths if path.is_file()]
+        for path in present:
+            with storage_errors(path):
+                blob = path.read_bytes()
+            if sha256(blob) == entry.digest:
+                return blob
+        name = f"the payload of {short(entry.author)} for round {round}"
+        if present:
+            raise DivergedError(f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, got other bytes")
+        searched = ", ".join(map(str, self._payloads)) or "no directory of payloads"
+        raise StorageError(f"expected {name} in {searched}, found none; name the directory that has it with --payloads")
+
+
+def _payload_directories(place: Path) -> tuple[Path, ...]:
+    return tuple(sorted(path for path in (place / "payloads", *place.parent.glob("*/payloads")) if path.is_dir()))
+
+
+def _info(place: Path) -> RunInfo:
+    """The run of a coordinator's directory, whose name must be the hash of what lies there."""
+    with _opened(place / JOURNAL_NAME) as database:
+        meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
+    if "run_id" not in meta or "run_json" not in meta:
+        raise StorageError(f"{place / JOURNAL_NAME}: expected the journal of a run, found an empty one")
+    if not (place / KEY_NAME).is_file():
+        raise StorageError(f"{place}: expected the coordinator's key in {KEY_NAME}, found none")
+    key = public_bytes(load_or_create_key(place))
+    spec = parse_run_json(bytes(meta["run_json"]), f"run file in {place / JOURNAL_NAME}")
+    if run_id(spec, key) != meta["run_id"]:
+        raise SettingsError(f"{place}: expected the key and the run file of run {meta['run_id']}, got another's")
+    return RunInfo(spec, RunId(meta["run_id"]), key)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            yield database
+    except sqlite3.Error as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+# ---- from a live run
+
+
+class _Welcomed:
+    """Hears a session's welcome."""
+
+    def __init__(self) -> None:
+        self.members: asyncio.Future[list[Remote]] = asyncio.get_running_loop().create_future()
+
+    def welcomed(self, welcome: wire.Welcome) -> None:
+        """Takes the members."""
+        if not self.members.done():
+            members = welcome.members.members
+            self.members.set_result([Remote(PeerId(each.peer_id), tuple(each.addresses)) for each in members])
+
+    def received(self, message: wire.CoordinatorMessage) -> None:
+        """Nothing else is of interest."""
+
+
+class RecordOverNetwork:
+    """The record that a coordinator serves and its members hold. Open it with `connect`."""
+
+    def __init__(self, client: CoordinatorClient, info: RunInfo) -> None:
+        self.info = info
+        self._client = client
+        self._link = GrpcLink("127.0.0.1:0")  # only dials
+        self._members: list[Remote] = []
+
+    @classmethod
+    async def connect(cls, address: str) -> "RecordOverNetwork":
+        """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not answer."""
+        client = CoordinatorClient(address, Ed25519PrivateKey.generate())
+        try:
+            return cls(client, await client.fetch_run())
+        except BaseException:
+            await client.close()
+            raise
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """See `Record`."""
+        return await self._client.fetch_commits(after_round)
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """See `Record`. Members are asked in turn, the one that gave the last payload first."""
+        self._members = self._members or await self._ask_for_members()
+        liars = list[str]()
+        for member in list(self._members):
+            transfer = Transfer(round, self.info.spec.rounds.payload_bytes_max)
+            try:
+                await self._fetch(member, entry, transfer)
+            except UnavailableError:
+                self._members.append(self._members.pop(self._members.index(member)))
+                continue
+            except RemoteProtocolError as error:
+                liars.append(f"{short(member.peer_id)}: {error}")
+                continue
+            if sha256(transfer.buffer) == entry.digest:
+                return bytes(transfer.buffer)
+            liars.append(f"{short(member.peer_id)} sent other bytes")
+        name = f"the payload of {short(entry.author)} for round {round}"
+        if liars:
+            raise DivergedError(f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}")
+        raise UnavailableError(
+            f"expected {name} from one of {len(self._members)} members, none gives it: they keep the last "
+            f"{self.info.spec.retention.log_rounds} rounds; begin later with --from SNAPSHOT"
+        )
+
+    async def close(self) -> None:
+        """See `Record`."""
+        await self._link.stop()
+        await self._client.close()
+
+    async def _fetch(self, member: Remote, entry: Entry, transfer: Transfer) -> None:
+        async with aclosing(self._link.fetch(member, entry.digest, 0)) as parts:
+            async for part in parts:
+                if transfer.take(part, member.peer_id, None):
+                    return
+        raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")
+
+    async def _ask_for_members(self) -> list[Remote]:
+        """Only a session tells addresses: this opens one, hears its welcome and leaves."""
+        listener = _Welcomed()
+        hello = wire.Hello(software="lockstep verify", name="verify")
+        session = asyncio.create_task(self._client.run(self.info, hello, listener))
+        try:
+            ends: list[asyncio.Future[Any]] = [session, listener.members]
+            await asyncio.wait(ends, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if session.done():
+                session.result()
+            if not listener.members.done():
+                raise UnavailableError(f"the coordinator at {self._client.address} did not say who its members are")
+            self._client.send(wire.NodeMessage(leave=wire.Leave(reason="verified the record")))
+            await self._client.flushed(1)
+            return listener.members.result()
+        finally:
+            session.cancel()
+            await asyncio.gather(session, return_exceptions=True)

@@ -1,0 +1,62 @@
+"""What peers may read of this node: payloads and snapshots by digest, part by part.
+
+Payloads are what a round waits for, so they go at once. A snapshot is for a late joiner, who has time: all of them
+together get a bounded rate, first come, first served.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from node.payload_log import PayloadLog
+from node.snapshot import Snapshots
+from protocol.errors import RemoteProtocolError
+from protocol.ids import parse_digest
+from protocol.limits import PART_BYTES
+
+SNAPSHOT_BYTES_PER_SECOND = 8 * 1024 * 1024
+"""Of snapshots to all late joiners together; the longest wait it causes is far below a link's patience."""
+
+
+class Shelves:
+    """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic clock."""
+
+    def __init__(self, log: PayloadLog, snapshots: Snapshots | None, clock_ms: Callable[[], int]) -> None:
+        self._log = log
+        self._snapshots = snapshots
+        self._pace = Pace(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
+
+    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
+        """(size, next part) of a payload or snapshot, or None when it is not held.
+
+        Raises `RemoteProtocolError` for a digest or an offset that makes no sense."""
+        name = parse_digest(digest)
+        shelf: PayloadLog | Snapshots = self._log
+        total = shelf.size(name)
+        if total is None and self._snapshots:
+            shelf = self._snapshots
+            total = shelf.size(name)
+        if total is None:
+            return None
+        if offset >= total:
+            raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
+        if shelf is self._snapshots:
+            await self._pace.wait(min(PART_BYTES, total - offset))
+        part = await asyncio.to_thread(shelf.read, name, offset, PART_BYTES)
+        return (total, part) if part else None
+
+
+class Pace:
+    """At most `bytes_per_second`: who wants to move bytes waits until those before it have had their time."""
+
+    def __init__(self, bytes_per_second: int, clock_ms: Callable[[], int]) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._clock_ms = clock_ms
+        self._free_ms = 0.0
+
+    async def wait(self, count: int) -> None:
+        """Return when `count` bytes may go."""
+        now_ms = self._clock_ms()
+        starts_ms = max(self._free_ms, float(now_ms))
+        self._free_ms = starts_ms + 1000 * count / self._bytes_per_second
+        if starts_ms > now_ms:
+            await asyncio.sleep((starts_ms - now_ms) / 1000)
