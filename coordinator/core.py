@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.events import CommitRound, Effect, Event, RecordDigest, Renewed, Restarted
 from coordinator.journal import Journal
+from coordinator.memory import recall, remember
 from coordinator.rounds import Rounds
 from protocol.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
@@ -27,6 +28,9 @@ QUEUE_EVENTS_MAX = 4096
 """Events that may wait; a sender that finds it full waits in turn, which holds back its stream."""
 
 _USE = "; the file is damaged, or another release of Lockstep wrote it: use that one"
+
+SNAPSHOT_EVENTS = 20_000
+"""Events between two snapshots of the state: a restart folds fewer than twice as many, in about a second."""
 
 HELD_UP_MS = 3_000
 """An instant handled this long after it was due was missed by this process, not by its members; a busy machine is
@@ -57,6 +61,7 @@ class Core:
         self._journal, self._key, self._emit = journal, key, emit
         self._queue: asyncio.Queue[tuple[Event, asyncio.Future[None]]] = asyncio.Queue(QUEUE_EVENTS_MAX)
         self._clock_origin_ms = 0
+        self._unremembered = 0
         self.decided_round, self.head_round = -1, -1
         """As on disk: what nodes may be told. Those of `rounds` are ahead of it while a batch is being written."""
 
@@ -65,18 +70,20 @@ class Core:
 
         Raises `StorageError` when the events do not lead to the newest commit on record: to decide a round anew
         would break the chain that nodes have applied."""
-        count, last_ms = 0, 0
-        for at_ms, event in self._journal.events():
+        count, state = self._journal.newest_snapshot()
+        if state is not None:
+            recall(self.rounds, state)
+        for sequence, at_ms, event in self._journal.numbered_events(count):
             try:
                 self.rounds.handle(event, at_ms)
             except LockstepError as error:
-                raise StorageError(f"journal event {count + 1} ({event}) does not replay: {error}{_USE}") from None
-            count, last_ms = count + 1, at_ms
+                raise StorageError(f"journal event {sequence} ({event}) does not replay: {error}{_USE}") from None
+            count, self._unremembered = sequence, self._unremembered + 1
         for newest in self._journal.last_commits(1):
             if sha256(newest.signed.body) != self.rounds.head:
                 rounds = f"end at a commit of round {self.rounds.head_round}, the newest on record is of {newest.round}"
                 raise StorageError(f"the journal's events {rounds} and differs{_USE}")
-        self._clock_origin_ms = max(int(time.time() * 1000), last_ms) - int(time.monotonic() * 1000)
+        self._clock_origin_ms = max(int(time.time() * 1000), self.rounds.last_ms) - int(time.monotonic() * 1000)
         if count:
             batch = _Batch()
             self._handle(Restarted(), self.now_ms(), batch)
@@ -141,7 +148,10 @@ class Core:
         signed = {effect.commit.round: sign_commit(effect.commit, self._key) for effect in commits}
         digests = [effect for effect in batch.effects if isinstance(effect, RecordDigest)]
         rows = [(effect.commit.round, signed[effect.commit.round], effect.loss) for effect in commits]
-        self._journal.append(batch.events, rows, digests)
+        self._unremembered += len(batch.events)
+        state = remember(self.rounds) if self._unremembered >= SNAPSHOT_EVENTS else None
+        self._journal.append(batch.events, rows, digests, state)
+        self._unremembered = 0 if state else self._unremembered
         return Outcome(tuple(batch.effects), signed)
 
     def _tell(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coordinator.events import Announced, Assignment
+from coordinator.events import Announced, Assignment, Instant
 from protocol.clock import Instants
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -14,6 +14,8 @@ RECEIPTS_PER_AUTHOR = 2
 
 HOLDERS_TOLD_MAX = 8
 """Holders of a payload that a commit's message names: enough to start pulling, and 4096 members fit a message."""
+
+_NEXT: dict[str, Instant] = {"opened": "bell", "bell": "publish_by", "publish_by": "commit_by"}
 
 
 @dataclass(slots=True)
@@ -30,11 +32,16 @@ class InFlight:
     announced: dict[PeerId, Announced] = field(default_factory=dict)
     holders: dict[Digest, set[PeerId]] = field(default_factory=dict)
     named: dict[PeerId, set[Digest]] = field(default_factory=dict)
-    named_max: int = field(init=False)
+    named_max: int = 0
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
 
     def __post_init__(self) -> None:
-        self.named_max = RECEIPTS_PER_AUTHOR * len(self.assignments)
+        self.named_max = self.named_max or RECEIPTS_PER_AUTHOR * len(self.assignments)
+
+    def next_instant(self) -> tuple[Instant, int] | None:
+        """Name and time of the instant that the round has not reached yet."""
+        name = _NEXT.get(self.reached)
+        return (name, getattr(self.instants, name)) if name else None
 
     def awaited(self, live: Collection[PeerId]) -> list[PeerId]:
         """Live members that were asked to work and have not announced."""
@@ -105,3 +112,9 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
         if used < share.count:
             unused.append(Share(share.first + used, share.count - used))
     return unused
+
+
+def mean_loss(counted: list[Announced]) -> float:
+    """Loss over the samples of these announcements, in nats per token; not a number when they have none."""
+    samples = sum(payload.samples for payload in counted)
+    return sum(payload.loss * payload.samples for payload in counted) / samples if samples else float("nan")

@@ -1,8 +1,10 @@
 """The coordinator's memory: every durable event, every commit, in one SQLite file.
 
-    meta     one row per fact that never changes: run id, run file, format version
-    events   (sequence, time, kind, msgpack body): state = fold(events)
-    commits  (round, body, signature, loss) and what the majority reported after it
+    meta       one row per fact that never changes: run id, run file, format version
+    events     (sequence, time, kind, msgpack body): state = fold(events)
+    snapshots  (sequence of the last event in it, state): a shorter way to the same state
+    commits    (round, body, signature, loss)
+    digests    what the majority reported after a commit
 
 A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before any of its
 effects leaves the process. Commits are read over a second connection, which sees only finished transactions: what
@@ -26,12 +28,16 @@ from protocol.ids import RunId
 
 FORMAT = "1"
 
+JOURNAL_NAME = "journal.sqlite"
+"""File in a coordinator's directory."""
+
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event) if kind is not Renewed}
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS events (sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
     body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots (sequence INTEGER PRIMARY KEY, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NULL, signature BLOB NOT NULL, loss REAL);
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL, reports INTEGER NOT NULL,
     dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
@@ -88,8 +94,10 @@ class Journal:
         events: Sequence[tuple[int, Event]],
         commits: Sequence[tuple[int, SignedCommit, float]],
         digests: Sequence[RecordDigest],
+        state: bytes | None = None,
     ) -> None:
-        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or nothing."""
+        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or nothing. With
+        `state`, the machines after these events, a restart begins from here."""
         rows = [(at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events]
         with self._translated(), self._writing, self._transaction():
             self._database.executemany("INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows)
@@ -110,13 +118,32 @@ class Journal:
                     for row in digests
                 ],
             )
+            if state is not None:
+                self._database.execute("INSERT INTO snapshots SELECT max(sequence), ? FROM events", (state,))
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """All events in order, with their times."""
+    def snapshots(self) -> list[tuple[int, bytes]]:
+        """(sequence of the last event in it, state) of every snapshot, oldest first."""
         with self._translated():
-            for sequence, at_ms, kind, body in self._database.execute("SELECT * FROM events ORDER BY sequence"):
+            return self._database.execute("SELECT sequence, state FROM snapshots ORDER BY sequence").fetchall()
+
+    def newest_snapshot(self) -> tuple[int, bytes | None]:
+        """The last of `snapshots`; (0, None) before the first."""
+        with self._translated():
+            query = "SELECT sequence, state FROM snapshots ORDER BY sequence DESC LIMIT 1"
+            return self._database.execute(query).fetchone() or (0, None)
+
+    def events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """All events in order, with their times; those behind the sequence number `after`."""
+        for _, at_ms, event in self.numbered_events(after):
+            yield at_ms, event
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
+        """(sequence, time, event) of all events behind `after`; `StorageError` naming the first damaged one."""
+        with self._translated():
+            rows = self._database.execute("SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,))
+            for sequence, at_ms, kind, body in rows:
                 try:
-                    yield at_ms, msgspec.msgpack.decode(body, type=_KINDS[kind])
+                    yield sequence, at_ms, msgspec.msgpack.decode(body, type=_KINDS[kind])
                 except (KeyError, msgspec.MsgspecError) as error:
                     raise StorageError(f"{self._path}: event {sequence} ({kind}) is damaged: {error}") from None
 
@@ -127,6 +154,20 @@ class Journal:
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
         return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
+
+    def run_json(self) -> bytes:
+        """The run file that this journal is bound to; `StorageError` when it is bound to none."""
+        with self._translated():
+            row = self._database.execute("SELECT value FROM meta WHERE key = 'run_json'").fetchone()
+        if row is None:
+            raise StorageError(f"{self._path}: expected the journal of a run, found an empty one")
+        return bytes(row[0])
+
+    def damage(self) -> str:
+        """What SQLite finds wrong with the file itself, and where; empty when nothing."""
+        with self._translated():
+            found = [row[0] for row in self._database.execute("PRAGMA integrity_check(3)").fetchall()]
+        return "" if found == ["ok"] else "; ".join(found)
 
     def close(self) -> None:
         """Close, after what another thread is reading or writing: SQLite crashes when its database is pulled away."""

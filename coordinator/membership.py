@@ -62,24 +62,24 @@ class Member:
 
 
 class Membership:
-    """The member list; changes in `handle`, and through the verdicts of the rounds: `renew`, `set_back`, `punctual`
-    and `late`."""
+    """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through the verdicts of the
+    rounds: `renew`, `set_back`, `punctual` and `late`."""
 
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
-        self._members: dict[PeerId, Member] = {}
-        self._missing: dict[PeerId, int] = {}
+        self.roster: dict[PeerId, Member] = {}
+        self.lapsed_ms: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.roster)
 
     def __iter__(self) -> Iterator[Member]:
         """Members in the order of their ids."""
-        return iter([self._members[peer] for peer in sorted(self._members)])
+        return iter([self.roster[peer] for peer in sorted(self.roster)])
 
     def get(self, peer: PeerId) -> Member | None:
         """The member of this name, if it is one."""
-        return self._members.get(peer)
+        return self.roster.get(peer)
 
     def ready(self) -> list[Member]:
         """Members that have caught up and can be reached, sorted."""
@@ -103,7 +103,7 @@ class Membership:
             case Joined():
                 return self._join(event, now_ms)
             case Readied(peer, round, _, has_momentum):
-                if member := self._members.get(peer):
+                if member := self.roster.get(peer):
                     member.state, member.round = "ready", round
                     member.warmup_left = 0 if has_momentum or round < 0 else self._spec.warmup_rounds
                     member.lease_until_ms = now_ms + self._spec.lease_ms
@@ -112,18 +112,18 @@ class Membership:
                 self.renew(peer, now_ms)
                 return []
             case Parted(peer):
-                if member := self._members.get(peer):
+                if member := self.roster.get(peer):
                     member.connected = False
                 return []
             case Left(peer):
-                return [TellMembers()] if self._members.pop(peer, None) else []
+                return [TellMembers()] if self.roster.pop(peer, None) else []
             case Lapsed(peer):
-                if self._members.pop(peer, None) is None:
+                if self.roster.pop(peer, None) is None:
                     return []
-                self._missing[peer] = now_ms
+                self.lapsed_ms[peer] = now_ms
                 return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers()]
             case Restarted():
-                for member in self._members.values():
+                for member in self.roster.values():
                     member.lease_until_ms, member.connected = now_ms + self._spec.lease_ms, True
                 return []
             case _:
@@ -131,23 +131,23 @@ class Membership:
 
     def renew(self, peer: PeerId, now_ms: int) -> None:
         """A sign of life from a member; from anybody else it does nothing."""
-        if member := self._members.get(peer):
+        if member := self.roster.get(peer):
             member.lease_until_ms = now_ms + self._spec.lease_ms
 
     def set_back(self, peer: PeerId) -> None:
         """The member must catch up again before it counts."""
-        if member := self._members.get(peer):
+        if member := self.roster.get(peer):
             member.state = "catching up"
 
     def punctual(self, peer: PeerId) -> None:
         """The member announced in time: one strike is forgiven, one round of warm-up is served."""
-        if member := self._members.get(peer):
+        if member := self.roster.get(peer):
             member.strikes = max(0, member.strikes - 1)
             member.warmup_left = max(0, member.warmup_left - 1)
 
     def late(self, peer: PeerId) -> None:
         """The member did not announce in time."""
-        if member := self._members.get(peer):
+        if member := self.roster.get(peer):
             member.strikes = min(self._spec.strikes_to_mute, member.strikes + 1)
 
     def lapsed(self, now_ms: int) -> list[PeerId]:
@@ -156,21 +156,21 @@ class Membership:
 
     def missing(self, since_ms: int) -> list[PeerId]:
         """Nodes that lapsed at or after `since_ms` and have not come back."""
-        self._missing = {peer: at_ms for peer, at_ms in self._missing.items() if at_ms >= since_ms}
-        return sorted(self._missing)
+        self.lapsed_ms = {peer: at_ms for peer, at_ms in self.lapsed_ms.items() if at_ms >= since_ms}
+        return sorted(self.lapsed_ms)
 
     def next_lapse_ms(self) -> int | None:
         """When the first lease runs out."""
-        return min((member.lease_until_ms for member in self._members.values()), default=None)
+        return min((member.lease_until_ms for member in self.roster.values()), default=None)
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
-        known = self._members.get(event.peer)
-        self._missing.pop(event.peer, None)
-        if known is None and len(self._members) >= self._spec.members_max:
+        known = self.roster.get(event.peer)
+        self.lapsed_ms.pop(event.peer, None)
+        if known is None and len(self.roster) >= self._spec.members_max:
             return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
-            self._members[event.peer] = Member(
+            self.roster[event.peer] = Member(
                 event.peer,
                 event.addresses,
                 event.name,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, report
 from coordinator.core import Core, Outcome
-from coordinator.journal import Journal
+from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.rounds import Rounds
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
@@ -34,7 +34,7 @@ class CoordinatorProcess:
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
         self._rounds = Rounds(spec, self.run_id)
-        self._journal = Journal(settings.directory / "journal.sqlite")
+        self._journal = Journal(settings.directory / JOURNAL_NAME)
         self._core = Core(self._rounds, self._journal, key, self._emit)
         self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
         self._server: grpc.aio.Server | None = None

@@ -35,7 +35,6 @@ from coordinator.events import (
     Event,
     FinishRun,
     Held,
-    Instant,
     Joined,
     Lapsed,
     Left,
@@ -48,7 +47,7 @@ from coordinator.events import (
     Restarted,
     SkipRound,
 )
-from coordinator.inflight import InFlight, unused_part
+from coordinator.inflight import InFlight, mean_loss, unused_part
 from coordinator.membership import Member, Membership
 from coordinator.pacing import samples_per_share, smoothed_speed
 from coordinator.votes import Votes
@@ -59,8 +58,6 @@ from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.schedule import scalars
 from protocol.shuffle import DataOrder
-
-_NEXT: dict[str, Instant] = {"opened": "bell", "bell": "publish_by", "publish_by": "commit_by"}
 
 
 class Rounds:
@@ -85,9 +82,9 @@ class Rounds:
         self.loss: float | None = None
         self.finished = False
         self.concluded = False
-        self._conclude_by_ms = 0
+        self.conclude_by_ms = 0
         self.reason = "no member has joined yet"
-        self._last_ms = 0
+        self.last_ms = 0
 
     # ---- the door
 
@@ -95,12 +92,12 @@ class Rounds:
         """Take one event at a time that never runs backwards; return what must follow, in order.
 
         Raises `RemoteProtocolError` for what no honest node sends, with the state untouched."""
-        if now_ms < self._last_ms:
-            raise LocalProtocolError(f"expected time at or after {self._last_ms}, got {now_ms} with {event}")
+        if now_ms < self.last_ms:
+            raise LocalProtocolError(f"expected time at or after {self.last_ms}, got {now_ms} with {event}")
         effects = self._dispatch(event, now_ms)
         if isinstance(event, Announced | Held | Applied):
             self.members.renew(event.peer, now_ms)  # a sign of life, even when it comes too late for its round
-        self._last_ms = now_ms
+        self.last_ms = now_ms
         return effects + self._advance(now_ms)
 
     def due(self, now_ms: int) -> list[Event]:
@@ -108,18 +105,18 @@ class Rounds:
         lapsed: list[Event] = [Lapsed(peer) for peer in self.members.lapsed(now_ms)]
         reached: list[Event] = []
         for flight in self.in_flight:
-            upcoming = _next_instant(flight)
+            upcoming = flight.next_instant()
             if upcoming and upcoming[1] <= now_ms:
                 reached.append(Reached(flight.round, upcoming[0]))
-        if self.finished and not self.concluded and self._conclude_by_ms <= now_ms:
+        if self.finished and not self.concluded and self.conclude_by_ms <= now_ms:
             reached.append(Concluded())
         return lapsed + reached
 
     def next_due_ms(self) -> int | None:
         """When `due` will have something next."""
-        times = [upcoming[1] for flight in self.in_flight if (upcoming := _next_instant(flight))]
+        times = [upcoming[1] for flight in self.in_flight if (upcoming := flight.next_instant())]
         if self.finished and not self.concluded:
-            times.append(self._conclude_by_ms)
+            times.append(self.conclude_by_ms)
         lapse = self.members.next_lapse_ms()
         return min(times + ([lapse] if lapse is not None else []), default=None)
 
@@ -151,7 +148,7 @@ class Rounds:
                 self._forget(peer)
                 return self.members.handle(event, now_ms)
             case Restarted():
-                self._extend(now_ms - self._last_ms)
+                self._extend(now_ms - self.last_ms)
                 return self.members.handle(event, now_ms)
             case Joined() | Renewed() | Parted():
                 return self.members.handle(event, now_ms)
@@ -252,7 +249,7 @@ class Rounds:
         self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
 
     def _extend(self, outage_ms: int) -> None:
-        self._conclude_by_ms += outage_ms
+        self.conclude_by_ms += outage_ms
         for flight in self.in_flight:
             old = flight.instants
             flight.instants = Instants(
@@ -268,7 +265,7 @@ class Rounds:
             effects.append(self._decide(self.in_flight.pop(0)))
         if not self.finished and self.committed >= self.spec.schedule.steps:
             self.finished, self.reason = True, f"all {self.committed} steps are done"
-            self._conclude_by_ms = now_ms + 2 * self.spec.membership.lease_ms
+            self.conclude_by_ms = now_ms + 2 * self.spec.membership.lease_ms
         if self.finished and not self.concluded and not self._stragglers():
             effects.append(self._conclude())
         if not self.finished and self._may_open():
@@ -278,7 +275,7 @@ class Rounds:
     def _stragglers(self) -> list[PeerId]:
         """Who lacks the last commit of a finished run and may still ask others for it."""
         behind = [member.peer for member in self.members if member.round < self.head_round]
-        return behind + self.members.missing(self._conclude_by_ms - 4 * self.spec.membership.lease_ms)
+        return behind + self.members.missing(self.conclude_by_ms - 4 * self.spec.membership.lease_ms)
 
     def _conclude(self) -> Effect:
         self.concluded = True
@@ -322,7 +319,7 @@ class Rounds:
         self.committed += 1
         self.payloads += len(entries)
         self.payload_bytes += sum(entry.payload_bytes for entry in entries)
-        self.loss = _mean_loss(counted)
+        self.loss = mean_loss(counted)
         for payload in counted:
             if member := self.members.get(payload.peer):
                 member.rounds_counted += 1
@@ -382,14 +379,3 @@ class Rounds:
     def _leased(self) -> list[PeerId]:
         """Who must hold copies: a lost session makes no member fewer, or a blip would let an uncopied payload pass."""
         return [member.peer for member in self.members]
-
-
-def _next_instant(flight: InFlight) -> tuple[Instant, int] | None:
-    """Name and time of the instant that the round has not reached yet."""
-    name = _NEXT.get(flight.reached)
-    return (name, getattr(flight.instants, name)) if name else None
-
-
-def _mean_loss(counted: list[Announced]) -> float:
-    samples = sum(payload.samples for payload in counted)
-    return sum(payload.loss * payload.samples for payload in counted) / samples if samples else float("nan")

@@ -14,7 +14,7 @@ _Value = TypeVar("_Value", int, bytes)
 
 
 @dataclass(slots=True)
-class _Ballot:
+class Ballot:
     """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node."""
 
     reports: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
@@ -33,44 +33,44 @@ class Tally:
     snapshot_sha256: bytes
 
 
+@dataclass(slots=True)
 class Votes:
     """Reports by round; a later report of the same node replaces its earlier one.
 
     `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed` those among them in
     which two digests were ever reported, `last` is the newest majority."""
 
-    def __init__(self) -> None:
-        self._ballots: dict[int, _Ballot] = {}
-        self._newest = -1
-        self.rounds_checked = 0
-        self.rounds_disputed = 0
-        self.last: int | None = None
+    ballots: dict[int, Ballot] = field(default_factory=dict)
+    newest: int = -1
+    rounds_checked: int = 0
+    rounds_disputed: int = 0
+    last: int | None = None
 
     def report(self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes) -> Tally:
         """Take one report and count again. Round -1 is genesis."""
-        if round <= self._newest - ROUNDS_KEPT:
+        if round <= self.newest - ROUNDS_KEPT:
             return Tally(None, 0, (), b"")
-        self._newest = max(self._newest, round)
-        ballot = self._ballots.setdefault(round, _Ballot())
+        self.newest = max(self.newest, round)
+        ballot = self.ballots.setdefault(round, Ballot())
         ballot.reports[peer] = (state_digest, snapshot_sha256)
         if round >= 0:
             self._count(ballot)
         tally = self.tally(round)
-        if tally.majority is not None and round == self._newest:
+        if tally.majority is not None and round == self.newest:
             self.last = tally.majority
-        for old in [old for old in self._ballots if old <= self._newest - ROUNDS_KEPT]:
-            del self._ballots[old]
+        for old in [old for old in self.ballots if old <= self.newest - ROUNDS_KEPT]:
+            del self.ballots[old]
         return tally
 
     def tally(self, round: int) -> Tally:
         """The count for one round."""
-        ballot = self._ballots.get(round, _Ballot())
+        ballot = self.ballots.get(round, Ballot())
         majority = _most([digest for digest, _ in ballot.reports.values()])
         dissenters = [peer for peer in sorted(ballot.reports) if majority not in (None, ballot.reports[peer][0])]
         snapshot = _most([sha for digest, sha in ballot.reports.values() if sha and digest == majority])
         return Tally(majority, len(ballot.reports), tuple(dissenters), snapshot or b"")
 
-    def _count(self, ballot: _Ballot) -> None:
+    def _count(self, ballot: Ballot) -> None:
         if not ballot.checked and len(ballot.reports) >= 2:
             ballot.checked = True
             self.rounds_checked += 1

@@ -126,7 +126,9 @@ def demo(
 
 @app.command()
 def coordinator(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="Run file (`lockstep init` writes one).")],
+    run_file: Annotated[
+        Path | None, typer.Argument(metavar="RUN.toml", help="Run file (`lockstep init` writes one).")
+    ] = None,
     *,
     directory: Annotated[
         Path | None,
@@ -138,13 +140,21 @@ def coordinator(
     admin: Annotated[
         str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
     ] = "127.0.0.1:50701",
+    check: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Only verify the journal of a stopped coordinator, and exit.")
+    ] = None,
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
     from coordinator.settings import CoordinatorSettings
-    from lockstep.operate import coordinate
+    from lockstep.operate import check_directory, coordinate
     from lockstep.serve import ServeOptions
 
+    if check is not None:
+        check_directory(check)
+        return
+    if run_file is None:
+        raise UsageError("expected a run file, or --check DIR; `lockstep init` writes a run file")
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent))
 

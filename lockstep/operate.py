@@ -3,14 +3,18 @@
 import asyncio
 from pathlib import Path
 
+from coordinator.check import check_journal
+from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.process import CoordinatorProcess
+from coordinator.rounds import Rounds
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
-from lockstep.keys import load_or_create_key
+from lockstep.keys import KEY_NAME, load_or_create_key
 from lockstep.run import run
 from lockstep.serve import ServeOptions, log_versions, serve
-from protocol.errors import SettingsError
-from protocol.runfile import RunSpec, parse_run_file
+from protocol.errors import SettingsError, StorageError
+from protocol.handshake import public_bytes
+from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
 
 
 def read_run_file(path: Path) -> RunSpec:
@@ -27,6 +31,26 @@ def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOpti
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     messages.print(run(_coordinate(spec, settings, options)))
+
+
+def check_directory(directory: Path) -> None:
+    """Verifies the journal of a stopped coordinator; `StorageError` says where it is damaged."""
+    path = directory / JOURNAL_NAME
+    if not path.exists() or not (directory / KEY_NAME).exists():
+        raise StorageError(f"{directory}: expected a coordinator's directory with {JOURNAL_NAME} and {KEY_NAME}")
+    key = public_bytes(load_or_create_key(directory))
+    journal = Journal(path)
+    try:
+        spec = parse_run_json(journal.run_json(), str(path))
+        with messages.status("folding the journal"):
+            found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
+    finally:
+        journal.close()
+    messages.print(
+        f"{directory}: sound: {found.events} events, {found.commits} commits up to round {found.head_round}, "
+        f"{found.snapshots} snapshots",
+        soft_wrap=True,
+    )
 
 
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:

@@ -36,6 +36,9 @@ from protocol.runfile import parse_run_json, run_id
 
 JOURNAL_NAME = "journal.sqlite"
 
+CONNECT_SECONDS = 5
+"""Longest wait for a coordinator to answer at all."""
+
 WELCOME_SECONDS = 20
 """Longest wait for a coordinator to say who its members are."""
 
@@ -75,8 +78,9 @@ class RecordInFiles:
     async def commits(self, after_round: int) -> wire.Commits:
         """See `Record`."""
         rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
-        last = rows[-1].round if rows else after_round
-        return commits_reply(rows, last, last)
+        newest = await asyncio.to_thread(self._journal.last_commits, 1)
+        head = newest[0].round if newest else -1
+        return commits_reply(rows, head, head)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         """See `Record`."""
@@ -162,7 +166,7 @@ class RecordOverNetwork:
         """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not answer."""
         client = CoordinatorClient(address, Ed25519PrivateKey.generate())
         try:
-            return cls(client, await client.fetch_run())
+            return cls(client, await client.fetch_run(CONNECT_SECONDS))
         except BaseException:
             await client.close()
             raise

@@ -197,10 +197,15 @@ class Audit:
         findings.canonical_sha256 = canonical_sha256(replica.committed).hex()
 
     async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
-        """The commits in order, each signed by the coordinator and linked to the one before it."""
+        """The commits in order, each signed by the coordinator and linked to the one before it; up to the newest at
+        the beginning, for a live run may go on faster than its replay."""
         info, findings = self._record.info, self._findings
-        head = genesis_digest(info.run_id)
-        while (reply := await self._record.commits(findings.round)).commits:
+        head, last = genesis_digest(info.run_id), None
+        while last is None or findings.round < last:
+            reply = await self._record.commits(findings.round)
+            last = reply.head_round if last is None else last
+            if not reply.commits:
+                return
             for recorded in reply.commits:
                 before = findings.round
                 try:

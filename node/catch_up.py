@@ -38,7 +38,7 @@ SOURCES_MAX = 4
 SNAPSHOTS_TRIED = 4
 """Newest recorded snapshots that are asked for: members keep two, and one that lags has older ones."""
 
-RETRY_SECONDS = 5
+RETRY_SECONDS = 2
 """Between two attempts when neither the log nor a snapshot can be had."""
 
 
@@ -137,6 +137,8 @@ class CatchUp:
                 passed = landmark.position.next_round
                 log.info("goes on from a snapshot round=%s", landmark.position.head_round)
                 return Jump(landmark, {round: kept for round, kept in walk.kept.items() if round < passed})
+            if self._snapshots.begun(landmark.sha256):
+                return None  # to begin with an older one would throw away what has come of this one
         return None
 
     async def _walk(self, start: Position, decided_round: int, rounds: Collection[int]) -> Walk:

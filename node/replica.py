@@ -36,6 +36,9 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
+STATE_VERSION = 1
+"""Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
+
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/momentum"
 _EXTRACTED = ("indices", "values", "previous", "removed")
@@ -187,6 +190,7 @@ class Replica:
         for pending in position.pending:
             local |= _tensors(pending)
         about = {
+            "version": STATE_VERSION,
             "run_id": self._run_id,
             "next_round": position.next_round,
             "head": position.head.hex(),
@@ -208,12 +212,14 @@ class Replica:
                 return None
             position = self._restored(tensors, about)
         except (StorageError, LocalProtocolError, DecodeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            log.warning("saved state is damaged, starts from genesis and replays the log reason=%s", str(error))
+            log.warning("saved state cannot be used, starts from genesis and replays the log reason=%s", str(error))
             self.reset()
             return None
         return position
 
     def _restored(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> Position:
+        if about["version"] != STATE_VERSION:
+            raise StorageError(f"expected version {STATE_VERSION}, got {about['version']}")
         for name, tensor in self.committed.items():
             tensor.copy_(tensors.pop(_PARAMETER + name))
         self.digest = state_digest(self.committed)

@@ -122,6 +122,12 @@ class Snapshots:
                     path.unlink()
         return Partial(self._directory, digest, size)
 
+    def begun(self, digest: Digest) -> bool:
+        """Has some of this snapshot come, and not all?"""
+        path = self._directory / (digest.hex() + _PARTIAL_SUFFIXES[1])
+        with storage_errors(path):
+            return path.is_file() and any(path.read_bytes())
+
     def adopt(self, partial: "Partial", round: int) -> bool:
         """Keep a partial that has all its bytes as the snapshot of `round`; False when its SHA-256 is another."""
         if file_sha256(partial.path) != partial.digest:

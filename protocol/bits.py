@@ -38,7 +38,7 @@ WIDTH_MAX: Final = 16
 """Widest number in a plane: what uint16 holds."""
 
 BLOCK: Final = 64 * 1024
-"""Numbers, or bits of a unary plane, handled at a time: their 64-bit positions then take little memory."""
+"""Numbers, or bits of a unary plane, handled at a time: little memory for 64-bit positions, and bits fit uint16."""
 
 
 def rice_parameter(top_k: int) -> int:
@@ -110,17 +110,19 @@ def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
     quotients = np.empty(count, np.uint16)
     found, last = 0, -1
     for start in range(0, plane.size, BLOCK // 8):
-        block = np.unpackbits(plane[start : start + BLOCK // 8], bitorder="little")
-        ones = np.flatnonzero(block) + 8 * start
+        block = np.unpackbits(plane[start : start + BLOCK // 8], bitorder="little").view(np.bool_)
+        ones = np.flatnonzero(block).astype(np.uint16)
         if not ones.size:
             continue
         if found + ones.size > count:
             raise RemoteProtocolError(f"expected {count} ones in a unary plane, got {found + ones.size} or more")
-        zeros = np.diff(ones, prepend=last) - 1
-        if (largest := int(zeros.max())) > quotient_max:
+        first = 8 * start + int(ones[0]) - last - 1
+        zeros = ones[1:] - ones[:-1] - np.uint16(1)
+        if (largest := max(first, int(zeros.max(initial=0)))) > quotient_max:
             raise RemoteProtocolError(f"expected quotients of at most {quotient_max}, got {largest}")
-        quotients[found : found + ones.size] = zeros
-        found, last = found + ones.size, int(ones[-1])
+        quotients[found] = first
+        quotients[found + 1 : found + ones.size] = zeros
+        found, last = found + ones.size, 8 * start + int(ones[-1])
     if found != count:
         raise RemoteProtocolError(f"expected {count} ones in a unary plane, got {found}")
     if plane.size != row_bytes(last + 1):

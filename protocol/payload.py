@@ -316,4 +316,5 @@ def _codes(values: npt.NDArray[np.int16], shape: PayloadShape) -> Numbers:
 def _values(codes: Numbers, shape: PayloadShape) -> npt.NDArray[np.int16]:
     """Values, int16[n], of codes."""
     magnitudes = (codes & (shape.value_max - 1)).astype(np.int16) + np.int16(1)
-    return np.where(codes & shape.value_max, -magnitudes, magnitudes)
+    signs = 1 - 2 * (codes >> shape.value_bits - 1).astype(np.int16)  # +1 or -1
+    return magnitudes * signs

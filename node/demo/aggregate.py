@@ -69,14 +69,15 @@ def update(
     votes = Votes(layout, contributions)
     device = next(iter(views.values())).device if views else torch.device("cpu")
     size = min(layout.chunks, strip_chunks or strip_chunks_for(device))
-    sums, scratch = (torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device) for _ in range(2))
+    sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
     learning_rate, decay = rates
     with exact_products(device):
         for first, stop in strips(layout.chunks, size):
-            strip = votes.sum_strip(first, sums[: stop - first])
-            inverse_signs_(strip, scratch[: stop - first])
+            strip = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
             for signs, parameter in layout.pairs(views, first, strip):
-                parameter.mul_(decay).add_(signs, alpha=-learning_rate)
+                if decay != 1:
+                    parameter.mul_(decay)
+                parameter.add_(signs, alpha=-learning_rate)
 
 
 def look_ahead(
@@ -104,12 +105,15 @@ def look_ahead(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ballot:
-    """One author's coefficients and where each chunk's begin."""
+    """One author's coefficients, and where they go."""
 
     weight: int
     coefficients: Coefficients
+    places: npt.NDArray[np.uint16]
+    """[n]: places of the indices in a transposed chunk."""
+
     starts: npt.NDArray[np.int64]
-    """[chunks + 1]"""
+    """[chunks + 1]: where each chunk's coefficients begin."""
 
 
 class Votes:
@@ -118,19 +122,20 @@ class Votes:
     def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
         """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
         self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
-        peak = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
-        if peak > VOTE_SUM_MAX:
-            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {peak}")
+        self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
+        """No sum of votes can be larger in magnitude."""
+        if self.sum_max > VOTE_SUM_MAX:
+            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
-        """Fill float32 [n, 64, 64] with S of the chunks from `first` on, and return it."""
+        """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
         places = [np.zeros(0, np.int64)]
         votes = [np.zeros(0, np.float32)]
         for ballot in self._ballots:
             starts = ballot.starts[first : first + len(strip) + 1]
             sent = slice(starts[0], starts[-1])
-            chunk_of = np.repeat(np.arange(len(strip)), np.diff(starts))
-            places.append(chunk_of * CHUNK_ENTRIES + ballot.coefficients.indices[sent])
+            chunk_starts = np.arange(len(strip)) * CHUNK_ENTRIES
+            places.append(np.repeat(chunk_starts, np.diff(starts)) + ballot.places[sent])
             votes.append(ballot.coefficients.values[sent] * np.float32(ballot.weight))
         strip.zero_().view(-1).scatter_add_(
             0,
@@ -152,7 +157,8 @@ def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
         raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
     starts = np.zeros(chunks + 1, np.int64)
     np.cumsum(sent.counts, out=starts[1:])
-    return _Ballot(weight, sent, starts)
+    places = sent.indices % CHUNK_SIDE * CHUNK_SIDE + sent.indices // CHUNK_SIDE
+    return _Ballot(weight, sent, places, starts)
 
 
 def _magnitude(sent: Coefficients) -> int:

@@ -18,10 +18,14 @@ solved it in integers, as here:
 is exact, so is every product and every partial sum, in whatever order a library adds, and operands of 11
 significant bits also survive TF32. They do not survive bf16, to which a user may have permitted float32
 products to fall (`torch.set_float32_matmul_precision("medium")`, autocast); `exact_products` rules that out.
+
+Every stage is one plain product over all chunks of a strip, and none needs a transposing copy, because coefficients
+are kept transposed, column before row: C^T = (D X^T) D^T. The product of D with the chunks' rows [n * 64, 64],
+transposed, comes out as [64 columns, n * 64 rows], which is [64 * n, 64] for the next one; so back.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
@@ -30,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protocol.limits import CHUNK_SIDE
+from protocol.limits import CHUNK_SIDE, VOTE_SUM_MAX
 
 OPERAND_MAX = 2047
 """Largest |S'| and |Y'|: the integers that fit 11 significant bits, TF32's."""
@@ -51,39 +55,75 @@ _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 """Since torch 2.9 each backend has its own setting, and reading the old global one may raise."""
 
 
-def forward_(chunks: Tensor, scratch: Tensor) -> Tensor:
-    """Replace float32 chunks X [n, 64, 64] by their coefficients D X D^T, and return them."""
+def forward(chunks: Tensor) -> Tensor:
+    """Coefficients, transposed, (D X D^T)^T, of contiguous float32 chunks X [n, 64, 64]: a view [n, 64, 64]."""
     matrix = dct_matrix(chunks.device)
-    torch.mm(_rows(chunks), matrix.T, out=_rows(scratch))
-    return torch.bmm(matrix.expand(len(chunks), -1, -1), scratch, out=chunks)
+    columns = product(matrix, _rows(chunks))  # D X^T of all chunks side by side: [64, n * 64]
+    return _by_chunk(product(_rows(columns), matrix))
 
 
-def inverse_(coefficients: Tensor, scratch: Tensor) -> Tensor:
-    """Replace float32 coefficients M [n, 64, 64] by D^T M D, and return it."""
-    matrix = dct_matrix(coefficients.device)
-    torch.bmm(matrix.T.expand(len(coefficients), -1, -1), coefficients, out=scratch)
-    torch.mm(_rows(scratch), matrix, out=_rows(coefficients))
-    return coefficients
+def inverse(coefficients: Tensor) -> Tensor:
+    """D^T M D of contiguous float32 coefficients, transposed, M^T [n, 64, 64]: a view [n, 64, 64]."""
+    matrix = dct_matrix(coefficients.device).T
+    rows = product(matrix, _rows(coefficients))  # D^T M of all chunks side by side: [64, n * 64]
+    return _by_chunk(product(_rows(rows), matrix))
 
 
-def inverse_signs_(sums: Tensor, scratch: Tensor) -> Tensor:
-    """Replace vote sums S [n, 64, 64] by U in {-1, 0, +1}, exactly, and return it.
+def inverse_signs_(sums: Tensor, sum_max: int) -> Tensor:
+    """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U in {-1, 0, +1}, exactly, and return it.
 
-    `sums` holds integers of magnitude below 2^24 as float32. Call it under `exact_products`.
+    `sums` holds integers of magnitude up to `sum_max`, below 2^24, as float32. Call it under `exact_products`.
     """
-    matrix = integer_matrix(sums.device)
-    _shift_(sums)
-    torch.bmm(matrix.T.expand(len(sums), -1, -1), sums, out=scratch)
-    _shift_(scratch)
-    torch.mm(_rows(scratch), matrix, out=_rows(sums))
+    matrix = integer_matrix(sums.device).T
+    if sum_max > OPERAND_MAX:
+        _shift_(sums)
+    halfway = product(matrix, _rows(sums))  # Y = T^T S of all chunks side by side: [64, n * 64]
+    _shift_(_by_chunk(halfway))
+    torch.clamp(_by_chunk(product(_rows(halfway), matrix)), -1, 1, out=sums)  # the sign of whole numbers
     # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
-    return sums.sign_().add_(0.0)
+    return sums.add_(0.0)
 
 
 def inverse_signs(sums: Tensor) -> Tensor:
     """U of vote sums S [n, 64, 64], which stay as they are."""
     with exact_products(sums.device):
-        return inverse_signs_(sums.to(torch.float32, copy=True), torch.empty_like(sums, dtype=torch.float32))
+        columns = sums.mT.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        return inverse_signs_(columns, VOTE_SUM_MAX)
+
+
+def transposed(indices: Tensor) -> Tensor:
+    """Where a transposed chunk keeps the entries of these indices, which are row * 64 + column; and back alike."""
+    return indices % CHUNK_SIDE * CHUNK_SIDE + indices // CHUNK_SIDE
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right.T of float32 [m, 64] and [n, 64]: contiguous [m, n]."""
+    linear = _linear_of_onednn() if left.device.type == "cpu" else None
+    if linear is None:
+        return torch.mm(left, right.T)
+    found: Tensor = linear(left, right, None, "none", [], "")
+    return found
+
+
+@cache
+def _linear_of_onednn() -> Callable[..., Tensor] | None:
+    """oneDNN's x @ w.T, where there is reason to prefer it to torch.mm and it is there and right.
+
+    torch.mm is MKL's, which leaves AVX-512 unused on processors of other makes than its own: half the speed. oneDNN
+    is in the same library; its operator is not public, so it is tried first, and done without if it has changed.
+    """
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return None
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    matrix = integer_matrix(torch.device("cpu"))
+    try:
+        with exact_products(matrix.device):
+            right = operator is not None and torch.equal(
+                operator(matrix, matrix, None, "none", [], ""), matrix @ matrix.T
+            )
+    except (RuntimeError, TypeError):
+        return None
+    return operator if right else None
 
 
 @cache
@@ -167,10 +207,13 @@ def _backends() -> tuple[Any, Any]:
 
 def _shift_(integers: Tensor) -> None:
     """Halve each chunk of [n, 64, 64] the least number of times that brings it to |.| <= 2047, half to even."""
-    flat = integers.view(len(integers), -1)
-    peak = torch.maximum(flat.amax(1), -flat.amin(1))  # [n]
+    if integers.device.type == "cpu":  # elsewhere to look would be to wait
+        low, high = torch.aminmax(integers)
+        if low >= -OPERAND_MAX and high <= OPERAND_MAX:
+            return
+    peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     shift = torch.bucketize(peak, _constants(_HALF_STEPS, integers.device), right=True)
-    flat.mul_(_constants(_POWERS, integers.device)[shift, None]).round_()
+    integers.mul_(_constants(_POWERS, integers.device)[shift, None, None]).round_()
 
 
 @cache
@@ -188,6 +231,11 @@ def _cosines() -> list[list[float]]:
     return [[math.sqrt(0.5)] * CHUNK_SIDE, *rows]
 
 
-def _rows(chunks: Tensor) -> Tensor:
-    """[n, 64, 64] as [n * 64, 64]: one large product instead of n small ones."""
-    return chunks.view(-1, CHUNK_SIDE)
+def _rows(contiguous: Tensor) -> Tensor:
+    """Anything contiguous as [n * 64, 64]: one large product instead of n small ones."""
+    return contiguous.view(-1, CHUNK_SIDE)
+
+
+def _by_chunk(side_by_side: Tensor) -> Tensor:
+    """View [n, 64, 64] of what is contiguous as [64, n, 64]."""
+    return side_by_side.view(CHUNK_SIDE, -1, CHUNK_SIDE).transpose(0, 1)

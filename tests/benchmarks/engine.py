@@ -2,35 +2,52 @@
 
 For each size, number of payloads R and thread count it times, alternating in one run, the engine's parts (extract:
 gradients into momentum and top-k out of it; encode; decode of R payloads; apply) and those of the straightforward
-implementation, and prints medians with their spread. Two floors stand beside: the bytes that a step must move over
-the measured memory bandwidth, and its multiply-adds over the measured rate of a large matrix product. Per
-parameter the step reads the gradient (4 bytes), reads and writes the momentum (8) and the parameter (8), and does 512
-multiply-adds in its two transforms.
+implementation, and prints medians with their spread. What a node that overlaps rounds does beside the step, the guess
+(the update's signs from its own momentum, and the parameters to take early gradients at), is timed by itself.
+
+Two floors stand beside, both measured in the same run: the bytes that a step must move over the memory's bandwidth,
+and its multiply-adds over the best rate of a large matrix product. Per parameter the step reads the gradient
+(4 bytes), reads and writes the momentum (8) and the parameter (8). Its two transforms, one there and one back, have
+two stages each, and a stage is 64 multiply-adds per parameter: 256 multiply-adds, or 512 floating-point operations.
+The even and odd rows of a DCT see sums and differences of mirrored entries only, which halves the multiply-adds;
+the floor with that half stands beside too, although the engine makes all of them (docs/results/engine.md says why).
+
+The peak of extra memory is that of the whole process around its very first step, less its threads' and libraries'
+first use of memory, which a step of a tiny model has made before: one fresh process per size and R.
 """
 
 import argparse
+import ctypes
+import gc
 import json
+import mmap
+import multiprocessing
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply
+from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
+from node.demo.transform import integer_matrix, product
 from protocol.ids import PeerId, RunId
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
 from tests.benchmarks.shapes import Shapes, gpt2_124m, llama_20m
 from tests.benchmarks.straightforward import Straightforward
 
 BYTES_PER_PARAMETER = 4 + 8 + 8
-MULTIPLY_ADDS_PER_PARAMETER = 512
+MULTIPLY_ADDS_PER_PARAMETER = 256
 LEARNING_RATE = 2.0**-10
 DECAY = 0.999
+AUTHORS_MAX = 8
+"""Other authors with a payload of their own; further ones send the same again, which costs as much to take."""
 PARTS = ("extract", "encode", "decode", "apply")
 
 Times = dict[str, float]
@@ -74,12 +91,13 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
     for _ in range(repeats):
         timed["engine"].append(ours.step(gradients))
         timed["straightforward"].append(theirs.step(gradients))
-    extra = peak_extra_bytes(lambda: ours.step(gradients))
+    guessed = [ours.guess() for _ in range(repeats)]
     count = sum(tensor.numel() for tensor in parameters.values())
     floors = {
         "memory": count * BYTES_PER_PARAMETER / memory_bandwidth(),
         "arithmetic": count * MULTIPLY_ADDS_PER_PARAMETER / multiply_adds_per_second(),
     }
+    floors["halved arithmetic"] = floors["arithmetic"] / 2
     ratios = [sum(theirs.values()) / sum(ours.values()) for ours, theirs in zip(*timed.values(), strict=True)]
     seconds = statistics.median(sum(times.values()) for times in timed["engine"])
     coefficients = ours.coefficients * payloads
@@ -90,13 +108,15 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
         "ratio": _spread(ratios),
         "floor_seconds": floors,
         "times_larger_floor": seconds / max(floors.values()),
+        "times_larger_floor_halved": seconds / max(floors["memory"], floors["halved arithmetic"]),
+        "guess_seconds": _spread(guessed),
+        "guess_bytes": ours.guess_bytes,
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
             "encode": ours.coefficients / statistics.median(times["encode"] for times in timed["engine"]),
             "decode": coefficients / statistics.median(times["decode"] for times in timed["engine"]),
         },
-        "peak_extra_bytes": extra,
-        "peak_extra_over_momentum": extra / ours.momentum_bytes if extra is not None else None,
+        **_peak_extra(shapes, payloads, top_k),
     }
 
 
@@ -109,8 +129,10 @@ class _Ours:
         self._shape = PayloadShape(self._layout.chunks, top_k, 1)
         self._engine = Engine(self._layout, DemoSettings(DECAY, 1.0, top_k, 1), "cpu")
         self.momentum_bytes = self._engine.momentum.nbytes
-        self._others = [self._author(seed) for seed in range(payloads - 1)]
+        distinct = [self._author(seed) for seed in range(min(payloads - 1, AUTHORS_MAX))]
+        self._others = list(islice(cycle(distinct), payloads - 1))
         self.coefficients = self.payload_bytes = 0
+        self.guess_bytes: dict[str, int] = {}
 
     def _author(self, seed: int) -> bytes:
         """Another author's payload: real top-k supports of its own noise."""
@@ -136,6 +158,20 @@ class _Ours:
         clock.lap("apply")
         self.coefficients, self.payload_bytes = len(coefficients.indices), len(own)
         return clock.laps
+
+    def touch_momentum(self) -> None:
+        """Make the momentum resident: fresh zeros are not until they are written."""
+        self._engine.momentum.fill_(0.0)
+
+    def guess(self) -> float:
+        """Seconds of a guess: the signs of the update to come, and the parameters that it would make."""
+        working = {name: torch.empty_like(tensor) for name, tensor in self._parameters.items()}
+        started = time.perf_counter()
+        signs = self._engine.guess_signs()
+        look_ahead(self._layout, self._parameters, signs, working, learning_rate=LEARNING_RATE, decay=1.0)
+        seconds = time.perf_counter() - started
+        self.guess_bytes = {"signs": signs.nbytes, "working parameters": sum(t.nbytes for t in working.values())}
+        return seconds
 
 
 class _Theirs:
@@ -178,29 +214,70 @@ def memory_bandwidth() -> float:
 
 
 def multiply_adds_per_second() -> float:
-    """Rate of one large float32 matrix product; best of five."""
+    """Rate of one large float32 matrix product, or of the engine's own if that is faster; best of five each."""
     size = 2048
-    left, right, out = (torch.ones(size, size) for _ in range(3))
-    best = min(_seconds(lambda: torch.mm(left, right, out=out)) for _ in range(5))
-    return size**3 / best
+    square, rows, matrix = torch.ones(size, size), torch.ones(size, 64), integer_matrix(torch.device("cpu"))
+    large = min(_seconds(lambda: torch.mm(square, square)) for _ in range(5))
+    slim = min(_seconds(lambda: product(rows, matrix)) for _ in range(50))
+    return max(size**3 / large, size * 64**2 / slim)
+
+
+def _peak_extra(shapes: Shapes, payloads: int, top_k: int) -> dict[str, float | None]:
+    """`peak_extra_bytes` of the first step of a fresh process, and in units of the momentum."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        extra, momentum = pool.apply(_first_step, (shapes, payloads, top_k, torch.get_num_threads()))
+    return {"peak_extra_bytes": extra, "peak_extra_over_momentum": None if extra is None else extra / momentum}
+
+
+def _first_step(shapes: Shapes, payloads: int, top_k: int, threads: int) -> tuple[int | None, int]:
+    """Peak extra bytes of this process's first step of the model, and bytes of the momentum."""
+    torch.set_num_threads(threads)
+    tiny = {"w": torch.randn(64, 64)}
+    _Ours(tiny, payloads, top_k).step(tiny)
+    parameters = {name: torch.randn(shape) for name, shape in shapes.items()}
+    ours = _Ours(parameters, payloads, top_k)
+    ours.touch_momentum()
+    gc.collect()
+    _give_back_free_memory()
+    return peak_extra_bytes(lambda: ours.step(parameters)), ours.momentum_bytes
+
+
+def _give_back_free_memory() -> None:
+    """Return to the system what setting up has freed, so that a step that takes it again is seen to."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
 
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
-    """Largest resident memory during `work` above what is resident before; None where the kernel does not tell."""
+    """Most resident memory during `work` above what is resident before; None where the kernel does not tell.
+
+    A thread looks every millisecond, for kernels may count their own high-water mark only loosely.
+    """
     try:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status_bytes("VmRSS")
-        work()
-        return max(0, _status_bytes("VmHWM") - before)
+        before = _resident_bytes()
     except OSError:
         return None
+    peak, done = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.001):
+            peak = max(peak, _resident_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return max(peak, _resident_bytes()) - before
 
 
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}")
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -221,10 +298,12 @@ def _spread(values: list[float]) -> dict[str, float]:
 def _line(row: Mapping[str, Any]) -> str:
     parts = " ".join(f"{part} {row['engine_seconds'][part]['median'] * 1e3:.0f}" for part in PARTS)
     ratio, rates = row["ratio"], row["coefficients_per_second"]
+    extra = "?" if row["peak_extra_over_momentum"] is None else f"{row['peak_extra_over_momentum']:.2f}"
     return (
         f"{row['size']} R={row['payloads']} threads={row['threads']}: {parts} ms, "
         f"{ratio['median']:.2f}x ({ratio['least']:.2f}-{ratio['most']:.2f}) the straightforward one, "
-        f"{row['times_larger_floor']:.2f} times the floor, extra {row['peak_extra_over_momentum'] or 0:.2f} momenta, "
+        f"{row['times_larger_floor']:.2f} times the floor ({row['times_larger_floor_halved']:.2f} the halved one), "
+        f"extra {extra} momenta, guess {row['guess_seconds']['median'] * 1e3:.0f} ms, "
         f"pack {rates['encode'] / 1e6:.0f} unpack {rates['decode'] / 1e6:.0f} M/s"
     )
 

@@ -152,18 +152,19 @@ class Cell:
 def first_cells() -> list[Cell]:
     """The first sweep, in the order of what it decides: rates at 600 steps, then the question at 2000."""
     short, long = 600, 2000
-    demo = Cell("demo", 0.004, short)
+    demo = Cell("demo", 0.001, short)
     return [
         *(Cell("adamw", rate, short) for rate in (0.006, 0.003, 0.0015)),
-        *(replace(demo, learning_rate=rate) for rate in (0.004, 0.002, 0.008)),
-        Cell("adamw", 0.003, long),
-        replace(demo, steps=long),
-        replace(demo, top_k=128),
-        replace(demo, top_k=8),
-        replace(demo, overlap=1, guess="own"),
-        replace(demo, overlap=1),
-        replace(demo, alpha=0.2),
+        *(replace(demo, learning_rate=rate) for rate in (0.004, 0.002, 0.001)),
         replace(demo, momentum_decay=0.99),
+        replace(demo, top_k=128),
+        replace(demo, overlap=1, guess="own"),
+        replace(demo, learning_rate=0.0005),
+        replace(demo, steps=long),
+        Cell("adamw", 0.0015, long),
+        replace(demo, alpha=0.2),
+        replace(demo, top_k=8),
+        replace(demo, overlap=1),
         Cell("signum", 0.001, short, momentum_decay=0.9),
     ]
 

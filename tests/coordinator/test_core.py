@@ -164,7 +164,7 @@ async def test_a_restart_continues_where_the_journal_ends(tmp_path: Path) -> Non
     assert again.core.recover() == 9
     after = portrait(again.core.rounds, with_leases=False)
     for state in (before, after):  # a restart moves instants, and nothing else
-        del state["_conclude_by_ms"]
+        del state["conclude_by_ms"]
         for flight in state["in_flight"]:
             del flight["instants"]
     assert after == before

@@ -77,5 +77,5 @@ def test_memory_is_bounded_and_old_rounds_take_no_votes() -> None:
     assert votes.tally(oldest) == Tally(oldest, 1, (), b"")
     assert votes.report(oldest - 1, B, 666, b"") == Tally(None, 0, (), b"")
     assert votes.report(oldest, B, oldest, b"") == Tally(oldest, 2, (), b"")
-    assert len(votes._ballots) == ROUNDS_KEPT
+    assert len(votes.ballots) == ROUNDS_KEPT
     assert votes.last == 999

@@ -15,5 +15,7 @@ def test_a_name_is_resolved() -> None:
 
 
 def test_a_name_that_leads_nowhere_is_told_with_what_to_check() -> None:
-    with pytest.raises(UnavailableError, match=r"no way from this machine to a coordinator at no\.such\.host\.invalid:1"):
+    with pytest.raises(
+        UnavailableError, match=r"no way from this machine to a coordinator at no\.such\.host\.invalid:1"
+    ):
         address_towards("no.such.host.invalid:1")

@@ -214,13 +214,10 @@ def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
     fields["members"] = [asdict(member) for member in machine.members]
     fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
     fields["order"] = asdict(machine.order)
-    fields["votes"] = {
-        name: {round: asdict(ballot) for round, ballot in value.items()} if name == "_ballots" else value
-        for name, value in vars(machine.votes).items()
-    }
+    fields["votes"] = asdict(machine.votes)
     fields["loss"] = repr(machine.loss)  # not a number is not equal to itself
     if not with_leases:
-        del fields["_last_ms"], fields["reason"]
+        del fields["last_ms"], fields["reason"]
         for member in fields["members"]:
             del member["lease_until_ms"]
     return fields

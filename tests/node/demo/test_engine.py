@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, Extraction, GradientError, largest, quantise
+from node.demo.engine import (
+    DemoSettings,
+    Engine,
+    Extraction,
+    GradientError,
+    _largest_above_peaks,
+    _largest_in_groups,
+    largest,
+    quantise,
+)
+from node.demo.transform import transposed
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, encode
@@ -47,7 +57,7 @@ def test_steps_are_those_of_the_plain_description(value_bits: int, alpha: float)
         assert same.mean() > 0.99
         assert (found.values[same] == expected.values[same]).mean() > 0.99
         assert np.abs(found.values[same].astype(int) - expected.values[same]).max() <= 1
-    close = np.isclose(engine.momentum.numpy(), author.momentum, atol=1e-3)
+    close = np.isclose(engine.momentum.mT.numpy(), author.momentum, atol=1e-3)
     assert close.mean() > 0.999
 
 
@@ -66,17 +76,42 @@ def test_the_largest_of_each_chunk_are_taken() -> None:
     engine = engine_after(3)
     before = engine.momentum.flatten(1).abs()
     indices = engine.extract().coefficients.indices.reshape(LAYOUT.chunks, -1)
-    taken = before.gather(1, torch.from_numpy(indices.astype(np.int64)))
+    taken = before.gather(1, transposed(torch.from_numpy(indices.astype(np.int64))))
     assert torch.equal(taken.sort(1).values, before.topk(32, dim=1).values.sort(1).values)
 
 
-@pytest.mark.parametrize("top_k", [1, 7, 511, 512, 2000, 4096])
+def magnitudes_of_every_kind(seed: int) -> torch.Tensor:
+    """[n, 4096]: numbers without ties, ties everywhere, mostly zeros, all zeros, all equal, the least floats, steep."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(4, 4096, generator=generator).abs()
+    few = torch.randint(0, 5, (4, 4096), generator=generator).float()
+    sparse = normal * (torch.rand(normal.shape, generator=generator) < 0.005)
+    steep = normal**40 * torch.linspace(1, 1e-3, 4096)
+    return torch.cat([normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep])
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 32, 128, 255, 256, 511, 512, 2000, 4096])
 def test_largest_finds_k_places_that_none_exceeds_with_ties_everywhere(top_k: int) -> None:
-    magnitudes = torch.randint(0, 5, (6, 4096), generator=torch.Generator().manual_seed(top_k)).float()
-    places = largest(magnitudes, top_k)
-    assert all(len(set(row.tolist())) == top_k for row in places)
-    taken = magnitudes.gather(1, places).sort(1).values
-    assert torch.equal(taken, magnitudes.topk(top_k, dim=1).values.sort(1).values)
+    every_kind = magnitudes_of_every_kind(top_k)
+    for magnitudes in (every_kind, *every_kind.split(4)):
+        places = largest(magnitudes, top_k)
+        assert all(len(set(row.tolist())) == top_k for row in places)
+        taken = magnitudes.gather(1, places).sort(1).values
+        assert torch.equal(taken, magnitudes.topk(top_k, dim=1).values.sort(1).values)
+
+
+@pytest.mark.parametrize("top_k", [1, 32, 100])
+def test_both_ways_to_the_largest_take_the_same(top_k: int) -> None:
+    magnitudes = torch.randn(9, 4096, generator=torch.Generator().manual_seed(top_k)).abs()
+    groups = magnitudes.view(9, 16, 256)
+    found = _largest_above_peaks(magnitudes, groups.amax(1), top_k)
+    assert found is not None
+    assert torch.equal(found.sort(1).values, _largest_in_groups(groups, groups.amax(1), top_k).sort(1).values)
+
+
+def test_rows_of_equals_are_left_to_the_way_that_any_ties_take() -> None:
+    zeros = torch.zeros(3, 4096)
+    assert _largest_above_peaks(zeros, zeros.view(3, 16, 256).amax(1), 32) is None
 
 
 def test_zeros_are_never_sent() -> None:
@@ -109,9 +144,9 @@ def test_what_is_sent_leaves_the_momentum_and_the_rest_stays() -> None:
     before = engine.momentum.clone()
     extraction = engine.extract()
     gone = torch.zeros_like(before).flatten(1)
-    gone.scatter_(1, extraction.indices.long(), extraction.removed)
+    gone.scatter_(1, transposed(extraction.indices.long()), extraction.removed)
     assert torch.allclose(engine.momentum, before - gone.view_as(before), atol=1e-5)
-    kept = before.flatten(1).gather(1, extraction.indices.long())
+    kept = before.flatten(1).gather(1, transposed(extraction.indices.long()))
     # half of each leaves, and half of what 8 bits lose of it
     scale = kept.abs().amax(1, keepdim=True) / 128
     assert ((extraction.removed - 0.5 * kept).abs() <= 0.5 * scale * 1.001).all()
@@ -203,7 +238,7 @@ def test_the_guess_is_the_update_of_one_author_that_sends_all_it_has() -> None:
     engine = engine_after(2)
     before = engine.momentum.clone()
     guess = engine.guess_signs()
-    exact = np.sign(reference.D.T @ before.double().numpy() @ reference.D)
+    exact = np.sign(reference.D.T @ before.mT.double().numpy() @ reference.D)
     assert guess.dtype == torch.int8
     held = LAYOUT.gather({name: torch.ones(shape) for name, shape in SHAPES.items()}) > 0
     assert (guess.numpy() == exact)[held.numpy()].mean() > 0.9999

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from node.demo import transform
-from node.demo.transform import dct_matrix, exact_products, forward_, integer_matrix, inverse_, inverse_signs
+from node.demo.transform import (
+    dct_matrix,
+    exact_products,
+    forward,
+    integer_matrix,
+    inverse,
+    inverse_signs,
+    inverse_signs_,
+    product,
+    transposed,
+)
 from tests.node.demo import reference
 
 CPU = torch.device("cpu")
@@ -50,10 +60,16 @@ def test_the_dct_is_orthonormal_and_undone_by_its_inverse() -> None:
     matrix = dct_matrix(CPU).double()
     assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64), atol=1e-6)
     chunks = torch.randn(5, 64, 64)
-    coefficients = forward_(chunks.clone(), torch.empty_like(chunks))
+    coefficients = forward(chunks)
     expected = reference.D @ chunks.double().numpy() @ reference.D.T
-    assert np.allclose(coefficients.numpy(), expected, atol=1e-4)
-    assert torch.allclose(inverse_(coefficients, torch.empty_like(chunks)), chunks, atol=1e-4)
+    assert np.allclose(coefficients.mT.numpy(), expected, atol=1e-4)
+    assert torch.allclose(inverse(coefficients.contiguous()), chunks, atol=1e-4)
+
+
+def test_transposed_names_the_place_of_an_index_and_undoes_itself() -> None:
+    chunk = torch.arange(4096).view(64, 64)
+    assert torch.equal(transposed(torch.arange(4096)), chunk.mT.flatten())
+    assert torch.equal(transposed(transposed(torch.arange(4096))), torch.arange(4096))
 
 
 def adversarial_sums() -> np.ndarray:
@@ -97,6 +113,53 @@ def test_signs_equal_the_reference_under_autocast() -> None:
     assert np.array_equal(found.numpy(), reference.signs(sums))
 
 
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_signs_equal_the_reference_with_torch_s_own_product_too(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transform, "_linear_of_onednn", lambda: None)
+    sums = adversarial_sums()
+    torch.set_float32_matmul_precision(precision)
+    found = inverse_signs(torch.from_numpy(sums).float())
+    assert np.array_equal(found.numpy(), reference.signs(sums))
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 128])
+def test_both_ways_to_multiply_agree_on_whole_numbers_to_the_bit(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(chunks)
+    rows = torch.randint(-2047, 2048, (chunks * 64, 64), generator=generator).float()
+    matrix = integer_matrix(CPU)
+    expected = matrix.double() @ rows.double().T
+    for _ in range(2):
+        with exact_products(CPU):
+            assert torch.equal(product(matrix.T.contiguous().T, rows).double(), expected)
+            assert torch.equal(product(rows, matrix).double(), expected.T)
+        monkeypatch.setattr(transform, "_linear_of_onednn", lambda: None)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("no such schema"), TypeError("no such argument"), None])
+def test_an_operator_that_has_changed_or_is_wrong_is_done_without(
+    fault: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(left: torch.Tensor, *_: object) -> torch.Tensor:
+        if fault:
+            raise fault
+        return torch.zeros_like(left)
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", changed, raising=False)
+    assert transform._linear_of_onednn.__wrapped__() is None
+
+
+def test_a_bound_on_the_sums_that_spares_a_look_changes_nothing() -> None:
+    sums = torch.from_numpy(adversarial_sums()).float()
+    sums = sums[sums.abs().amax((1, 2)) <= transform.OPERAND_MAX]
+    assert len(sums) > 20
+    with exact_products(CPU):
+        spared = inverse_signs_(sums.mT.contiguous(), int(sums.abs().max()))
+    assert torch.equal(spared, inverse_signs(sums))
+
+
 def test_signs_are_the_same_one_by_one_as_together_and_with_any_threads() -> None:
     sums = torch.from_numpy(adversarial_sums()).float()
     together = inverse_signs(sums)
@@ -125,11 +188,11 @@ def test_most_signs_are_those_of_the_float_transform() -> None:
     assert (inverse_signs(torch.from_numpy(sums).float()).numpy() == exact).mean() > 0.99
 
 
-def test_a_zero_update_has_no_sign_bit_whatever_sign_says_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sign_as_on_metal(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.copy_(torch.where(tensor == 0, -0.0, torch.sign(tensor)))
+def test_a_zero_update_has_no_sign_bit_whatever_zeros_a_product_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def minus_zeros(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(left), len(right)), -0.0)
 
-    monkeypatch.setattr(torch.Tensor, "sign_", sign_as_on_metal)
+    monkeypatch.setattr(transform, "product", minus_zeros)
     assert not torch.signbit(inverse_signs(torch.zeros(2, 64, 64))).any()
 
 

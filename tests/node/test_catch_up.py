@@ -1,0 +1,433 @@
+"""Catching up by a snapshot, over real gRPC, and a state that a kill does not change."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node import snapshot
+from node.catch_up import CatchUp
+from node.coordinator_client import RunInfo
+from node.digest import state_digest
+from node.ledger import Ledger
+from node.links.base import Remote
+from node.links.grpc import GrpcLink, Timeouts
+from node.payload_log import PayloadLog
+from node.progress import Progress
+from node.replica import Position, Replica
+from node.serving import Pace, Shelves
+from node.snapshot import Snapshots
+from node.trainer import Trainer
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.errors import RemoteProtocolError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
+from protocol.runfile import RetentionSpec, RunSpec
+from tests.node.test_process import NodeTask, coordinator_of
+from tests.node.test_trainer import Stage, ended, playing
+from tests.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.waiting import PATIENCE_SECONDS, until
+
+RUN = RunId("ab" * 16)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+AUTHOR, LIAR, HONEST, THIRD = (PeerId(digit * 32) for digit in "1234")
+GENESIS = Position(0, genesis_digest(RUN), -1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+# ---- a log with recorded snapshots, and members that serve them
+
+
+def middle_spec() -> RunSpec:
+    """A model whose snapshot has eight parts."""
+    spec = tiny_spec()
+    model = spec.model.model_copy(update={"config": {**CONFIG, "hidden_size": 192, "intermediate_size": 512}})
+    retention = RetentionSpec(log_rounds=4, snapshot_every=5)
+    return spec.model_copy(update={"model": model, "retention": retention})
+
+
+class Log:
+    """A coordinator's log of `count` commits; the states after them are made up, and recorded at snapshots."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.snapshots = Snapshots(directory)
+        self.replica = Replica(middle_spec(), RUN, torch.device("cpu"), 1)
+        self.messages: list[wire.Committed] = []
+        head = genesis_digest(RUN)
+        for round in range(count):
+            entry = Entry(AUTHOR, sha256(str(round).encode()), 100, 1, 1)
+            commit = Commit(RUN, round, round, (entry,), 1, 2, head)
+            head, signed = commit_digest(commit), sign_commit(commit, KEY)
+            message = wire.Committed(body=signed.body, signature=signed.signature)
+            if (round + 1) % 5 == 0:
+                next(iter(self.replica.committed.values())).add_(1)
+                message.snapshot_sha256 = self.snapshots.write(round, self.replica.committed)
+                message.state_digest, message.digest_reports = self.replica.adopt(self.path(message)), 2
+            self.messages.append(message)
+
+    def path(self, message: wire.Committed) -> Path:
+        path = self.snapshots.path(Digest(message.snapshot_sha256))
+        assert path is not None
+        return path
+
+    async def fetch(self, after_round: int) -> wire.Commits:
+        page = self.messages[after_round + 1 :][:COMMITS_PER_REPLY]
+        return wire.Commits(commits=page, decided_round=len(self.messages) - 1)
+
+
+class Server:
+    """A member that serves snapshots; remembers what it was asked for."""
+
+    def __init__(self, snapshots: Snapshots | None = None, *, parts: int = 10**6) -> None:
+        self.snapshots, self.parts = snapshots, parts
+        self.offsets: list[int] = []
+
+    def on_offer(self, offers: wire.Offers) -> None: ...
+
+    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
+        """Parts as asked, until it has served `parts` of them."""
+        self.offsets.append(offset)
+        await asyncio.sleep(0)
+        total = self.snapshots.size(Digest(digest)) if self.snapshots else None
+        if total is None or len(self.offsets) > self.parts:
+            return None
+        assert self.snapshots is not None
+        return total, self.snapshots.read(Digest(digest), offset, PART_BYTES) or b""
+
+
+class Forger(Server):
+    """Serves bytes of the right length that are not the snapshot's."""
+
+    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
+        found = await super().read(digest, offset)
+        return found and (found[0], bytes(len(found[1])))
+
+
+class Members:
+    """Servers as `node.catch_up.Peers`, each behind a link of its own."""
+
+    def __init__(self, servers: dict[PeerId, Server]) -> None:
+        self.servers = servers
+        self._links = {peer: GrpcLink("127.0.0.1:0", timeouts=Timeouts(progress=5.0)) for peer in servers}
+        self._dialler = GrpcLink("127.0.0.1:0")
+        self._remotes: dict[PeerId, Remote] = {}
+
+    async def __aenter__(self) -> "Members":
+        for peer, link in self._links.items():
+            self._remotes[peer] = Remote(peer, await link.start(self.servers[peer]))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for link in (self._dialler, *self._links.values()):
+            await link.stop()
+
+    @property
+    def peers(self) -> list[PeerId]:
+        return sorted(self._remotes)
+
+    def fetch(self, peer: PeerId, digest: Digest, offset: int) -> AsyncGenerator[wire.Part, None]:
+        return self._dialler.fetch(self._remotes[peer], digest, offset)
+
+
+class Newcomer:
+    """A replica at genesis and what it catches up with."""
+
+    def __init__(self, log: Log, members: Members, directory: Path) -> None:
+        spec = middle_spec()
+        self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
+        info, progress = RunInfo(spec, RUN, public_bytes(KEY)), Progress(AUTHOR, "newcomer")
+        snapshots = Snapshots(directory)
+        self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, progress=progress)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    monkeypatch.setattr(snapshot, "RANGE_BYTES", PART_BYTES)
+    return Log(tmp_path / "log", 12)
+
+
+async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(log: Log, tmp_path: Path) -> None:
+    async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        jump = await newcomer.catch_up.jump(GENESIS, 11, [3, 9, 10])
+    assert jump is not None
+    position = jump.landmark.position
+    assert (position.next_round, position.head_round) == (10, 9)
+    assert position.head == sha256(log.messages[9].body)
+    assert newcomer.replica.digest == log.replica.digest == jump.landmark.state_digest
+    assert jump.kept == {round: [sha256(str(round).encode())] for round in (3, 9)}
+    first, second = (set(server.offsets) for server in members.servers.values())
+    assert first
+    assert second
+
+
+async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_asked(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Members({LIAR: Forger(log.snapshots), HONEST: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
+    assert newcomer.replica.digest == log.replica.digest
+    refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
+
+
+async def test_a_member_that_stops_in_the_middle_is_replaced_without_asking_twice(log: Log, tmp_path: Path) -> None:
+    dying = Server(log.snapshots, parts=3)
+    async with Members({LIAR: dying, HONEST: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
+    assert newcomer.replica.digest == log.replica.digest
+
+
+async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(log: Log, tmp_path: Path) -> None:
+    ranges = -(-(log.snapshots.size(Digest(log.messages[9].snapshot_sha256)) or 0) // PART_BYTES)
+    async with Members({LIAR: Server(log.snapshots, parts=4)}) as members:
+        first = Newcomer(log, members, tmp_path / "new")
+        genesis = first.replica.digest
+        assert await first.catch_up.jump(GENESIS, 11, []) is None
+        assert first.replica.digest == genesis
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        second = Newcomer(log, members, tmp_path / "new")
+        assert await second.catch_up.jump(GENESIS, 11, []) is not None
+    assert second.replica.digest == log.replica.digest
+    asked = set(members.servers[HONEST].offsets)
+    assert 0 not in asked
+    assert len(asked) < ranges
+
+
+async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(log: Log, tmp_path: Path) -> None:
+    async with Members({HONEST: Server()}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        genesis = newcomer.replica.digest
+        assert await newcomer.catch_up.jump(GENESIS, 11, []) is None
+    assert newcomer.replica.digest == genesis
+    assert len(set(members.servers[HONEST].offsets)) == 1, "asked for two snapshots, each from its beginning"
+
+
+async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(log: Log, tmp_path: Path) -> None:
+    log.messages[4], log.messages[5] = log.messages[5], log.messages[4]
+    del log.messages[4]
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        with pytest.raises(RemoteProtocolError, match="does not follow"):
+            await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [])
+    assert members.servers[HONEST].offsets == []
+
+
+async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(log: Log, tmp_path: Path) -> None:
+    async with Members({}) as members:
+        catch_up = Newcomer(log, members, tmp_path / "new").catch_up
+        ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
+        ledger.saw_decided(3)
+        assert not catch_up.too_far_behind(ledger)
+        ledger.saw_decided(11)
+        assert catch_up.too_far_behind(ledger)
+        await catch_up.jump(GENESIS, 11, [])
+        assert not catch_up.too_far_behind(ledger)
+        ledger.saw_decided(16)
+        assert catch_up.too_far_behind(ledger)
+
+
+async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("node.serving.asyncio.sleep", sleep)
+    pace = Pace(1000, lambda: 0)
+    for _ in range(4):
+        await pace.wait(500)
+    assert waits == [0.5, 1.0, 1.5]
+
+
+async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_path: Path) -> None:
+    class Never(Pace):
+        async def wait(self, count: int) -> None:
+            raise AssertionError("a payload waited")
+
+    payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
+    digest = payloads.put(0, b"payload")
+    shelves = Shelves(payloads, log.snapshots, lambda: 0)
+    shelves._pace = Never(1, lambda: 0)
+    assert await shelves.read(digest, 0) == (7, b"payload")
+    with pytest.raises(AssertionError, match="a payload waited"):
+        await shelves.read(log.messages[9].snapshot_sha256, 0)
+
+
+# ---- whole nodes
+
+
+async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lockstep.node")
+    data = tiny_corpus(tmp_path / "data")
+    spec = tiny_spec(steps=120).model_copy(update={"retention": RetentionSpec(log_rounds=4, snapshot_every=5)})
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        old, other, new = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(3))
+        async with old, other:
+            await until(lambda: coordinator.status()["steps"]["committed"] >= 14)
+            assert not (tmp_path / "node-0" / "payloads" / "0").exists()
+            async with new:
+                for node in (old, other, new):
+                    await node.ended()
+                await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+                digests = {node.process.status()["state_digest"] for node in (old, other, new)}
+                status, counted = coordinator.status(), new.process.status()["rounds"]["counted"]
+    assert any("goes on from a snapshot" in record.getMessage() for record in caplog.records)
+    assert status["digests"]["agreed"]
+    assert digests == {status["digests"]["last"]}
+    assert counted > 0, "it contributed"
+    kept = {path.name for path in (tmp_path / "node-2" / "snapshots").iterdir()}
+    assert kept == {path.name for path in (tmp_path / "node-0" / "snapshots").iterdir()}
+
+
+# ---- a state that survives
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+class SavedStage(Stage):
+    """A stage whose trainer saves to a file before it announces, and begins with what is in the file."""
+
+    def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
+        super().__init__(corpus, overlap)
+        position = self.replica.load(path)
+        if position:
+            self.ledger.resume(position.next_round, position.head, position.head_round)
+        parts = dataclasses.replace(
+            self.trainer._parts,
+            save=lambda position: self.replica.save(path, position),
+            restored=position.pending if position else (),
+        )
+        self.trainer = Trainer(parts)
+
+    def follow(self, earlier: "SavedStage") -> None:
+        """The coordinator and the neighbours are those of an earlier process."""
+        self.swarm, self.head, self.commits, self.decided = (
+            earlier.swarm,
+            earlier.head,
+            earlier.commits,
+            earlier.decided,
+        )
+        self.trainer._parts = dataclasses.replace(self.trainer._parts, swarm=self.swarm)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def undisturbed_and_killed(
+    corpus: Path, overlap: int, directory: Path
+) -> AsyncIterator[tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]]:
+    """Two nodes that have announced round 1; the second is a new process since, which knows what its file says."""
+    twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
+    async with playing(twin) as task:
+        async with playing(victim):
+            for each in (twin, victim):
+                each.welcome()
+                each.open(0)
+                first = await each.announced(1)
+                if not overlap:
+                    each.commit(0, [first.digest])
+                each.open(1)
+                await each.announced(2)
+        again = SavedStage(corpus, overlap, directory / "victim")
+        again.follow(victim)
+        async with playing(again) as task_again:
+            again.welcome()
+            yield (twin, task), (again, task_again)
+
+
+def state(stage: SavedStage) -> tuple[int, bytes]:
+    return stage.replica.digest, stage.replica.engine.momentum.numpy().tobytes()
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("fate", ["committed", "skipped", "left out"])
+async def test_a_kill_between_announce_and_commit_changes_no_bit(
+    corpus: Path, tmp_path: Path, overlap: int, fate: str
+) -> None:
+    async with undisturbed_and_killed(corpus, overlap, tmp_path) as ((twin, task), (again, task_again)):
+        own = [pending.digest for pending in again.trainer.position.pending]
+        assert len(own) == 1 + overlap
+        for each in (twin, again):
+            if overlap:
+                each.commit(0, own[:1])
+            if fate == "skipped":
+                each.skip(1)
+            else:
+                left_out = own[0] if overlap else next(digest for digest in each.swarm.blobs if digest != own[0])
+                each.commit(1, [own[-1] if fate == "committed" else left_out])
+            each.open(2)
+        third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
+        assert third.digest == third_again.digest, "the next gradients, momentum and guess are equal too"
+        for each, each_task in ((twin, task), (again, task_again)):
+            each.skip(2)
+            await ended(each, each_task)
+    assert state(twin) == state(again)
+    assert again.progress.rounds_reclaimed == (1 if fate == "committed" else 2)
+
+
+async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trained_twice(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with undisturbed_and_killed(corpus, 0, tmp_path) as ((twin, _), (again, _)):
+        again.open(1)
+        await until(lambda: again.client.of_kind("ready"))
+        again.skip(1)
+        again.open(2)
+        await again.announced(2)
+        announced = [message.round for message in again.client.of_kind("announced")]
+        assert announced == [1, 2]
+        assert again.client.of_kind("announced")[0] == twin.client.of_kind("announced")[1]
+        assert again.progress.rounds_trained == 1
+
+
+async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    stage = SavedStage(corpus, 1, path)
+    stage.trainer._parts = dataclasses.replace(stage.trainer._parts, save_every=1000)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        assert not path.exists()
+        stage.trainer.leave()
+        await until(path.exists)
+    again = SavedStage(corpus, 1, path)
+    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [announced]
+
+
+@pytest.mark.parametrize("part", ["parameter", "momentum"])
+async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    path = tmp_path / "state"
+    replica = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    genesis = replica.digest
+    tensor = next(iter(replica.committed.values())) if part == "parameter" else replica.engine.momentum
+    tensor.view(-1)[:8] = 3.0
+    replica.digest = state_digest(replica.committed)
+    replica.save(path, GENESIS)
+    blob = bytearray(path.read_bytes())
+    at = blob.index(torch.full((8,), 3.0).numpy().tobytes())
+    blob[at] ^= 1
+    path.write_bytes(blob)
+    fresh = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    assert fresh.load(path) is None
+    assert fresh.digest == genesis
+    assert "saved state cannot be used, starts from genesis" in caplog.text
