@@ -182,7 +182,7 @@ def join(
     threads: ThreadsOption = 0,
     micro_batch: MicroBatchOption = 8,
     save_every: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_SAVE_EVERY", min=1, help="Steps between two saves of the state.")
+        int, typer.Option(envvar="LOCKSTEP_SAVE_EVERY", min=1, help="Rounds between two saves of the state.")
     ] = 20,
     name: Annotated[str, typer.Option(envvar="LOCKSTEP_NAME", help="What you call this node.")] = "",
     admin: Annotated[

@@ -39,7 +39,7 @@ class NodeSettings:
     """Samples in one forward and backward pass."""
 
     save_every: int = 20
-    """Steps between two saves of the node's state."""
+    """Rounds between two saves of the node's state; 1: a kill loses nothing."""
 
     name: str = ""
     """What people call this node in tables."""

@@ -203,6 +203,11 @@ class RunSpec(_Section):
             raise ValueError(
                 f"membership.lease_ms {members.lease_ms} must be at least twice heartbeat_ms {members.heartbeat_ms}"
             )
+        if self.retention.snapshot_every > self.retention.log_rounds:
+            raise ValueError(
+                f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
+                f"{self.retention.log_rounds}: who takes a snapshot could not replay the rest"
+            )
         votes = members.members_max * 2 ** (self.algorithm.value_bits - 1)
         if votes > VOTE_SUM_MAX:
             raise ValueError(f"members_max * largest value is {votes}, above the exact bound {VOTE_SUM_MAX}")

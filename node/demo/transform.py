@@ -109,8 +109,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def _linear_of_onednn() -> Callable[..., Tensor] | None:
     """oneDNN's x @ w.T, where there is reason to prefer it to torch.mm and it is there and right.
 
-    torch.mm is MKL's, which leaves AVX-512 unused on processors of other makes than its own: half the speed. oneDNN
-    is in the same library; its operator is not public, so it is tried first, and done without if it has changed.
+    On an AVX-512 processor that is not Intel's, torch.mm, which is MKL's, reached half the rate of oneDNN, which torch
+    holds as well (docs/results/engine.md). Its operator is not public, so it is tried first, and done without if it
+    has changed. Whole numbers come out the same of either.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return None

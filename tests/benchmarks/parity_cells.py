@@ -150,7 +150,7 @@ class Cell:
 
 
 def first_cells() -> list[Cell]:
-    """The first sweep, in the order of what it decides: rates at 600 steps, then the question at 2000."""
+    """The first sweep: rates and single changes at 600 steps, the question at 2000; one seed."""
     short, long = 600, 2000
     demo = Cell("demo", 0.001, short)
     return [
@@ -159,9 +159,9 @@ def first_cells() -> list[Cell]:
         replace(demo, momentum_decay=0.99),
         replace(demo, top_k=128),
         replace(demo, overlap=1, guess="own"),
-        replace(demo, learning_rate=0.0005),
         replace(demo, steps=long),
         Cell("adamw", 0.0015, long),
+        replace(demo, learning_rate=0.0005),
         replace(demo, alpha=0.2),
         replace(demo, top_k=8),
         replace(demo, overlap=1),
@@ -170,41 +170,47 @@ def first_cells() -> list[Cell]:
 
 
 def full_cells() -> list[Cell]:
-    """All that the study asks, at 2000 steps: every setting with one seed, what decides with three."""
+    """All that the study asks, at 2000 steps: every setting with one seed, what decides with three.
+
+    Rates lie around those that were best in the first sweep; where the best is at the edge, add the next one.
+    """
     steps = 2000
-    demo = Cell("demo", 0.004, steps)
-    by_k = {2: (0.001, 0.002, 0.004), 8: (0.001, 0.002, 0.004), 32: (0.002, 0.004, 0.008), 128: (0.002, 0.004, 0.008)}
+    adamw, demo = Cell("adamw", 0.0015, steps), Cell("demo", 0.001, steps)
+    low, high = (0.00025, 0.0005, 0.001), (0.0005, 0.001, 0.002)
+    rates_of_k = {2: low, 8: low, 32: high, 128: high}
     cells = [
-        *(Cell("adamw", rate, steps, weight_decay=decay) for decay, rate in product((0.0, 0.1), (0.003, 0.006, 0.012))),
-        *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in (0.0005, 0.001, 0.002)),
-        *(replace(demo, top_k=k, learning_rate=rate) for k, rates in by_k.items() for rate in rates),
+        *_deciding((adamw, replace(demo, authors=8)), seeds=(0, 1, 2)),
+        *(
+            replace(adamw, weight_decay=decay, learning_rate=rate)
+            for decay, rate in product((0.0, 0.1), (0.00075, 0.0015, 0.003))
+        ),
+        replace(adamw, adam_decays=(0.9, 0.99)),
+        *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in low),
+        *(replace(demo, top_k=k, learning_rate=rate) for k, rates in rates_of_k.items() for rate in rates),
         *(replace(demo, value_bits=bits) for bits in (2, 4, 8)),
         *(replace(demo, alpha=alpha) for alpha in (0.2, 0.5)),
         *(replace(demo, momentum_decay=decay) for decay in (0.95, 0.99, 0.995)),
         *(replace(demo, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")),
-        *(replace(demo, transform=transform) for transform in ("float", "off")),
+        replace(demo, transform="float"),
+        *(replace(demo, transform="off", learning_rate=rate) for rate in (0.001, 0.004)),
         *(replace(demo, authors=authors) for authors in (1, 16)),
         replace(demo, authors=8, top_k=16),
         replace(demo, authors=16, top_k=8),
-        replace(demo, authors=8),
-        replace(demo, authors=8, overlap=1, guess="own"),
-        replace(demo, authors=8, top_k=8),
-        *_deciding(seeds=(0, 1, 2)),
     ]
     return list(dict.fromkeys(cells))
 
 
-def _deciding(seeds: Iterable[int]) -> Iterator[Cell]:
-    """The cells that decide, under every seed."""
-    demo = Cell("demo", 0.004, 2000, authors=8)
-    deciding = (
-        Cell("adamw", 0.006, 2000),
+def _deciding(bases: tuple[Cell, Cell], seeds: Iterable[int]) -> Iterator[Cell]:
+    """The cells that decide, given AdamW and DeMo at their best rates, under every seed."""
+    adamw, demo = bases
+    settings = (
+        adamw,
         demo,
         replace(demo, top_k=8),
         replace(demo, top_k=64),
         replace(demo, overlap=1, guess="own"),
     )
-    for seed, cell in product(seeds, deciding):
+    for seed, cell in product(seeds, settings):
         yield replace(cell, seed=seed)
 
 

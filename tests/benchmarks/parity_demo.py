@@ -15,15 +15,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import Contribution, Votes, apply, look_ahead
+from node.demo.aggregate import apply, look_ahead
 from node.demo.engine import Engine
-from node.demo.transform import exact_products, inverse_, inverse_signs
+from node.demo.transform import dct_matrix, inverse_signs
 from protocol.ids import PeerId, RunId
-from protocol.limits import CHUNK_SIDE
-from protocol.payload import Header, PayloadShape, decode, encode
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
+from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
 from tests.benchmarks.parity_cells import Transform
 from tests.benchmarks.parity_ground import Ground
 
@@ -39,15 +40,16 @@ class Traffic:
 
 
 class PlainEngine(Engine):
-    """DeMo without its transform: the momentum is kept in parameter space, chunk by chunk."""
+    """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed, as the engine
+    keeps its coefficients."""
 
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
         """M <- beta * M + G, for all chunks: `active` is not supported and not asked for here."""
-        self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients))
+        self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients).mT)
 
     def guess_signs(self) -> Tensor:
         """int8 [chunks, 64, 64]: the signs of the momentum."""
-        return self.momentum.sign().to(torch.int8)
+        return self.momentum.mT.sign().to(torch.int8)
 
 
 class DemoAuthors:
@@ -98,7 +100,7 @@ class DemoAuthors:
                 guesses.append(engine.guess_signs())
             coefficients = engine.extract().coefficients
             if ground.cell.guess == "payload":
-                guesses.append(self._signs([(1, coefficients)]))
+                guesses.append(self._signs([coefficients]))
             containers.append(encode(Header(_RUN, round_, PeerId(f"{author:032x}")), coefficients, self._shape))
         self._guesses = guesses
         self._next_round += 1
@@ -116,31 +118,35 @@ class DemoAuthors:
 
     def _apply(self, step: int, containers: Sequence[bytes]) -> None:
         """Make the step of a round from its containers, with the scalars of its commit."""
-        contributions = [(1, decode(container, self._shape)[1]) for container in containers]
+        sent = [decode(container, self._shape)[1] for container in containers]
         layout, (rate, decay) = self._ground.layout, self._ground.rates(step)
         if self._ground.cell.guess == "last":
-            self._last_signs = self._signs(contributions)
+            self._last_signs = self._signs(sent)
         if self._ground.cell.transform == "exact":
-            apply(layout, self.committed, contributions, rate, decay)
+            apply(layout, self.committed, [(1, coefficients) for coefficients in sent], rate, decay)
         else:
-            signs = self._signs(contributions)
+            signs = self._signs(sent)
             look_ahead(layout, self.committed, signs, self.committed, learning_rate=rate, decay=decay)
 
-    def _signs(self, contributions: Sequence[Contribution]) -> Tensor:
+    def _signs(self, sent: Sequence[Coefficients]) -> Tensor:
         """int8 [chunks, 64, 64]: the update that a commit of these would make."""
-        return update_signs(self._sums(contributions), self._ground.cell.transform)
+        return update_signs(vote_sums(sent, self._ground.layout.chunks), self._ground.cell.transform)
 
-    def _sums(self, contributions: Sequence[Contribution]) -> Tensor:
-        """float32 [chunks, 64, 64]: S."""
-        chunks = self._ground.layout.chunks
-        return Votes(self._ground.layout, contributions).sum_strip(0, torch.empty(chunks, CHUNK_SIDE, CHUNK_SIDE))
+
+def vote_sums(sent: Sequence[Coefficients], chunks: int) -> Tensor:
+    """float32 [chunks, 64, 64]: S, every author's weight being 1."""
+    sums = torch.zeros(chunks * CHUNK_ENTRIES)
+    for coefficients in sent:
+        places = np.repeat(np.arange(chunks) * CHUNK_ENTRIES, coefficients.counts) + coefficients.indices
+        sums.index_add_(0, torch.from_numpy(places), torch.from_numpy(coefficients.values).float())
+    return sums.view(chunks, CHUNK_SIDE, CHUNK_SIDE)
 
 
 def update_signs(sums: Tensor, transform: Transform) -> Tensor:
-    """int8 [chunks, 64, 64]: the update U of vote sums S, float32 of the same shape, which may be overwritten."""
+    """int8 [chunks, 64, 64]: the update U of vote sums S, float32 of the same shape."""
     if transform == "exact":
         return inverse_signs(sums).to(torch.int8)
     if transform == "float":
-        with exact_products(sums.device):
-            inverse_(sums, torch.empty_like(sums))
+        matrix = dct_matrix(sums.device)
+        sums = matrix.T @ sums @ matrix
     return sums.sign().to(torch.int8)

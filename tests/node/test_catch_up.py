@@ -22,7 +22,7 @@ from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
 from node.serving import Pace, Shelves
-from node.snapshot import Snapshots
+from node.snapshot import Partial, Snapshots, canonical_size
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
@@ -76,6 +76,11 @@ class Log:
                 message.snapshot_sha256 = self.snapshots.write(round, self.replica.committed)
                 message.state_digest, message.digest_reports = self.replica.adopt(self.path(message)), 2
             self.messages.append(message)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a snapshot."""
+        return canonical_size(self.replica.committed)
 
     def path(self, message: wire.Committed) -> Path:
         path = self.snapshots.path(Digest(message.snapshot_sha256))
@@ -184,16 +189,27 @@ async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_
     assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
 
 
-async def test_a_member_that_stops_in_the_middle_is_replaced_without_asking_twice(log: Log, tmp_path: Path) -> None:
+async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is_kept(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[int]()
+    put = Partial.put
+
+    def recorded(partial: Partial, offset: int, blob: bytes | bytearray) -> None:
+        kept.append(offset)
+        put(partial, offset, blob)
+
+    monkeypatch.setattr(Partial, "put", recorded)
     dying = Server(log.snapshots, parts=3)
     async with Members({LIAR: dying, HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
     assert newcomer.replica.digest == log.replica.digest
+    assert len(dying.offsets) > dying.parts, "it stopped"
+    assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
 
 
 async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(log: Log, tmp_path: Path) -> None:
-    ranges = -(-(log.snapshots.size(Digest(log.messages[9].snapshot_sha256)) or 0) // PART_BYTES)
     async with Members({LIAR: Server(log.snapshots, parts=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
@@ -205,7 +221,7 @@ async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(lo
     assert second.replica.digest == log.replica.digest
     asked = set(members.servers[HONEST].offsets)
     assert 0 not in asked
-    assert len(asked) < ranges
+    assert len(asked) < -(-log.size // PART_BYTES)
 
 
 async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(log: Log, tmp_path: Path) -> None:
@@ -270,9 +286,12 @@ async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_p
 # ---- whole nodes
 
 
+@pytest.mark.parametrize("counts_rounds", [True, False])
 async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, counts_rounds: bool
 ) -> None:
+    if not counts_rounds:  # then it asks for the payloads, and hears from every member that it has none
+        monkeypatch.setattr(CatchUp, "too_far_behind", lambda *_: False)
     caplog.set_level(logging.INFO, "lockstep.node")
     data = tiny_corpus(tmp_path / "data")
     spec = tiny_spec(steps=120).model_copy(update={"retention": RetentionSpec(log_rounds=4, snapshot_every=5)})
@@ -287,6 +306,8 @@ async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
                 await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
                 digests = {node.process.status()["state_digest"] for node in (old, other, new)}
                 status, counted = coordinator.status(), new.process.status()["rounds"]["counted"]
+    why = "rounds behind" if counts_rounds else "no member keeps payload"
+    assert any("looks for a snapshot" in text and why in text for text in caplog.messages)
     assert any("goes on from a snapshot" in record.getMessage() for record in caplog.records)
     assert status["digests"]["agreed"]
     assert digests == {status["digests"]["last"]}
