@@ -204,8 +204,8 @@ class CoordinatorClient:
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         what = "nobody answered in time" if silent else error.details()
         return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {what}; check the address, that it runs, and this machine's "
-            "network"
+            f"cannot reach a coordinator at {self.address}: {what}; check the address, that it runs, and the network "
+            "of this machine"
         )
 
 
