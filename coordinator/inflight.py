@@ -32,6 +32,7 @@ class InFlight:
     announced: dict[PeerId, Announced] = field(default_factory=dict)
     holders: dict[Digest, set[PeerId]] = field(default_factory=dict)
     named: dict[PeerId, set[Digest]] = field(default_factory=dict)
+    doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
     named_max: int = 0
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
 
@@ -54,6 +55,10 @@ class InFlight:
     def payloads(self) -> list[Announced]:
         """Announcements that carry a payload, sorted by author."""
         return [self.announced[peer] for peer in sorted(self.announced) if self.announced[peer].digest]
+
+    def waits_for_copies(self, available: Collection[Announced]) -> bool:
+        """Is there a payload that somebody holds, and too few? One that nobody holds any more does not come back."""
+        return any(payload not in available and self.holding(Digest(payload.digest)) for payload in self.payloads())
 
     def holding(self, digest: Digest) -> set[PeerId]:
         """Members that hold this payload, its author included."""
@@ -82,8 +87,9 @@ class InFlight:
         """Note a receipt. It may come before the announcement, so anything may be named, within the member's own
         room: one that names digests of nothing shuts out nobody else's receipts."""
         named = self.named.setdefault(peer, set())
-        if len(named) < self.named_max:
+        if digest in named or len(named) < self.named_max:
             named.add(digest)
+            self.doubted.get(peer, set()).discard(digest)
             self.holders.setdefault(digest, set()).add(peer)
 
     def unannounced(self) -> int:
@@ -91,13 +97,28 @@ class InFlight:
         silent = [asked for peer, asked in self.assignments.items() if peer not in self.announced]
         return sum(share.count for asked in silent for share in asked.shares)
 
+    def doubt(self, peer: PeerId) -> None:
+        """A member has a new session, perhaps as a new process: what it held counts until it is ready, and after that
+        only if it has said so again."""
+        self.doubted[peer] = set(self.named.get(peer, ()))
+
+    def settle_doubt(self, peer: PeerId) -> None:
+        """The member is ready: what it has not said again, it does not hold any more."""
+        for digest in self.doubted.pop(peer, set()):
+            self.named[peer].discard(digest)
+            self._drop(peer, digest)
+
+    def _drop(self, peer: PeerId, digest: Digest) -> None:
+        self.holders[digest].discard(peer)
+        if not self.holders[digest]:
+            del self.holders[digest]
+
     def forget(self, peer: PeerId) -> int:
         """A member went: it holds nothing any more and, if it has not announced, is not waited for. Returns how many
         of its samples are lost."""
         for digest in self.named.pop(peer, set()):
-            self.holders[digest].discard(peer)
-            if not self.holders[digest]:
-                del self.holders[digest]
+            self._drop(peer, digest)
+        self.doubted.pop(peer, None)
         if peer in self.announced or peer not in self.assignments:
             return 0
         return sum(share.count for share in self.assignments.pop(peer).shares)

@@ -14,7 +14,8 @@ Rules
   round is exchanged while the next is computed, with overlap 0 it is decided first.
 - A payload counts when it was announced by `publish_by` by a member that was asked for it and `copies_min`
   other members hold it. Fewer such payloads than the quorum: the round is skipped and authors reclaim.
-- A round closes early when every live member that was asked has announced and copies of all exist.
+- A round closes early when every live member that was asked has announced and copies of all exist. A payload that
+  died with its author's process, before anybody else held it, is not waited for.
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused ones return
   to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until then they serve
@@ -150,7 +151,11 @@ class Rounds:
             case Restarted():
                 self._extend(now_ms - self.last_ms)
                 return self.members.handle(event, now_ms)
-            case Joined() | Renewed() | Parted():
+            case Joined(peer):
+                for flight in self.in_flight:
+                    flight.doubt(peer)
+                return self.members.handle(event, now_ms)
+            case Renewed() | Parted():
                 return self.members.handle(event, now_ms)
             case _:
                 assert_never(event)
@@ -214,6 +219,8 @@ class Rounds:
         if any(isinstance(effect, AskResync) and effect.peer == event.peer for effect in effects):
             return effects
         effects += self.members.handle(event, now_ms)
+        for flight in self.in_flight:
+            flight.settle_doubt(event.peer)
         for flight in self.in_flight:  # it lost its session in the middle: give it its work again
             if event.peer in flight.assignments and event.peer not in flight.announced:
                 effects.append(self._open_effect(flight, (flight.assignments[event.peer],)))
@@ -289,8 +296,8 @@ class Rounds:
         if asked and not set(asked) & set(live):
             return False  # everyone's session is gone at once: the network here, rather than the nodes
         waiting = flight.awaited(live) if flight.reached != "publish_by" else []
-        holding = flight.available(self.spec.rounds.copies_min, self._leased())
-        return not waiting and len(holding) == len(flight.payloads())
+        available = flight.available(self.spec.rounds.copies_min, self._leased())
+        return not waiting and not flight.waits_for_copies(available)
 
     def _decide(self, flight: InFlight) -> Effect:
         self.decided_round = flight.round

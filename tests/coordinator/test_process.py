@@ -170,7 +170,8 @@ async def test_a_round_in_flight_goes_on_after_a_restart(tmp_path: Path) -> None
         await one.announce((await one.hear("opened")).opened.round)
         await one.ping()
     async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
-        await one.join()
+        await one.join(ready=False)
+        await one.announce(0)  # as every node says again what it holds
         await two.join()
         assert (await two.hear("opened")).opened.round == 0
         await two.announce(0)

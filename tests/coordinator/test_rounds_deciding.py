@@ -114,8 +114,6 @@ def test_payloads_that_nobody_holds_any_more_are_not_committed() -> None:
     driver.announce(A, 0)
     driver.announce(B, 0)
     driver.leave(A, B)
-    assert driver.machine.in_flight  # they may come back and hold them again
-    driver.wait(3000)
     assert driver.commits == []
     assert [skip.round for skip in driver.skips] == [0]
 
@@ -236,3 +234,33 @@ def test_samples_of_a_late_member_are_lost() -> None:
     driver.wait(1500)
     driver.announce(C, 0)
     assert (driver.machine.samples_trained, driver.machine.samples_lost) == (16, 8)
+
+
+def test_a_payload_that_died_with_its_authors_process_is_not_waited_for() -> None:
+    driver = Driver(A, B, C)
+    driver.announce(A, 0)  # and is killed before anybody has pulled it
+    driver.part(A)
+    driver.announce(B, 0)
+    driver.announce(C, 0)
+    driver.hold(B, 0, [C])
+    driver.hold(C, 0, [B])
+    assert driver.commits == []  # A may be back with its payload
+    driver.hello(A)
+    assert driver.commits == []
+    driver.ready(A)  # and has said nothing of it
+    assert driver.authors() == [B, C]
+
+
+def test_an_author_that_comes_back_with_its_payload_is_counted() -> None:
+    driver = Driver(A, B, C)
+    driver.announce(A, 0)
+    driver.hold(B, 0, [A])
+    driver.part(A)
+    driver.hello(A)
+    driver.announce(A, 0)
+    driver.ready(A)
+    driver.announce(B, 0)
+    driver.announce(C, 0)
+    driver.hold(B, 0, [C])
+    driver.hold(C, 0, [B])
+    assert driver.authors() == [A, B, C]
