@@ -3,8 +3,8 @@
     a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/ of it or of the directories beside it
     a directory of a demo        coordinator/, node-*/payloads, checkpoint/
 
-Payloads are only read, never repaired or pruned; the journal is opened as its coordinator opens it, also beside a
-live one. Files need no network. Nothing that is read is trusted: `lockstep.verify` checks it.
+Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it, alone: a live run
+is asked by its address instead. Files need no network. Nothing that is read is trusted: `lockstep.verify` checks it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import Journal
+from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
@@ -33,8 +33,6 @@ from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
 from protocol.runfile import parse_run_json, run_id
-
-JOURNAL_NAME = "journal.sqlite"
 
 CONNECT_SECONDS = 5
 """Longest wait for a coordinator to answer at all."""
