@@ -166,7 +166,8 @@ class Core:
             due_ms = self.rounds.next_due_ms()
             timeout = None if due_ms is None else max(0, due_ms - self.now_ms()) / 1000
             try:
-                waiting.append(await asyncio.wait_for(self._queue.get(), timeout))
+                async with asyncio.timeout(timeout):
+                    waiting.append(await self._queue.get())
             except TimeoutError:
                 return []
         while len(waiting) < BATCH_EVENTS_MAX and not self._queue.empty():

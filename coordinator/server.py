@@ -112,7 +112,8 @@ class CoordinatorService(CoordinatorServicer):
         nonce = secrets.token_bytes(NONCE_BYTES)
         yield Message(challenge=wire.Challenge(nonce=nonce))
         try:
-            hello = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                hello = await anext(requests)
             joined = self._joined(hello, nonce)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))

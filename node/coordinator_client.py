@@ -222,7 +222,8 @@ async def _drain(outbox: "asyncio.Queue[wire.NodeMessage]") -> AsyncIterator[wir
 async def _unless_silent(call: Any, seconds: float) -> AsyncIterator[wire.CoordinatorMessage]:
     """The call's messages; `TimeoutError` when none comes for so long."""
     while True:
-        message = await asyncio.wait_for(call.read(), max(seconds, 1.0))
+        async with asyncio.timeout(max(seconds, 1.0)):
+            message = await call.read()
         if message is grpc.aio.EOF:
             return
         yield message

@@ -203,7 +203,8 @@ class Trainer:
         patience = (1 + self._overlap) * (rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms) / 1000
         with contextlib.suppress(TimeoutError):
             while self._pending:
-                await asyncio.wait_for(self._parts.ledger.wait_behind(), patience)
+                async with asyncio.timeout(patience):
+                    await self._parts.ledger.wait_behind()
                 await self._settle_next()
 
     def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:

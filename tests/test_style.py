@@ -59,6 +59,13 @@ def test_nothing_that_runs_foreign_bytes_as_code(path: Path) -> None:
     assert not called & {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_may_swallow_a_cancellation(path: Path) -> None:
+    # Before Python 3.12 `asyncio.wait_for` forgets a cancellation that meets a result; `asyncio.timeout` does not.
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    assert "asyncio.wait_for" not in called
+
+
 def test_every_folder_of_tests_is_a_package() -> None:
     """Otherwise `tests/coordinator` would shadow `coordinator`."""
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
