@@ -1,10 +1,16 @@
-"""How a node proves at the start of a session that it holds the key it is named by.
+"""How a node proves that it holds the key it is named by: to its coordinator, and to a peer.
 
     coordinator -> node   Challenge(nonce)                 32 random bytes, once per session
     node -> coordinator   Hello(public key, signature)     ed25519 over (domain, run id, nonce)
 
-The signature covers the run and the session's nonce, so it proves nothing anywhere else.
+    peer <-> peer         LinkHello(public key, nonce)     both at once, each with 32 random bytes
+    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, signer's key and nonce, the other's)
+
+A signature covers the run and what is random in this one meeting, so it proves nothing anywhere else; a peer's also
+covers who is meant, so that it cannot be passed on or reflected.
 """
+
+from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -15,6 +21,7 @@ from protocol.ids import PeerId, RunId, peer_id
 NONCE_BYTES = 32
 
 _DOMAIN = b"lockstep.hello.v1"
+_LINK_DOMAIN = b"lockstep.link.v1"
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:
@@ -29,12 +36,51 @@ def sign_hello(key: Ed25519PrivateKey, run_id: RunId, nonce: bytes) -> bytes:
 
 def verify_hello(public_key: bytes, signature: bytes, run_id: RunId, nonce: bytes) -> PeerId:
     """Name of the node behind a valid proof; `RemoteProtocolError` otherwise."""
+    return _verify(public_key, signature, _DOMAIN + run_id.encode() + nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """One end's part of the meeting of two peers."""
+
+    public_key: bytes
+    """Raw ed25519, 32 bytes."""
+    nonce: bytes
+    """32 random bytes, once per link."""
+
+
+def check_greeting(own: Greeting, other: Greeting) -> None:
+    """`RemoteProtocolError` when the other's greeting cannot be answered with a proof."""
+    if len(other.public_key) != 32 or len(other.nonce) != NONCE_BYTES:
+        raise RemoteProtocolError(
+            f"expected a key of 32 and a nonce of {NONCE_BYTES} bytes, got {len(other.public_key)} and {len(other.nonce)}"
+        )
+    if other.public_key == own.public_key:
+        raise RemoteProtocolError("expected a peer, got a greeting with this node's own key")
+
+
+def sign_link(key: Ed25519PrivateKey, run_id: RunId, own: Greeting, other: Greeting) -> bytes:
+    """The proof of this end to the other, for one link."""
+    return key.sign(_meeting(run_id, own, other))
+
+
+def verify_link(signature: bytes, run_id: RunId, signer: Greeting, verifier: Greeting) -> PeerId:
+    """Name of the peer behind a valid proof; `RemoteProtocolError` otherwise."""
+    return _verify(signer.public_key, signature, _meeting(run_id, signer, verifier))
+
+
+def _meeting(run_id: RunId, signer: Greeting, verifier: Greeting) -> bytes:
+    ends = signer.public_key + signer.nonce + verifier.public_key + verifier.nonce
+    return _LINK_DOMAIN + run_id.encode() + ends
+
+
+def _verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
     if len(public_key) != 32 or len(signature) != 64:
         raise RemoteProtocolError(
             f"expected a key of 32 and a signature of 64 bytes, got {len(public_key)} and {len(signature)}"
         )
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _DOMAIN + run_id.encode() + nonce)
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
     except InvalidSignature:
-        raise RemoteProtocolError("expected a hello signed by the key it names, got another signature") from None
+        raise RemoteProtocolError("expected a signature of the key that is named, got another one") from None
     return peer_id(public_key)

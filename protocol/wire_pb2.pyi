@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -306,6 +307,72 @@ class RunFinished(_message.Message):
     reason: str
     def __init__(self, head_round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class LinkMessage(_message.Message):
+    __slots__ = ("hello", "proof", "beat", "ack", "offers", "taken", "fetch", "cancel", "refusal", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: LinkHello
+    proof: LinkProof
+    beat: Beat
+    ack: Ack
+    offers: LinkOffers
+    taken: Taken
+    fetch: LinkFetch
+    cancel: Cancel
+    refusal: Refusal
+    goodbye: Goodbye
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., proof: _Optional[_Union[LinkProof, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., offers: _Optional[_Union[LinkOffers, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., fetch: _Optional[_Union[LinkFetch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class LinkHello(_message.Message):
+    __slots__ = ("protocol_version", "run_id", "public_key", "nonce", "instance")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    run_id: str
+    public_key: bytes
+    nonce: bytes
+    instance: int
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., instance: _Optional[int] = ...) -> None: ...
+
+class LinkProof(_message.Message):
+    __slots__ = ("signature",)
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    signature: bytes
+    def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("sent_ms", "reply")
+    SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    sent_ms: int
+    reply: bool
+    def __init__(self, sent_ms: _Optional[int] = ..., reply: _Optional[bool] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("part_bytes",)
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    part_bytes: int
+    def __init__(self, part_bytes: _Optional[int] = ...) -> None: ...
+
+class LinkOffers(_message.Message):
+    __slots__ = ("request", "offers")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    offers: Offers
+    def __init__(self, request: _Optional[int] = ..., offers: _Optional[_Union[Offers, _Mapping]] = ...) -> None: ...
+
 class Offers(_message.Message):
     __slots__ = ("run_id", "sender", "offers")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +392,54 @@ class OfferedPayload(_message.Message):
     digest: bytes
     payload_bytes: int
     def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+
+class Taken(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
+
+class LinkFetch(_message.Message):
+    __slots__ = ("request", "digest", "offset")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    digest: bytes
+    offset: int
+    def __init__(self, request: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("request", "code", "reason")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNSPECIFIED: _ClassVar[Refusal.Code]
+        NOT_HELD: _ClassVar[Refusal.Code]
+        BUSY: _ClassVar[Refusal.Code]
+        BAD_REQUEST: _ClassVar[Refusal.Code]
+    UNSPECIFIED: Refusal.Code
+    NOT_HELD: Refusal.Code
+    BUSY: Refusal.Code
+    BAD_REQUEST: Refusal.Code
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    code: Refusal.Code
+    reason: str
+    def __init__(self, request: _Optional[int] = ..., code: _Optional[_Union[Refusal.Code, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class OfferReply(_message.Message):
     __slots__ = ()
