@@ -38,6 +38,8 @@ class Readied:
     round: int
     state_digest: int
     has_momentum: bool
+    resyncs: int = 0
+    """Number of the last request to start over that this state was made after; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class Refuse:
 
     peer: PeerId
     reason: str
+    wrong_results: bool = False
+    """Its machine is to blame: it must not try again by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +150,16 @@ class Evict:
 
     peer: PeerId
     reason: str
+    wrong_results: bool = False
+    """Its machine is to blame: it must not come back by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellMembers:
-    """Send the member list to everyone."""
+    """Tell everyone who came, or has other addresses now, and who went."""
+
+    came: tuple[PeerId, ...] = ()
+    gone: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,7 @@ class SkipRound:
 
 @dataclass(frozen=True, slots=True)
 class RecordDigest:
-    """Record what the majority reported for a committed round."""
+    """Record what the majority reported for a committed round; no reports withdraw an earlier record."""
 
     round: int
     state_digest: int
@@ -205,11 +214,12 @@ class RecordDigest:
 
 @dataclass(frozen=True, slots=True)
 class AskResync:
-    """Tell a node to discard its state and catch up."""
+    """Tell a node to discard its state and catch up, and to say what it comes to after `round` on the way."""
 
     peer: PeerId
     round: int
     reason: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from protocol.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "1"
+FORMAT = "2"
 
 JOURNAL_NAME = "journal.sqlite"
 """File in a coordinator's directory."""

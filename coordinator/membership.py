@@ -63,12 +63,13 @@ class Member:
 
 class Membership:
     """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through the verdicts of the
-    rounds: `renew`, `set_back`, `punctual` and `late`."""
+    rounds: `renew`, `set_back`, `expel`, `punctual` and `late`."""
 
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
         self.roster: dict[PeerId, Member] = {}
         self.lapsed_ms: dict[PeerId, int] = {}
+        self._no_lapse_before_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self.roster)
@@ -83,11 +84,19 @@ class Membership:
 
     def ready(self) -> list[Member]:
         """Members that have caught up and can be reached, sorted."""
-        return [member for member in self if member.state == "ready" and member.connected]
+        ready = [member for member in self.roster.values() if member.state == "ready" and member.connected]
+        return sorted(ready, key=lambda member: member.peer)
 
-    def live(self) -> list[PeerId]:
-        """Members that can be reached: those for whom a round waits."""
-        return [member.peer for member in self if member.connected]
+    def live(self, peer: PeerId) -> bool:
+        """Can the node be reached, as a member? For those a round waits."""
+        member = self.roster.get(peer)
+        return member is not None and member.connected
+
+    def keeps_time(self, peer: PeerId) -> bool:
+        """Is the node one whose needs the slot of a round follows? Not when it has been late again and again, though
+        the slot grew meanwhile."""
+        member = self.roster.get(peer)
+        return member is not None and member.connected and member.strikes < self._spec.strikes_to_mute
 
     def muted_reason(self, member: Member) -> str:
         """Why the member's payloads do not count at present; empty when they do."""
@@ -116,12 +125,12 @@ class Membership:
                     member.connected = False
                 return []
             case Left(peer):
-                return [TellMembers()] if self.roster.pop(peer, None) else []
+                return [TellMembers(gone=(peer,))] if self.roster.pop(peer, None) else []
             case Lapsed(peer):
                 if self.roster.pop(peer, None) is None:
                     return []
                 self.lapsed_ms[peer] = now_ms
-                return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers()]
+                return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers(gone=(peer,))]
             case Restarted():
                 for member in self.roster.values():
                     member.lease_until_ms, member.connected = now_ms + self._spec.lease_ms, True
@@ -139,6 +148,10 @@ class Membership:
         if member := self.roster.get(peer):
             member.state = "catching up"
 
+    def expel(self, peer: PeerId) -> None:
+        """The member is removed by a verdict of the others."""
+        self.roster.pop(peer, None)
+
     def punctual(self, peer: PeerId) -> None:
         """The member announced in time: one strike is forgiven, one round of warm-up is served."""
         if member := self.roster.get(peer):
@@ -151,7 +164,11 @@ class Membership:
             member.strikes = min(self._spec.strikes_to_mute, member.strikes + 1)
 
     def lapsed(self, now_ms: int) -> list[PeerId]:
-        """Members whose lease has run out."""
+        """Members whose lease has run out, sorted."""
+        earliest_ms = self.next_lapse_ms()
+        if earliest_ms is None or now_ms < earliest_ms:
+            return []
+        self._no_lapse_before_ms = None  # the leases of those who are left were renewed since it was reckoned
         return [member.peer for member in self if member.lease_until_ms <= now_ms]
 
     def missing(self, since_ms: int) -> list[PeerId]:
@@ -160,8 +177,12 @@ class Membership:
         return sorted(self.lapsed_ms)
 
     def next_lapse_ms(self) -> int | None:
-        """When the first lease runs out."""
-        return min((member.lease_until_ms for member in self.roster.values()), default=None)
+        """When the first lease may run out, never too late: leases only grow, so it is reckoned anew when it has come
+        and not with each sign of life."""
+        if self._no_lapse_before_ms is None:
+            leases_ms = (member.lease_until_ms for member in self.roster.values())
+            self._no_lapse_before_ms = min(leases_ms, default=None)
+        return self._no_lapse_before_ms if self.roster else None
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self.roster.get(event.peer)
@@ -170,6 +191,8 @@ class Membership:
             return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
+            if not self.roster:
+                self._no_lapse_before_ms = None
             self.roster[event.peer] = Member(
                 event.peer,
                 event.addresses,
@@ -181,7 +204,10 @@ class Membership:
                 lease_until_ms,
             )
         else:
+            moved = known.addresses != event.addresses
             known.addresses, known.name = event.addresses, event.name
             known.hardware, known.software = event.hardware, event.software
             known.state, known.lease_until_ms, known.connected = "catching up", lease_until_ms, True
-        return [Admit(event.peer), TellMembers()]
+            if not moved:
+                return [Admit(event.peer)]
+        return [Admit(event.peer), TellMembers(came=(event.peer,))]

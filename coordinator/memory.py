@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields, replace
 
 import msgspec
 
+from coordinator.agreement import Agreement
 from coordinator.inflight import InFlight
 from coordinator.membership import Member
+from coordinator.pacing import Pace
 from coordinator.rounds import Rounds
-from coordinator.votes import Votes
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import DataOrder
@@ -24,7 +25,8 @@ class Memory:
 
     roster: dict[PeerId, Member]
     lapsed_ms: dict[PeerId, int]
-    votes: Votes
+    votes: Agreement
+    pace: Pace
     order: DataOrder
     in_flight: list[InFlight]
     next_round: int

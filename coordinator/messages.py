@@ -3,6 +3,7 @@
 Everything a stranger can write is bounded here, with the sender's name in the error."""
 
 import math
+from collections.abc import Iterable
 from itertools import accumulate
 
 from coordinator.events import (
@@ -16,6 +17,7 @@ from coordinator.events import (
     OpenRound,
     Readied,
     Renewed,
+    TellMembers,
 )
 from coordinator.journal import RecordedCommit
 from coordinator.membership import Membership
@@ -41,7 +43,8 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
     match message.WhichOneof("kind"):
         case "ready":
             ready = message.ready
-            return Readied(peer, _round(peer, ready.round, -1), ready.state_digest, ready.has_momentum)
+            round = _round(peer, ready.round, -1)
+            return Readied(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
         case "heartbeat":
             return Renewed(peer)
         case "announced":
@@ -71,6 +74,16 @@ def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.Coo
 def members_message(members: Membership) -> wire.Members:
     """The member list, sorted by id."""
     return wire.Members(members=[wire.Member(peer_id=member.peer, addresses=member.addresses) for member in members])
+
+
+def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire.CoordinatorMessage:
+    """What several changes together make of the member list: a whole list to everybody at each join would cost a
+    run of N members N cubed lines."""
+    touched = {peer for change in changes for peer in (*change.came, *change.gone)}
+    here = [member for peer in sorted(touched) if (member := members.get(peer))]
+    told = [wire.Member(peer_id=member.peer, addresses=member.addresses) for member in here]
+    gone = sorted(peer for peer in touched if members.get(peer) is None)
+    return wire.CoordinatorMessage(members=wire.Members(members=told, gone=gone, changes=True))
 
 
 def opened_message(opened: OpenRound, assignment: Assignment) -> wire.CoordinatorMessage:
@@ -108,7 +121,7 @@ def recorded_message(recorded: RecordedCommit) -> wire.Committed:
         body=recorded.signed.body,
         signature=recorded.signed.signature,
         state_digest=recorded.state_digest or 0,
-        digest_reports=recorded.reports if recorded.state_digest is not None else 0,
+        digest_reports=recorded.reports,
         snapshot_sha256=recorded.snapshot_sha256,
     )
 

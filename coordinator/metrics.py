@@ -12,7 +12,7 @@ from coordinator.report import phase
 from coordinator.rounds import Rounds
 
 PHASES = ("waiting", "computing", "exchanging", "finished")
-STATES = ("ready", "muted", "catching up", "away")
+STATES = ("ready", "muted", "held", "catching up", "away")
 
 
 class RoundsCollector(Collector):
@@ -56,7 +56,9 @@ def registry(rounds: Rounds) -> CollectorRegistry:
 def _state(rounds: Rounds, member: Member) -> str:
     if not member.connected:
         return "away"
-    return "muted" if member.state == "ready" and rounds.members.muted_reason(member) else member.state
+    if member.peer in rounds.votes.held:
+        return "held"
+    return "muted" if member.state == "ready" and rounds.muted_reason(member) else member.state
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

@@ -20,7 +20,6 @@ from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_id, run_json
-from protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
 
 GOODBYE_POLL_SECONDS = 0.1
 
@@ -47,7 +46,7 @@ class CoordinatorProcess:
         self._journal.bind(self.run_id, run_json(self._rounds.spec))
         await asyncio.to_thread(self._core.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        add_CoordinatorServicer_to_server(self._service, self._server)
+        self._service.serve(self._server)
         host = self._settings.listen.rpartition(":")[0]
         try:
             port = self._server.add_insecure_port(self._settings.listen)
@@ -93,7 +92,11 @@ class CoordinatorProcess:
         """The document of /status.json."""
         recorded = self._journal.last_commits(report.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
-        return {"address": self.address, **report.status(self._rounds, commits, self._core.now_ms())}
+        return {
+            "address": self.address,
+            **report.status(self._rounds, commits, self._core.now_ms()),
+            "relays": self._service.relays.document(),
+        }
 
     def unready(self) -> str:
         """Why nodes cannot be served; empty when they can."""

@@ -18,6 +18,7 @@ def status(rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms:
         "round": rounds.in_flight[-1].round if rounds.in_flight else rounds.decided_round,
         "phase": phase(rounds),
         "reason": rounds.reason,
+        "pace": _pace(rounds),
         "finished": rounds.finished,
         "members": [_member(rounds, member, now_ms) for member in rounds.members],
         "steps": {
@@ -48,10 +49,12 @@ def phase(rounds: Rounds) -> str:
 
 
 def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
-    muted = rounds.members.muted_reason(member)
+    muted, held = rounds.muted_reason(member), rounds.votes.held.get(member.peer)
     flight = rounds.in_flight[-1] if rounds.in_flight else None
     if not member.connected:
         state, reason = "away", "its session was lost; it is removed when its lease ends"
+    elif held:
+        state, reason = "held", held
     elif member.state == "catching up":
         state, reason = "catching up", f"its state holds round {member.round}, the log {rounds.head_round}"
     elif muted:
@@ -78,6 +81,13 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
     }
 
 
+def _pace(rounds: Rounds) -> dict[str, Any]:
+    """The slot of the next round, in seconds, and why it is not the stated one."""
+    slot = rounds.pace.slot
+    parts = (slot.compute_ms / 1000, slot.publish_ms / 1000, slot.exchange_ms / 1000)
+    return dict(zip(("compute", "publish", "exchange"), parts, strict=True)) | {"reason": rounds.pace.reason}
+
+
 def _commit(recorded: RecordedCommit, commit: Commit) -> dict[str, Any]:
     return {
         "round": commit.round,
@@ -85,7 +95,9 @@ def _commit(recorded: RecordedCommit, commit: Commit) -> dict[str, Any]:
         "contributors": [entry.author for entry in commit.entries],
         "payload_bytes": sum(entry.payload_bytes for entry in commit.entries),
         "loss": recorded.loss,
-        "state_digest": f"{recorded.state_digest:016x}" if recorded.state_digest is not None else None,
+        "state_digest": f"{recorded.state_digest:016x}"
+        if recorded.state_digest is not None and recorded.reports
+        else None,
         "digest_reports": recorded.reports,
         "digests_agree": recorded.dissent == 0,
     }

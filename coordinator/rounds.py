@@ -16,6 +16,9 @@ Rules
   other members hold it. Fewer such payloads than the quorum: the round is skipped and authors reclaim.
 - A round closes early when every live member that was asked has announced and copies of all exist. A payload that
   died with its author's process, before anybody else held it, is not waited for.
+- A commit carries the learning rate of the step that it makes, which a round opened before a skip did not know.
+- The slot of a round follows what members needed in the last one (`coordinator.pacing`).
+- A member whose state differs is held to account by `coordinator.agreement`.
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused ones return
   to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until then they serve
@@ -25,6 +28,7 @@ Rules
 
 from typing import assert_never
 
+from coordinator.agreement import Agreement
 from coordinator.events import (
     Announced,
     Applied,
@@ -34,6 +38,7 @@ from coordinator.events import (
     Concluded,
     Effect,
     Event,
+    Evict,
     FinishRun,
     Held,
     Joined,
@@ -43,18 +48,17 @@ from coordinator.events import (
     Parted,
     Reached,
     Readied,
-    RecordDigest,
+    Refuse,
     Renewed,
     Restarted,
     SkipRound,
 )
-from coordinator.inflight import InFlight, mean_loss, unused_part
+from coordinator.inflight import InFlight, check_announcement, mean_loss, unused_part
 from coordinator.membership import Member, Membership
-from coordinator.pacing import samples_per_share, smoothed_speed
-from coordinator.votes import Votes
-from protocol.clock import Instants, instants
+from coordinator.pacing import Pace, next_pace, samples_per_share, smoothed_speed
+from protocol.clock import instants, stated_slot
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.schedule import scalars
@@ -67,7 +71,8 @@ class Rounds:
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
         self.members = Membership(spec.membership)
-        self.votes = Votes()
+        self.votes = Agreement()
+        self.pace = Pace(stated_slot(spec.rounds))
         self.order = DataOrder()
         self.in_flight: list[InFlight] = []
         self.next_round = 0
@@ -130,15 +135,15 @@ class Rounds:
     def _dispatch(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case Announced():
-                return self._announced(event)
+                return self._announced(event, now_ms)
             case Held(peer, round, digests):
                 flight = self.flight(round)
                 if flight and self.members.get(peer):  # a late receipt, or one from a former member, says nothing
                     for digest in digests:
-                        flight.hold(peer, digest)
+                        flight.hold(peer, digest, now_ms)
                 return []
             case Applied():
-                return self._applied(event)
+                return self._applied(event, now_ms)
             case Reached():
                 return self._reached(event)
             case Concluded():
@@ -146,12 +151,14 @@ class Rounds:
             case Readied():
                 return self._readied(event, now_ms)
             case Left(peer) | Lapsed(peer):
-                self._forget(peer)
-                return self.members.handle(event, now_ms)
+                effects = self.members.handle(event, now_ms)
+                return effects + self._gone(peer, now_ms)
             case Restarted():
                 self._extend(now_ms - self.last_ms)
                 return self.members.handle(event, now_ms)
             case Joined(peer):
+                if reason := self.votes.refusal(peer, now_ms):
+                    return [Refuse(peer, reason, True)]
                 for flight in self.in_flight:
                     flight.doubt(peer)
                 return self.members.handle(event, now_ms)
@@ -160,21 +167,19 @@ class Rounds:
             case _:
                 assert_never(event)
 
-    def _announced(self, event: Announced) -> list[Effect]:
+    def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
         flight, member = self.flight(event.round), self.members.get(event.peer)
         if flight is None or member is None or event.peer not in flight.assignments:
             return []  # stale: the round is decided, or the author was not asked
         if earlier := flight.announced.get(event.peer):
             if earlier.digest and earlier.digest == event.digest:
-                flight.hold(event.peer, Digest(event.digest))
+                flight.hold(event.peer, Digest(event.digest), now_ms)
             return []  # said again after a reconnect: it still holds it
         if flight.reached in ("publish_by", "commit_by"):
             return []  # late: left out, and already counted as a strike
         assignment = flight.assignments[event.peer]
-        self._check_announcement(event, assignment)
-        flight.announced[event.peer] = event
-        if event.digest:
-            flight.hold(event.peer, Digest(event.digest))
+        check_announcement(event, assignment, self.spec.rounds.payload_bytes_max)
+        flight.announce(event, now_ms)
         for share in unused_part(assignment.shares, event.samples):
             self.order.give_back(share)
         self.samples_trained += event.samples
@@ -185,61 +190,46 @@ class Rounds:
             member.loss = event.loss
         return []
 
-    def _check_announcement(self, event: Announced, assignment: Assignment) -> None:
-        leased = sum(share.count for share in assignment.shares)
-        if event.samples > leased:
-            raise RemoteProtocolError(f"{event.peer}: expected at most {leased} samples used, got {event.samples}")
-        bytes_max = self.spec.rounds.payload_bytes_max
-        if event.digest and not 1 <= event.payload_bytes <= bytes_max:
-            raise RemoteProtocolError(
-                f"{event.peer}: expected a payload of 1..{bytes_max} bytes, got {event.payload_bytes}"
-            )
-        if event.digest and assignment.muted:
-            raise RemoteProtocolError(f"{event.peer}: expected no payload from a muted member in round {event.round}")
-
-    def _applied(self, event: Applied) -> list[Effect]:
+    def _applied(self, event: Applied, now_ms: int) -> list[Effect]:
         member = self.members.get(event.peer)
         if member is None or event.round > self.head_round:
             return []  # a former member's report, or one from the future of a lost journal
         member.round = max(member.round, event.round)
-        return self._vote(event.peer, event.round, event.state_digest, event.snapshot_sha256)
+        return self._judged(self.votes.report(event, self.members, now_ms), now_ms)
 
     def _readied(self, event: Readied, now_ms: int) -> list[Effect]:
         if self.members.get(event.peer) is None:
             return []  # it was evicted with this on the way; it will say hello again
         if event.round > self.head_round:
-            return [
-                AskResync(
-                    event.peer,
-                    self.head_round,
-                    f"round {event.round} is ahead of the log's {self.head_round}",
-                )
-            ]
-        effects = self._vote(event.peer, event.round, event.state_digest, b"")
-        if any(isinstance(effect, AskResync) and effect.peer == event.peer for effect in effects):
+            return self._judged(self.votes.ahead(event, self.head_round, self.members), now_ms)
+        verdicts = self.votes.report(event, self.members, now_ms)
+        effects = self._judged(verdicts, now_ms)
+        if any(isinstance(effect, AskResync | Evict) and effect.peer == event.peer for effect in verdicts):
             return effects
         effects += self.members.handle(event, now_ms)
         for flight in self.in_flight:
             flight.settle_doubt(event.peer)
         for flight in self.in_flight:  # it lost its session in the middle: give it its work again
-            if event.peer in flight.assignments and event.peer not in flight.announced:
+            if event.peer in flight.silent:
                 effects.append(self._open_effect(flight, (flight.assignments[event.peer],)))
         if self.concluded:
             effects.append(FinishRun(self.reason))  # it came back after the end and missed the word
         return effects
 
-    def _vote(self, peer: PeerId, round: int, state_digest: int, snapshot_sha256: bytes) -> list[Effect]:
-        before = self.votes.tally(round)
-        tally = self.votes.report(round, peer, state_digest, snapshot_sha256)
-        if tally.majority is None:
-            return []  # level: the replay of the log decides, not a vote
-        effects: list[Effect] = [
-            RecordDigest(round, tally.majority, tally.reports, len(tally.dissenters), tally.snapshot_sha256)
-        ]
-        for dissenter in sorted(set(tally.dissenters) - (set(before.dissenters) - {peer})):
-            self.members.set_back(dissenter)
-            effects.append(AskResync(dissenter, round, f"state after round {round} differs from the majority's"))
+    def _judged(self, effects: list[Effect], now_ms: int) -> list[Effect]:
+        """With what follows when a verdict has removed members, or sent them back to the log: what they were to train
+        on a state that is discarded is lost, and nobody waits for it."""
+        for effect in effects:
+            if isinstance(effect, Evict):
+                effects = effects + self._gone(effect.peer, now_ms)
+            elif isinstance(effect, AskResync):
+                self.samples_lost += sum(flight.withdraw(effect.peer) for flight in self.in_flight)
         return effects
+
+    def _gone(self, peer: PeerId, now_ms: int) -> list[Effect]:
+        """A member went: what it was to train unannounced is lost, what it held is gone."""
+        self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
+        return self._judged(self.votes.gone(peer, self.members, now_ms), now_ms)
 
     def _reached(self, event: Reached) -> list[Effect]:
         flight = self.flight(event.round)
@@ -247,21 +237,14 @@ class Rounds:
             return []  # decided early
         flight.reached = event.instant
         if event.instant == "publish_by":
-            for peer in flight.awaited(self._live()):
+            for peer in flight.awaited(self.members.live):
                 self.members.late(peer)
         return []
-
-    def _forget(self, peer: PeerId) -> None:
-        """A member goes: what it was to train unannounced is lost, what it held is gone."""
-        self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
 
     def _extend(self, outage_ms: int) -> None:
         self.conclude_by_ms += outage_ms
         for flight in self.in_flight:
-            old = flight.instants
-            flight.instants = Instants(
-                old.opened, old.bell + outage_ms, old.publish_by + outage_ms, old.commit_by + outage_ms
-            )
+            flight.postpone(outage_ms)
 
     # ---- decisions
 
@@ -269,7 +252,7 @@ class Rounds:
         """Say every final word that can be said, then open what can be opened."""
         effects: list[Effect] = []
         while self.in_flight and self._decidable(self.in_flight[0]):
-            effects.append(self._decide(self.in_flight.pop(0)))
+            effects.append(self._decide(self.in_flight.pop(0), now_ms))
         if not self.finished and self.committed >= self.spec.schedule.steps:
             self.finished, self.reason = True, f"all {self.committed} steps are done"
             self.conclude_by_ms = now_ms + 2 * self.spec.membership.lease_ms
@@ -291,38 +274,33 @@ class Rounds:
     def _decidable(self, flight: InFlight) -> bool:
         if flight.reached == "commit_by":
             return True
-        live = self._live()
-        asked = [peer for peer in flight.assignments if self.members.get(peer)]
-        if asked and not set(asked) & set(live):
+        live, roster = self.members.live, self.members.roster
+        if flight.reached != "publish_by" and flight.waits(live):
+            return False
+        if any(peer in roster for peer in flight.assignments) and not any(map(live, flight.assignments)):
             return False  # everyone's session is gone at once: the network here, rather than the nodes
-        waiting = flight.awaited(live) if flight.reached != "publish_by" else []
-        available = flight.available(self.spec.rounds.copies_min, self._leased())
-        return not waiting and not flight.waits_for_copies(available)
+        return not flight.waits_for_copies(roster)
 
-    def _decide(self, flight: InFlight) -> Effect:
+    def _decide(self, flight: InFlight, now_ms: int) -> Effect:
+        rounds = self.spec.rounds
         self.decided_round = flight.round
         self.samples_lost += flight.unannounced()
-        counted = flight.available(self.spec.rounds.copies_min, self._leased())
-        if len(counted) < self.spec.rounds.quorum:
+        self.pace = next_pace(self.pace, flight.needs(self.members.keeps_time, now_ms), rounds)
+        # A lost session makes no member fewer, or a blip would let an uncopied payload pass.
+        counted = flight.available(self.members.roster)
+        if len(counted) < rounds.quorum:
             self.skipped += 1
-            self.reason = (
-                f"round {flight.round} was skipped: {len(counted)} contributors, quorum {self.spec.rounds.quorum}"
-            )
+            self.reason = f"round {flight.round} was skipped: {len(counted)} contributors, quorum {rounds.quorum}"
             return SkipRound(flight.round, self.reason)
         entries = tuple(
             Entry(payload.peer, Digest(payload.digest), payload.payload_bytes, 1, payload.samples)
             for payload in counted
         )
-        commit = Commit(
-            self.run_id,
-            flight.round,
-            self.committed,
-            entries,
-            flight.learning_rate_bits,
-            flight.decay_bits,
-            self.head,
-        )
+        rate, decay = scalars(self.spec.schedule, self.committed)
+        commit = Commit(self.run_id, flight.round, self.committed, entries, rate, decay, self.head)
         self.head, self.head_round = commit_digest(commit), flight.round
+        voters = {member.peer for member in self.members.ready()}
+        self.votes.open(flight.round, voters, frozenset(payload.peer for payload in counted))
         self.committed += 1
         self.payloads += len(entries)
         self.payload_bytes += sum(entry.payload_bytes for entry in entries)
@@ -336,37 +314,48 @@ class Rounds:
         spec = self.spec
         if self.committed + len(self.in_flight) >= spec.schedule.steps or len(self.in_flight) > spec.rounds.overlap:
             return False
-        if self.in_flight and not self.in_flight[-1].computed(self._live()):
+        if self.in_flight and not self.in_flight[-1].computed(self.members.live):
             return False
-        ready = len(self.members.ready())
+        ready = len(self._ready())
         needed = max(spec.rounds.quorum, spec.membership.start_members if self.next_round == 0 else 1)
         if ready < needed:
-            self.reason = f"waiting for members: {ready} of {needed} are ready"
+            held = next(iter(self.votes.held.values()), "")
+            self.reason = f"waiting for members: {ready} of {needed} are ready" + (f"; {held}" if held else "")
             return False
         self.reason = f"{ready} members train round {self.next_round}"
         return True
 
     def _open(self, now_ms: int) -> Effect:
-        ready = self.members.ready()
-        wanted = samples_per_share({member.peer: (member.speed, member.strikes) for member in ready}, self.spec.rounds)
+        ready, rounds, slot = self._ready(), self.spec.rounds, self.pace.slot
+        speeds = {member.peer: (member.speed, member.strikes) for member in ready}
+        wanted = samples_per_share(speeds, rounds, slot.compute_ms)
         muted = self._muted(ready)
         assignments = {}
         for member in ready:
             halved = f"share halved {member.strikes} times for late rounds" if member.strikes else ""
             shares = self.order.lease(wanted[member.peer])
-            reason = muted.get(member.peer, halved)
+            reason = "; ".join(filter(None, (muted.get(member.peer, halved), self.pace.reason)))
             assignments[member.peer] = Assignment(member.peer, shares, member.peer in muted, reason)
         step = self.committed + len(self.in_flight)
         rate, decay = scalars(self.spec.schedule, step)
-        flight = InFlight(self.next_round, step, instants(self.spec.rounds, now_ms), rate, decay, assignments)
+        when = instants(slot, now_ms)
+        flight = InFlight(self.next_round, step, when, rate, decay, assignments, rounds.copies_min)
         self.next_round += 1
         self.in_flight.append(flight)
         return self._open_effect(flight, tuple(assignments.values()))
 
+    def _ready(self) -> list[Member]:
+        """Who may be given work."""
+        return [member for member in self.members.ready() if member.peer not in self.votes.held]
+
+    def muted_reason(self, member: Member) -> str:
+        """Why the member's payloads do not count at present; empty when they do."""
+        return self.votes.muted_reason(member.peer) or self.members.muted_reason(member)
+
     def _muted(self, ready: list[Member]) -> dict[PeerId, str]:
         """Who does not count this round, and why. Nobody is muted when the others are fewer than the quorum:
         a run must not wait for members that only a round can free."""
-        reasons = {member.peer: reason for member in ready if (reason := self.members.muted_reason(member))}
+        reasons = {member.peer: reason for member in ready if (reason := self.muted_reason(member))}
         return reasons if len(ready) - len(reasons) >= self.spec.rounds.quorum else {}
 
     def _open_effect(self, flight: InFlight, assignments: tuple[Assignment, ...]) -> OpenRound:
@@ -378,11 +367,3 @@ class Rounds:
             flight.decay_bits,
             assignments,
         )
-
-    def _live(self) -> list[PeerId]:
-        """For whom a round waits."""
-        return self.members.live()
-
-    def _leased(self) -> list[PeerId]:
-        """Who must hold copies: a lost session makes no member fewer, or a blip would let an uncopied payload pass."""
-        return [member.peer for member in self.members]

@@ -7,6 +7,7 @@ on standard error and a documented exit code (`lockstep.exits`); --debug shows w
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from lockstep.console import error_line
 from lockstep.exits import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.logs import log_to_standard_error
 from lockstep.settings import read_settings
+from lockstep.wan.cli import wan_app
 from protocol.errors import LockstepError
 
 NODE_PACKAGES = {"torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"}
@@ -36,9 +38,16 @@ app = typer.Typer(
 )
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app)
+app.add_typer(wan_app)
 
 UrlArgument = Annotated[
     str, typer.Argument(envvar="LOCKSTEP_COORDINATOR", help="Coordinator: HOST:PORT or lockstep://HOST:PORT.")
+]
+LinksOption = Annotated[
+    str, typer.Option(envvar="LOCKSTEP_LINKS", help="Transports to peers: grpc, libp2p, or both: grpc,libp2p.")
+]
+UploadLimitOption = Annotated[
+    int, typer.Option(envvar="LOCKSTEP_UPLOAD_LIMIT", min=0, help="Bytes per second at most; 0: no limit.")
 ]
 FollowParentOption = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
 ThreadsOption = Annotated[int, typer.Option(envvar="LOCKSTEP_THREADS", min=0, help="CPU threads; 0: all cores.")]
@@ -49,6 +58,7 @@ MicroBatchOption = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a peer that stops is news for our log, not for gRPC's
     try:
         result = app(arguments, prog_name="lockstep", standalone_mode=False)
         return result if isinstance(result, int) else ExitCode.OK
@@ -178,6 +188,8 @@ def join(
     advertise: Annotated[
         list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
     ] = None,
+    links: LinksOption = "grpc",
+    upload_limit: UploadLimitOption = 0,
     device: Annotated[str, typer.Option(envvar="LOCKSTEP_DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: ThreadsOption = 0,
     micro_batch: MicroBatchOption = 8,
@@ -203,6 +215,8 @@ def join(
         corpora=corpora.expanduser(),
         listen=listen,
         advertise=tuple(advertise or ()),
+        links=links,
+        upload_limit=upload_limit,
         device=device,
         threads=threads,
         micro_batch=micro_batch,
@@ -210,6 +224,48 @@ def join(
         name=name,
     )
     join_run(settings, ServeOptions(place, admin, follow_parent))
+
+
+@app.command()
+def relay(
+    url: UrlArgument,
+    *,
+    directory: Annotated[Path, typer.Option(envvar="LOCKSTEP_DIRECTORY", help="Identity and payloads.")] = Path(
+        "~/.lockstep/relay"
+    ),
+    listen: Annotated[str, typer.Option(envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers.")] = "0.0.0.0:50710",
+    advertise: Annotated[
+        list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
+    ] = None,
+    links: LinksOption = "grpc",
+    upload_limit: UploadLimitOption = 0,
+    peer_limit: Annotated[
+        int, typer.Option(envvar="LOCKSTEP_PEER_LIMIT", min=0, help="Bytes per second for one peer; 0: no limit.")
+    ] = 0,
+    disk: Annotated[int, typer.Option(envvar="LOCKSTEP_DISK", min=1, help="Bytes of payloads on disk at most.")] = 4
+    * 1024**3,
+    admin: Annotated[
+        str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
+    ] = "127.0.0.1:0",
+    follow_parent: FollowParentOption = False,
+) -> None:
+    """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU and no torch."""
+    from lockstep.relay import relay as relay_run
+    from lockstep.serve import ServeOptions
+    from node.relay import RelaySettings
+
+    place = directory.expanduser()
+    settings = RelaySettings(
+        coordinator=url,
+        directory=place,
+        listen=listen,
+        advertise=tuple(advertise or ()),
+        links=links,
+        log_bytes_max=disk,
+        upload_limit=upload_limit,
+        peer_limit=peer_limit,
+    )
+    relay_run(settings, ServeOptions(place, admin, follow_parent))
 
 
 @app.command()

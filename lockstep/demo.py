@@ -125,16 +125,17 @@ def _train(cluster: Cluster, spec: RunSpec) -> Finished:
         with shown(cluster, spec.schedule.steps) as show:
             while not cluster.finished:
                 show(cluster.watch())
-                losses |= _losses(cluster.coordinator.status)
+                losses |= losses_of(cluster.coordinator.status)
                 time.sleep(POLL_S)
         cluster.wait()
-        losses |= _losses(cluster.coordinator.status)
+        losses |= losses_of(cluster.coordinator.status)
     statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
     seconds = time.monotonic() - started_s
     return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
 
 
-def _losses(status: Mapping[str, Any]) -> dict[int, float]:
+def losses_of(status: Mapping[str, Any]) -> dict[int, float]:
+    """Training loss by round, in nats per token, of the commits that a coordinator's status shows."""
     commits = status.get("last_commits", ())
     return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 

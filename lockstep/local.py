@@ -1,5 +1,7 @@
 """A cluster on this machine: real processes of the `lockstep` command, started, watched and stopped.
 
+    coordinator, once it serves -> the relay, if there is one, once it relays -> nodes
+
                  start              note on disk with its own pid            exit 0
     (nothing) ----------> starting ------------------------------> running ---------> finished
                              ^                                        | killed, or exit code not 0
@@ -14,11 +16,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,12 +29,14 @@ import msgspec
 from lockstep.exits import ExitCode, error_of
 from lockstep.serve import NOTE_NAME, STATUS_NAME, read_note
 from node.files import storage_errors
+from node.links.transports import parse_kinds
 
 RESTARTS_MAX = 5
 """A process that dies more often has a reason that another start does not remove."""
 
 START_S = 60.0
-"""A coordinator opens its ports within a second; importing torch on a busy machine takes far longer."""
+"""A coordinator opens its ports within a second, a relay within some, of which libp2p needs most; on a busy machine
+both take far longer."""
 
 STOP_S = 20.0
 """From asking a process to leave to killing it: a round is finished in less."""
@@ -42,8 +47,17 @@ STATUS_TIMEOUT_S = 1.0
 HOPELESS = {ExitCode.USAGE, ExitCode.SETTINGS, ExitCode.VERSION, ExitCode.STORAGE, ExitCode.DATA}
 """Exit codes that another start would only repeat."""
 
+RELAY = "relay"
+
+Where: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""Puts this thread where the process of the given name lives, such as `Laboratory.inside`."""
 
 _ANY_ADMIN_PORT = ("--admin", "127.0.0.1:0")
+
+
+def here(_: str) -> AbstractContextManager[object]:
+    """Where this process lives."""
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +79,24 @@ class ClusterSettings:
     threads: int = 1
     """CPU threads of each node; nodes share the machine's cores."""
 
+    links: tuple[str, ...] = ("grpc",)
+    """Transports for the nodes in turn, each as `lockstep join --links` takes them."""
+
+    relay: bool = False
+    """Whether there is a relay, with every transport that a node has."""
+
 
 class Child:
     """One process of the cluster and its successors on the same directory."""
 
-    def __init__(self, name: str, directory: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        where: Where = here,
+    ) -> None:
         self.name = name
         self.directory = directory
         self.restarts = 0
@@ -81,6 +108,7 @@ class Child:
         """Last known status of each process that died: its counters start again from zero."""
         self._arguments = list(arguments)
         self._environment = dict(environment)
+        self._where = where
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -105,7 +133,7 @@ class Child:
             self.directory.mkdir(parents=True, exist_ok=True)
             for stale in (NOTE_NAME, STATUS_NAME):
                 (self.directory / stale).unlink(missing_ok=True)
-            with self.log.open("ab") as log:
+            with self.log.open("ab") as log, self._where(self.name):
                 self._process = self._spawn(command, log)
         self.started_s = time.monotonic()
 
@@ -176,6 +204,8 @@ class Child:
             return None
         connection = HTTPConnection(urlsplit(str(note["admin"])).netloc, timeout=STATUS_TIMEOUT_S)
         try:
+            with self._where(self.name):  # its admin port is on the loopback of where it lives
+                connection.connect()
             connection.request("GET", "/status.json")
             document = msgspec.json.decode(connection.getresponse().read())
         except (OSError, HTTPException, msgspec.DecodeError):
@@ -188,17 +218,14 @@ class Child:
 class Cluster:
     """One coordinator and its nodes; a context manager, so that nothing outlives it."""
 
-    def __init__(self, settings: ClusterSettings) -> None:
-        environment = _environment(settings.threads)
-        directory = settings.directory
-        self.coordinator = Child(
-            "coordinator",
-            directory / "coordinator",
-            ["coordinator", str(settings.run_file), "--directory", str(directory / "coordinator"), *_ANY_ADMIN_PORT],
-            environment,
-        )
-        self.nodes = [_node(settings, number, environment) for number in range(settings.nodes)]
+    def __init__(self, settings: ClusterSettings, where: Where = here) -> None:
+        self.coordinator = _child("coordinator", settings, {}, where)
+        kinds = dict.fromkeys(kind for links in settings.links for kind in parse_kinds(links))
+        self.relays = [_child(RELAY, settings, {"--links": ",".join(kinds)}, where)] if settings.relay else []
+        """None or one."""
+        self.nodes = [_node(settings, number, where) for number in range(settings.nodes)]
         self.address = ""
+        self._run_file = settings.run_file
 
     def __enter__(self) -> "Cluster":
         return self
@@ -206,24 +233,28 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def children(self) -> list[Child]:
+        """Every process, in the order of their starts."""
+        return [self.coordinator, *self.relays, *self.nodes]
+
     def start(self) -> None:
-        """Starts the coordinator, waits for its address, then starts the nodes."""
-        self.coordinator.start("--listen", "127.0.0.1:0")
+        """Starts the coordinator, then the relay, then the nodes, each when what it needs is there."""
+        self.coordinator.start(str(self._run_file), "--listen", self.listens(self.coordinator.name))
         self.address = self.wait_for_coordinator()
+        for relay in self.relays:
+            relay.start(self.address, "--listen", self.listens(relay.name))
+            self._wait_for(relay, lambda: self._asked().get("relays"))
         for node in self.nodes:
             node.start(self.address)
 
+    def listens(self, name: str) -> str:
+        """HOST:PORT on which the coordinator or the relay listens."""
+        return "127.0.0.1:0"
+
     def wait_for_coordinator(self) -> str:
         """Address of the coordinator once it serves; raises what it died of, with its last words."""
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if (note := self.coordinator.note()) and note["coordinator"]:
-                return str(note["coordinator"])
-            if self.coordinator.exit_status is not None:
-                break
-            time.sleep(0.05)
-        kind = error_of(self.coordinator.exit_status or 0)
-        raise kind(f"the coordinator did not come up: {self.coordinator.last_words()}")
+        return str(self._wait_for(self.coordinator, lambda: (self.coordinator.note() or {}).get("coordinator")))
 
     @property
     def finished(self) -> bool:
@@ -235,12 +266,16 @@ class Cluster:
         happened = []
         if _died(self.coordinator):
             happened.append(_obituary(self.coordinator))
-            self.coordinator.restart("--listen", self.address)  # nodes look for it where it was
+            self.coordinator.restart(str(self._run_file), "--listen", self.address)  # nodes look for it where it was
+        for relay in self.relays:
+            if _died(relay) and not self.finished:
+                happened.append(_obituary(relay))
+                relay.restart(self.address, "--listen", self.listens(relay.name))
         for node in self.nodes:
             if _died(node) and not self.finished:
                 happened.append(_obituary(node))
                 node.restart(self.address)
-        for child in (self.coordinator, *self.nodes):
+        for child in self.children:
             child.refresh()
         return happened
 
@@ -249,35 +284,57 @@ class Cluster:
         deadline = time.monotonic() + STOP_S
         for node in self.nodes:
             node.wait(deadline)
-        for child in (self.coordinator, *self.nodes):
+        for child in self.children:
             child.refresh()
 
     def stop(self) -> None:
         """Asks every process to leave, nodes first, and kills those that do not."""
         deadline = time.monotonic() + STOP_S
         try:
-            for children in (self.nodes, [self.coordinator]):
+            for children in (self.nodes, self.relays, [self.coordinator]):
                 for child in children:
                     child.ask_to_leave()
                 for child in children:
                     child.wait(deadline)
         finally:  # a second Ctrl-C comes here: no more waiting
-            for child in (*self.nodes, self.coordinator):
+            for child in reversed(self.children):
                 child.wait(time.monotonic())
 
+    def _asked(self) -> Mapping[str, Any]:
+        self.coordinator.refresh()
+        return self.coordinator.status
 
-def _node(settings: ClusterSettings, number: int, environment: Mapping[str, str]) -> Child:
-    name = f"node-{number}"
-    directory = settings.directory / name
+    def _wait_for(self, child: Child, found: Callable[[], object]) -> object:
+        """What is found, as soon as it is something; raises what the child died of, with its last words."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if something := found():
+                return something
+            if child.exit_status is not None:
+                break
+            time.sleep(0.05)
+        kind = error_of(child.exit_status or 0)
+        raise kind(f"the {child.name} did not come up: {child.last_words()}")
+
+
+def _node(settings: ClusterSettings, number: int, where: Where) -> Child:
     options = {
-        "--directory": directory,
-        "--data": settings.data,
-        "--name": name,
+        "--data": str(settings.data),
+        "--name": f"node-{number}",
         "--device": "cpu",
-        "--threads": settings.threads,
+        "--threads": str(settings.threads),
+        "--links": settings.links[number % len(settings.links)],
     }
-    flags = [str(word) for option in options.items() for word in option]
-    return Child(name, directory, ["join", *flags, *_ANY_ADMIN_PORT], environment)
+    return _child(f"node-{number}", settings, options, where, command="join")
+
+
+def _child(
+    name: str, settings: ClusterSettings, options: Mapping[str, str], where: Where, *, command: str = ""
+) -> Child:
+    """A process with a directory of its own; `command` is its name unless given."""
+    directory = settings.directory / name
+    flags = [word for option in {"--directory": str(directory), **options}.items() for word in option]
+    return Child(name, directory, [command or name, *flags, *_ANY_ADMIN_PORT], _environment(settings.threads), where)
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -9,11 +9,12 @@ is asked by its address instead. Files need no network. Nothing that is read is 
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -21,24 +22,24 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
-from node.coordinator_client import CoordinatorClient, RunInfo
+from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.files import storage_errors
-from node.links.base import Remote
-from node.links.grpc import GrpcLink
+from node.links.base import Blob, Outsider, Purpose, Remote
+from node.links.grpc_pipes import GrpcTransport
+from node.links.mesh import Mesh
+from node.links.session import Identity
+from node.links.uplink import Uplink
 from node.transfer import Transfer
 from protocol import wire_pb2 as wire
 from protocol.commits import Entry
 from protocol.errors import DivergedError, RemoteProtocolError, SettingsError, StorageError, UnavailableError
 from protocol.handshake import public_bytes
-from protocol.ids import PeerId, RunId, sha256, short
+from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
 from protocol.runfile import parse_run_json, run_id
 
 CONNECT_SECONDS = 5
 """Longest wait for a coordinator to answer at all."""
-
-WELCOME_SECONDS = 20
-"""Longest wait for a coordinator to say who its members are."""
 
 
 class Record(Protocol):
@@ -134,37 +135,25 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 # ---- from a live run
 
 
-class _Welcomed:
-    """Hears a session's welcome."""
-
-    def __init__(self) -> None:
-        self.members: asyncio.Future[list[Remote]] = asyncio.get_running_loop().create_future()
-
-    def welcomed(self, welcome: wire.Welcome) -> None:
-        """Takes the members."""
-        if not self.members.done():
-            members = welcome.members.members
-            self.members.set_result([Remote(PeerId(each.peer_id), tuple(each.addresses)) for each in members])
-
-    def received(self, message: wire.CoordinatorMessage) -> None:
-        """Nothing else is of interest."""
-
-
 class RecordOverNetwork:
     """The record that a coordinator serves and its members hold. Open it with `connect`."""
 
-    def __init__(self, client: CoordinatorClient, info: RunInfo) -> None:
+    def __init__(self, client: CoordinatorClient, info: RunInfo, key: Ed25519PrivateKey) -> None:
         self.info = info
         self._client = client
-        self._link = GrpcLink("127.0.0.1:0")  # only dials
+        identity = Identity(key, info.run_id, secrets.randbits(64))
+        self._links = Mesh(identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms)
         self._members: list[Remote] = []
 
     @classmethod
     async def connect(cls, address: str) -> "RecordOverNetwork":
         """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not answer."""
-        client = CoordinatorClient(address, Ed25519PrivateKey.generate())
+        key = Ed25519PrivateKey.generate()
+        client = CoordinatorClient(address, key)
         try:
-            return cls(client, await client.fetch_run(CONNECT_SECONDS))
+            record = cls(client, await client.fetch_run(CONNECT_SECONDS), key)
+            await record._links.start(Outsider())
+            return record
         except BaseException:
             await client.close()
             raise
@@ -175,7 +164,9 @@ class RecordOverNetwork:
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         """See `Record`. Members are asked in turn, the one that gave the last payload first."""
-        self._members = self._members or await self._ask_for_members()
+        self._members = self._members or [
+            Remote(peer, addresses) for peer, addresses in (await self._client.fetch_members()).members.items()
+        ]
         liars = list[str]()
         for member in list(self._members):
             transfer = Transfer(round, self.info.spec.rounds.payload_bytes_max)
@@ -200,31 +191,12 @@ class RecordOverNetwork:
 
     async def close(self) -> None:
         """See `Record`."""
-        await self._link.stop()
+        await self._links.stop()
         await self._client.close()
 
     async def _fetch(self, member: Remote, entry: Entry, transfer: Transfer) -> None:
-        async with aclosing(self._link.fetch(member, entry.digest, 0)) as parts:
+        async with aclosing(self._links.fetch(member, Blob(entry.digest), Purpose.CATCH_UP)) as parts:
             async for part in parts:
                 if transfer.take(part, member.peer_id, None):
                     return
         raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")
-
-    async def _ask_for_members(self) -> list[Remote]:
-        """Only a session tells addresses: this opens one, hears its welcome and leaves."""
-        listener = _Welcomed()
-        hello = wire.Hello(software="lockstep verify", name="verify")
-        session = asyncio.create_task(self._client.run(self.info, hello, listener))
-        try:
-            ends: list[asyncio.Future[Any]] = [session, listener.members]
-            await asyncio.wait(ends, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if session.done():
-                session.result()
-            if not listener.members.done():
-                raise UnavailableError(f"the coordinator at {self._client.address} did not say who its members are")
-            self._client.send(wire.NodeMessage(leave=wire.Leave(reason="verified the record")))
-            await self._client.flushed(1)
-            return listener.members.result()
-        finally:
-            session.cancel()
-            await asyncio.gather(session, return_exceptions=True)

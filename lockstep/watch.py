@@ -106,5 +106,5 @@ def _cells(node: Child) -> tuple[str, ...]:
 
 
 def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
-    """Bytes of one node in one direction ("up" or "down"), payloads and everything else."""
-    return int(traffic.get(f"payload_{way}_bytes") or 0) + int(traffic.get(f"other_{way}_bytes") or 0)
+    """Bytes of one node in one direction ("up" or "down"), whoever owns them."""
+    return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in ("payload", "catch_up", "control"))

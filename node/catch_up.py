@@ -21,6 +21,8 @@ from typing import Protocol
 
 from node.coordinator_client import RunInfo
 from node.ledger import Ledger
+from node.links.base import Blob
+from node.links.frames import Part
 from node.progress import Progress
 from node.replica import Position, Replica
 from node.snapshot import Partial, Snapshots, canonical_size
@@ -28,7 +30,6 @@ from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, parse_digest, short
-from protocol.limits import PART_BYTES
 
 log = logging.getLogger("lockstep.node")
 
@@ -49,7 +50,7 @@ class Peers(Protocol):
     def peers(self) -> list[PeerId]:
         """The other members, sorted."""
 
-    def fetch(self, peer: PeerId, digest: Digest, offset: int) -> AsyncGenerator[wire.Part, None]:
+    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
         """The parts of a peer's blob, unchecked: see `node.links.base.Link.fetch`."""
 
 
@@ -204,12 +205,11 @@ class CatchUp:
 
     async def _fetch_range(self, partial: Partial, peer: PeerId, offset: int) -> bytearray:
         blob, length = bytearray(), partial.length(offset)
-        async with aclosing(self._peers.fetch(peer, partial.digest, offset)) as parts:
+        async with aclosing(self._peers.fetch(peer, Blob(partial.digest, offset, length))) as parts:
             async for part in parts:
-                place = offset + len(blob)
-                expected = (place, partial.size, min(PART_BYTES, partial.size - place))
-                if (found := (part.offset, part.total_bytes, len(part.data))) != expected:
-                    raise RemoteProtocolError(f"expected a part of (offset, total, bytes) {expected}, got {found}")
+                expected = (offset + len(blob), partial.size)
+                if (found := (part.offset, part.total_bytes)) != expected:
+                    raise RemoteProtocolError(f"expected a part at (offset, total) {expected}, got {found}")
                 blob += part.data
                 if len(blob) >= length:
                     return blob

@@ -2,7 +2,8 @@
 
 A lost session is nobody's error: the client says so, waits (exponential backoff with jitter) and opens the next.
 What is sent while there is none is dropped on purpose: after each welcome the owner says again what still holds
-(`Listener.welcomed`). Only the coordinator's own refusal ends the client, with its reason.
+(`Listener.welcomed`). Only the coordinator's own refusal ends the client, with its reason; being
+removed for silence does not.
 """
 
 import asyncio
@@ -12,15 +13,16 @@ import random
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.roster import Roster
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
-from protocol.errors import RefusedError, RemoteProtocolError, UnavailableError, VersionError
+from protocol.errors import DivergedError, RefusedError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
@@ -28,6 +30,9 @@ from protocol.runfile import RunSpec, parse_run_json, run_id
 from protocol.wire_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("lockstep.node")
+
+_Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
+"""What a session has to say; None ends it."""
 
 CALL_SECONDS = 20
 """Longest wait for a unary call: a home link's worst round trips, with room."""
@@ -70,7 +75,7 @@ class CoordinatorClient:
         self.state = "not connected yet"
         self._key = key
         self._channel: grpc.aio.Channel | None = None
-        self._outbox: asyncio.Queue[wire.NodeMessage] | None = None
+        self._outbox: _Outbox | None = None
 
     async def close(self) -> None:
         """Close the channel."""
@@ -116,6 +121,16 @@ class CoordinatorClient:
                 log.warning("cannot fetch commits reason=%s", str(self._unavailable(error)))
                 await asyncio.sleep(BACKOFF_SECONDS[0] * random.uniform(1, 3))
 
+    async def fetch_members(self) -> Roster:
+        """The run's members and relays, without being one; `UnavailableError` when nobody answers in time."""
+        try:
+            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        roster = Roster()
+        roster.take(members)
+        return roster
+
     # ---- the session
 
     def now_ms(self) -> int:
@@ -138,7 +153,10 @@ class CoordinatorClient:
                 return
 
     async def run(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
-        """Keep a session open until cancelled. Raises `RefusedError` when the coordinator turns the node away."""
+        """Keep a session open until cancelled.
+
+        Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says that this machine
+        computes wrong results."""
         pause = BACKOFF_SECONDS[0]
         while True:
             opened = time.monotonic()
@@ -159,7 +177,7 @@ class CoordinatorClient:
             pause = min(2 * pause, BACKOFF_SECONDS[1])
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
-        outbox: asyncio.Queue[wire.NodeMessage] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
+        outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         call = self._stub.Session(_drain(outbox), wait_for_ready=True)
         heartbeat_seconds = info.spec.membership.heartbeat_ms / 1000
         beating = None
@@ -169,7 +187,10 @@ class CoordinatorClient:
                 if kind == "challenge":
                     outbox.put_nowait(wire.NodeMessage(hello=self._signed(hello, info, message.challenge.nonce)))
                 elif kind == "refused":
-                    raise RefusedError(f"the coordinator refused this node: {message.refused.reason}")
+                    error = DivergedError if message.refused.wrong_results else RefusedError
+                    raise error(f"the coordinator refused this node: {message.refused.reason}")
+                elif kind == "evicted" and message.evicted.wrong_results:
+                    raise DivergedError(f"the coordinator removed this node: {message.evicted.reason}")
                 elif kind == "heartbeat":
                     beat = message.heartbeat
                     self.clock.observe(beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms())
@@ -183,8 +204,9 @@ class CoordinatorClient:
             call.cancel()
             if beating:
                 beating.cancel()
+            _end(outbox)
 
-    async def _beat(self, outbox: asyncio.Queue[wire.NodeMessage], seconds: float) -> None:
+    async def _beat(self, outbox: _Outbox, seconds: float) -> None:
         while True:
             with contextlib.suppress(asyncio.QueueFull):
                 outbox.put_nowait(wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=own_clock_ms())))
@@ -214,9 +236,16 @@ def own_clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-async def _drain(outbox: "asyncio.Queue[wire.NodeMessage]") -> AsyncIterator[wire.NodeMessage]:
-    while True:
-        yield await outbox.get()
+async def _drain(outbox: _Outbox) -> AsyncIterator[wire.NodeMessage]:
+    while message := await outbox.get():
+        yield message
+
+
+def _end(outbox: _Outbox) -> None:
+    """gRPC goes on to wait for the messages of a call that the other side has ended; nothing else stops it."""
+    if outbox.full():
+        outbox.get_nowait()
+    outbox.put_nowait(None)
 
 
 async def _unless_silent(call: Any, seconds: float) -> AsyncIterator[wire.CoordinatorMessage]:

@@ -15,10 +15,10 @@ back. It follows all undecided rounds at once.
 
 Rules
 - What is held is offered to the round's neighbours, the own payload first, never to one who is known to hold it.
-- A payload is pulled from one source at a time. When that takes much longer than the fastest known member would need,
-  and another source is free, the pull is dropped and the other source goes on where it stopped.
-- Sources rank by failures, then by measured rate (nobody measured yet counts as fast; rates within a factor of two
-  are equal), then by XOR distance, which differs per node and spreads the load. The rarest payload goes first.
+  Neighbours are who the hash says, as far as a link is open to them, others in their place where none is; all relays;
+  and whoever offers to this node, for it may have no other way. A relay offers to all it is linked to.
+- A payload is pulled from one source at a time: `node.live_pulls` says when it moves to another, `node.sources` to
+  which. The rarest payload goes first.
 - A source that fails waits for a doubling backoff and is tried last after it.
 - A payload named by a commit is asked of every member in turn when no known holder answers.
 - An offer is bounded by size, round, sender and count. Blame is for what an honest peer cannot do; what may be a
@@ -27,65 +27,45 @@ Rules
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import assert_never
 
 from node.exchange_events import (
     Blame,
-    Drop,
     Effect,
     Event,
     Failure,
     Found,
     Lack,
+    Linked,
     Lost,
     MembersChanged,
-    Offer,
     Offered,
     OfferFailed,
+    Progressed,
     Published,
-    Pull,
     Pulled,
     PullFailed,
     Refuse,
     ReportHolding,
     RoundStarted,
+    Served,
     Settled,
     SwarmLimits,
     Tick,
     Wanted,
 )
+from node.exchange_rounds import Peers, Round
+from node.live_pulls import LivePulls, Wish
 from node.sources import Backoff, Payload, Sources
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, short
-from protocol.limits import OFFERS_MAX
-from protocol.neighbours import neighbours
 
 AHEAD_ROUNDS_MAX = 2
 """A peer's offer may be this many rounds ahead of the newest round known here: its coordinator link is faster."""
 
 UNDECIDED_ROUNDS_MAX = 16
 """Rounds followed at once; the oldest without a commit is forgotten first. With overlap two are usual."""
-
-PATIENCE = 4
-"""A pull may take this many times as long as the fastest measured member would need."""
-
-
-@dataclass(slots=True)
-class _Round:
-    open: bool = False
-    committed: bool = False
-    payloads_max: int = 0
-    neighbours: list[PeerId] = field(default_factory=list)
-    payloads: dict[Digest, Payload] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _LivePull:
-    source: PeerId
-    size: int
-    started_ms: int
-    deadline_ms: int
 
 
 class Exchange:
@@ -94,10 +74,10 @@ class Exchange:
     def __init__(self, own: PeerId, limits: SwarmLimits) -> None:
         self._own = own
         self._limits = limits
-        self._members: list[PeerId] = []
+        self._peers = Peers()
         self._sources = Sources(own)
-        self._rounds: dict[int, _Round] = {}
-        self._pulls: dict[Digest, _LivePull] = {}
+        self._rounds: dict[int, Round] = {}
+        self._pulls = LivePulls(limits, self._sources)
         self._newest: int | None = None  # newest round that was opened or decided here
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -107,7 +87,9 @@ class Exchange:
         effects: list[Effect] = []
         match event:
             case MembersChanged():
-                self._on_members(event.members)
+                self._on_members(event)
+            case Linked():
+                self._on_linked(event.peers)
             case RoundStarted():
                 effects = self._on_started(event.round)
             case Published():
@@ -115,15 +97,19 @@ class Exchange:
             case Found():
                 effects = self._on_found(event)
             case Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
-                return [*self._on_offered(event), *self._new_pulls(now_ms)]
+                return [*self._on_offered(event), *self._moves(now_ms, event.digest), *self._new_pulls(now_ms)]
             case OfferFailed():
                 self._on_offer_failed(event, now_ms)
             case Wanted():
                 effects = self._on_wanted(event)
+            case Progressed():  # makes no offer either
+                return self._on_progressed(event, now_ms)
             case Pulled():
                 effects = self._on_pulled(event)
             case PullFailed():
                 effects = self._on_pull_failed(event, now_ms)
+            case Served():
+                self._on_served(event)
             case Lost():
                 self._on_lost(event.digest)
             case Settled():
@@ -132,7 +118,7 @@ class Exchange:
                 pass
             case _:
                 assert_never(event)
-        return [*effects, *self._offers(now_ms), *self._overdue(now_ms), *self._new_pulls(now_ms)]
+        return [*effects, *self._offers(now_ms), *self._moves(now_ms), *self._new_pulls(now_ms)]
 
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round, sorted."""
@@ -148,25 +134,45 @@ class Exchange:
         """What a commit names and this node does not hold yet, sorted by digest."""
         payloads = self._rounds[round].payloads if round in self._rounds else {}
         return [
-            Lack(digest, self._pulls[digest].source if digest in self._pulls else None, len(payload.holders))
+            Lack(digest, self._pulls.source(digest), len(payload.holders))
             for digest, payload in sorted(payloads.items())
             if payload.wanted and not payload.held
         ]
 
+    def knows(self, digest: Digest) -> bool:
+        """Whether a payload belongs to an undecided round."""
+        return any(digest in round.payloads for round in self._rounds.values())
+
+    def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
+        """How urgent it is to serve a payload to a peer, less is more urgent: `Uploads` orders by it."""
+        payload = next((r.payloads[digest] for _, r in sorted(self._rounds.items()) if digest in r.payloads), None)
+        if payload is None:
+            return (1,)
+        return 0, len(payload.holders), not payload.own, -self._sources.rate(peer).bit_length()
+
     # ---- events
 
-    def _on_members(self, members: frozenset[PeerId]) -> None:
-        self._members = sorted(members)
-        self._sources.become(peer for peer in self._members if peer != self._own)
-        for number, round in self._rounds.items():
-            self._know_members(number, round)
-            for payload in round.payloads.values():
-                payload.told &= members  # who comes back may have forgotten
+    def _on_members(self, event: MembersChanged) -> None:
+        peers = event.members | event.relays
+        self._peers = replace(self._peers, members=tuple(sorted(event.members)), relays=tuple(sorted(event.relays)))
+        self._sources.become(peer for peer in sorted(peers) if peer != self._own)
+        self._know_peers(peers)
 
-    def _know_members(self, number: int, round: _Round) -> None:
+    def _on_linked(self, peers: frozenset[PeerId]) -> None:
+        self._peers = replace(self._peers, linked=peers)
+        self._sources.link(peers)
+        self._know_peers(peers)
+
+    def _know_peers(self, told: frozenset[PeerId]) -> None:
+        for number, round in self._rounds.items():
+            self._choose_neighbours(number, round)
+            for payload in round.payloads.values():
+                payload.told &= told  # who comes back may have forgotten
+
+    def _choose_neighbours(self, number: int, round: Round) -> None:
         # An author may leave after publishing, so the bound does not shrink with the members.
-        round.payloads_max = max(round.payloads_max, len(self._members))
-        round.neighbours = neighbours(number, self._members, self._own, self._limits.neighbours)
+        round.payloads_max = max(round.payloads_max, len(self._peers.members))
+        round.neighbours = self._peers.neighbours(number, self._own, self._limits.neighbours)
 
     def _on_started(self, number: int) -> list[Effect]:
         round = self._rounds.get(number)
@@ -178,9 +184,9 @@ class Exchange:
         undecided = sorted(number for number, round in self._rounds.items() if not round.committed)
         return [drop for old in undecided[:-UNDECIDED_ROUNDS_MAX] for drop in self._forget(old)]
 
-    def _new_round(self, number: int) -> _Round:
-        round = self._rounds[number] = _Round()
-        self._know_members(number, round)
+    def _new_round(self, number: int) -> Round:
+        round = self._rounds[number] = Round()
+        self._choose_neighbours(number, round)
         return round
 
     def _on_published(self, event: Published) -> list[Effect]:
@@ -220,8 +226,9 @@ class Exchange:
             return []  # late: the round is decided here, and not yet where the offer comes from
         return self._take_offer(event, round or self._new_round(event.round))
 
-    def _take_offer(self, event: Offered, round: _Round) -> list[Effect]:
+    def _take_offer(self, event: Offered, round: Round) -> list[Effect]:
         payload, sender = round.payloads.get(event.digest), event.sender
+        round.callers.add(sender)
         if payload is None:
             if round.committed:
                 return []  # late: the commit left it out
@@ -257,19 +264,29 @@ class Exchange:
             payload.holders |= set(want.holders) - {self._own}
         return self._drop_unneeded(left_out)
 
+    def _on_progressed(self, event: Progressed, now_ms: int) -> list[Effect]:
+        if event.digest not in self._pulls:
+            return []  # late: dropped before the bytes came
+        self._pulls.progressed(event, now_ms)
+        return self._moves(now_ms, event.digest)
+
     def _on_pulled(self, event: Pulled) -> list[Effect]:
-        pull = self._pulls.get(event.digest)
-        if pull and pull.source == event.source:  # else it was dropped, but had just ended well
-            del self._pulls[event.digest]
+        self._pulls.ended(event.digest, event.source)  # else it was dropped, but had just ended well
         self._sources.succeeded(event.source, event.bytes_per_second)
-        for round in self._rounds.values():
-            if event.digest in round.payloads:
-                round.payloads[event.digest].holders.add(event.source)
+        self._is_holder(event.digest, event.source)
         return self._hold(event.digest, event.size)
 
+    def _on_served(self, event: Served) -> None:
+        if event.peer in self._sources:
+            self._is_holder(event.digest, event.peer)
+
+    def _is_holder(self, digest: Digest, peer: PeerId) -> None:
+        for round in self._rounds.values():
+            if digest in round.payloads:
+                round.payloads[digest].holders.add(peer)
+
     def _hold(self, digest: Digest, size: int) -> list[Effect]:
-        pull = self._pulls.pop(digest, None)
-        effects: list[Effect] = [Drop(pull.source, digest)] if pull else []
+        effects = self._pulls.drop(digest)
         for number, round in sorted(self._rounds.items()):
             payload = round.payloads.get(digest)
             if payload and not payload.held:
@@ -279,13 +296,11 @@ class Exchange:
         return effects
 
     def _on_pull_failed(self, event: PullFailed, now_ms: int) -> list[Effect]:
-        pull = self._pulls.get(event.digest)
-        if pull is None or pull.source != event.source:
+        if not self._pulls.ended(event.digest, event.source):
             return []  # late: dropped before the news of its end came
-        del self._pulls[event.digest]
-        if event.failure is not Failure.ABSENT:
+        if event.failure in (Failure.UNAVAILABLE, Failure.FAULTY):
             self._sources.failed(event.source, now_ms)
-        if event.failure is not Failure.UNAVAILABLE:
+        if event.failure in (Failure.ABSENT, Failure.FAULTY):
             self._not_a_holder(event.digest, event.source, now_ms)
         return [Blame(event.source, event.reason)] if event.failure is Failure.FAULTY else []
 
@@ -315,62 +330,32 @@ class Exchange:
     def _drop_unneeded(self, digests: Iterable[Digest]) -> list[Effect]:
         drops: list[Effect] = []
         for digest in sorted(digests):
-            if digest in self._pulls and not any(digest in round.payloads for round in self._rounds.values()):
-                drops.append(Drop(self._pulls.pop(digest).source, digest))
+            if not any(digest in round.payloads for round in self._rounds.values()):
+                drops += self._pulls.drop(digest)
         return drops
 
     # ---- decisions
 
     def _offers(self, now_ms: int) -> list[Effect]:
-        offers: list[Effect] = []
-        for number, round in sorted(self._rounds.items()):
-            held = [item for item in sorted(round.payloads.items(), key=_own_first) if item[1].held]
-            for peer in round.neighbours if round.open else ():
-                if not self._sources.takes_offers(peer, now_ms):
-                    continue
-                news = [item for item in held if peer not in item[1].told and peer not in item[1].holders]
-                for first in range(0, len(news), OFFERS_MAX):
-                    part = news[first : first + OFFERS_MAX]
-                    offers.append(Offer(peer, number, tuple((digest, payload.size) for digest, payload in part)))
-                for _, payload in news:
-                    payload.told.add(peer)
-        return offers
+        rounds = sorted(self._rounds.items())
+        return [offer for number, round in rounds for offer in round.offers(number, self._sources, now_ms)]
 
-    def _overdue(self, now_ms: int) -> list[Effect]:
-        """Replace pulls past their deadline for which another source is free; the others go on."""
-        effects: list[Effect] = []
-        for digest, pull in sorted(self._pulls.items()):
-            if now_ms < pull.deadline_ms:
-                continue
-            number, payload = self._wherever(digest)
-            busy = self._full() | {pull.source}
-            source = self._sources.best(digest, payload, self._sources.reachable(now_ms), busy, now_ms)
-            if source is not None:
-                self._sources.overdue(pull.source, pull.size, now_ms - pull.started_ms)
-                effects += [Drop(pull.source, digest), self._pull(number, digest, source, now_ms)]
-        return effects
+    def _moves(self, now_ms: int, *digests: Digest) -> list[Effect]:
+        """Move the pulls of these payloads, or of all, to better sources."""
+        chosen = [digest for digest in digests or self._pulls if digest in self._pulls]
+        return self._pulls.move([self._wish(digest) for digest in chosen], now_ms)
 
-    def _wherever(self, digest: Digest) -> tuple[int, Payload]:
-        """The oldest round that knows a digest which is being pulled; a pull outlives no round that needs it."""
-        return next((n, r.payloads[digest]) for n, r in sorted(self._rounds.items()) if digest in r.payloads)
+    def _wish(self, digest: Digest) -> Wish:
+        """What is being pulled, in the oldest round that knows it: a pull outlives no round that needs it."""
+        return next(
+            Wish(n, digest, r.payloads[digest]) for n, r in sorted(self._rounds.items()) if digest in r.payloads
+        )
 
     def _new_pulls(self, now_ms: int) -> list[Effect]:
-        pulls: list[Effect] = []
-        reachable, full = self._sources.reachable(now_ms), self._full()
-        for number, digest in self._missing() if reachable - full else ():
-            if len(self._pulls) >= self._limits.pulls_max:
-                break
-            payload = self._rounds[number].payloads[digest]
-            source = self._sources.best(digest, payload, reachable, full, now_ms)
-            if source is not None and digest not in self._pulls:  # two rounds may know one digest
-                pulls.append(self._pull(number, digest, source, now_ms))
-                full = self._full()
-        return pulls
+        return self._pulls.begin(self._missing() if self._pulls.room else (), now_ms)
 
-    def _missing(self) -> list[tuple[int, Digest]]:
+    def _missing(self) -> list[Wish]:
         """What to pull next: named by a commit first, then of old rounds, then rare, then in this node's own order."""
-        if len(self._pulls) >= self._limits.pulls_max:
-            return []
         missing = [
             (not payload.wanted, number, len(payload.holders), self._sources.distance(digest), digest)
             for number, round in self._rounds.items()
@@ -378,22 +363,6 @@ class Exchange:
             for digest, payload in round.payloads.items()
             if not payload.held and digest not in self._pulls
         ]
-        return [(number, digest) for _, number, _, _, digest in sorted(missing)]
-
-    def _full(self) -> set[PeerId]:
-        """Sources from which no further pull may start."""
-        live = [pull.source for pull in self._pulls.values()]
-        return {peer for peer in live if live.count(peer) >= self._limits.pulls_per_peer}
-
-    def _pull(self, number: int, digest: Digest, source: PeerId, now_ms: int) -> Pull:
-        payload = self._rounds[number].payloads[digest]
-        expected_ms = self._limits.stall_ms + PATIENCE * 1000 * payload.size // self._sources.fastest
-        # Each further attempt gets twice the time: on a link that is slow for everybody, switching helps nobody.
-        deadline_ms = now_ms + (expected_ms << min(payload.attempts, 8))
-        payload.attempts += 1
-        self._pulls[digest] = _LivePull(source, payload.size, now_ms, deadline_ms)
-        return Pull(source, digest, payload.size, number, exact=not payload.wanted)
-
-
-def _own_first(item: tuple[Digest, Payload]) -> tuple[bool, Digest]:
-    return not item[1].own, item[0]
+        return [
+            Wish(number, digest, self._rounds[number].payloads[digest]) for _, number, _, _, digest in sorted(missing)
+        ]

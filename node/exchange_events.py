@@ -16,8 +16,8 @@ class SwarmLimits:
     neighbours: int
     """Peers to whom a node offers what it holds."""
 
-    pulls_max: int = 8
-    """Pulls at once: enough to fill a downlink from several thin uplinks."""
+    pulls_max: int = 16
+    """Pulls at once, with those that wait in their sources' queues: a downlink is filled by several thin uplinks."""
 
     pulls_per_peer: int = 2
     """Pulls at once from one peer: the second hides the round trip of the first."""
@@ -31,9 +31,18 @@ class SwarmLimits:
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """The members of the run, this node among them if it is one."""
+    """The members of the run, this node among them if it is one, and the relays: peers that hold and forward payloads
+    as members do, and are the authors of none."""
 
     members: frozenset[PeerId]
+    relays: frozenset[PeerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """To exactly these peers a link is open now. Before the first of these events everybody counts as linked."""
+
+    peers: frozenset[PeerId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,15 @@ class Pulled:
     bytes_per_second: int
 
 
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Bytes of a pull arrived. Before the first of them it waits in its source's queue."""
+
+    digest: Digest
+    source: PeerId
+    size: int
+
+
 class Failure(Enum):
     """Why a pull ended badly."""
 
@@ -117,6 +135,9 @@ class Failure(Enum):
 
     ABSENT = "absent"
     """The source answers that it does not hold the payload."""
+
+    WITHDRAWN = "withdrawn"
+    """The source served no more because it was asked to."""
 
     FAULTY = "faulty"
     """The source sent what the protocol does not allow, or bytes with another digest."""
@@ -130,6 +151,14 @@ class PullFailed:
     source: PeerId
     failure: Failure
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The peer took all bytes of this payload from this node: it is a holder, unless it finds them wrong."""
+
+    peer: PeerId
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +182,17 @@ class Tick:
 
 Event = (
     MembersChanged
+    | Linked
     | RoundStarted
     | Published
     | Found
     | Offered
     | OfferFailed
     | Wanted
+    | Progressed
     | Pulled
     | PullFailed
+    | Served
     | Lost
     | Settled
     | Tick
@@ -202,6 +234,15 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Ask the source to serve no more of this than it has begun to send. If it waits in the source's queue or between
+    two parts, it ends as `WITHDRAWN` and no byte was sent in vain; a source that knows better goes on to the end."""
+
+    source: PeerId
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
 class ReportHolding:
     """Tell the coordinator that this node holds these payloads of others."""
 
@@ -225,7 +266,7 @@ class Blame:
     reason: str
 
 
-Effect = Offer | Pull | Drop | ReportHolding | Refuse | Blame
+Effect = Offer | Pull | Drop | Withdraw | ReportHolding | Refuse | Blame
 
 
 # ---- what can be asked

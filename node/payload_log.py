@@ -99,6 +99,12 @@ class PayloadLog:
             entry = self._entries.get(digest)
         return None if entry is None else entry.size
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that is here."""
+        with self._index:
+            return sum(entry.size for entry in self._entries.values())
+
     def digests(self, round: int) -> list[Digest]:
         """What is here of a round, sorted."""
         with self._index:

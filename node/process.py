@@ -3,6 +3,8 @@ admin port."""
 
 import asyncio
 import logging
+import secrets
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.corpus import prepare_builtin
 from node.data import Corpus
 from node.ledger import Ledger
-from node.links.grpc import GrpcLink
+from node.links.mesh import Mesh
+from node.links.session import Identity
+from node.links.transports import make_transports, parse_kinds
+from node.links.uplink import Uplink
 from node.model import require_fits
 from node.payload_log import PayloadLog
-from node.reachable import address_towards
+from node.reachable import address_towards, announced
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
@@ -47,13 +52,14 @@ class NodeProcess:
     """One node of one run. `key` is its identity."""
 
     def __init__(self, settings: NodeSettings, key: Ed25519PrivateKey, software: str) -> None:
-        self._settings, self._software = settings, software
+        self._settings, self._key, self._software = settings, key, software
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
         self._progress = progress.Progress(self._peer, settings.name or self._peer[:8])
         self.registry: CollectorRegistry = progress.registry(self._progress)
         self._trainer: Trainer | None = None
         self._swarm: Swarm | None = None
+        self._mesh: Mesh | None = None
         self.address = settings.listen
         self._background: list[asyncio.Task[None]] = []
         self._hello = wire.Hello()
@@ -81,7 +87,8 @@ class NodeProcess:
             progress.round = position.head_round
         progress.state_digest = replica.digest
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
-        self._swarm = self._make_swarm(info, replica, snapshots)
+        relays = (await self._client.fetch_members()).relays
+        self._swarm = self._make_swarm(info, replica, snapshots, relays)
         addresses = await self._swarm.start()
         self.address = addresses[0]
         self._hello = wire.Hello(
@@ -152,7 +159,9 @@ class NodeProcess:
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        return {"coordinator": self._client.address, "session": self._client.state, **self._progress.document()}
+        links = self._mesh.document() if self._mesh else {}
+        known = {"coordinator": self._client.address, "session": self._client.state, "links": links}
+        return known | self._progress.document()
 
     def unready(self) -> str:
         """Why this node takes no part in rounds; empty when it does."""
@@ -166,18 +175,26 @@ class NodeProcess:
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
 
-    def _make_swarm(self, info: RunInfo, replica: Replica, snapshots: Snapshots) -> Swarm:
+    def _make_swarm(
+        self, info: RunInfo, replica: Replica, snapshots: Snapshots, relays: Mapping[PeerId, tuple[str, ...]]
+    ) -> Swarm:
         retention = info.spec.retention
         listen = self._settings.listen
         if listen == "auto":
             listen = address_towards(self._client.address)
+        kinds = parse_kinds(self._settings.links)
+        ways = [address for addresses in relays.values() for address in addresses if address.startswith("/")]
+        advertise = announced(listen, self._settings.advertise, self._client.address)
+        transports = make_transports(kinds, self._key, listen, advertise, ways)
+        uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
+        self._mesh = Mesh(Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms)
         payloads = PayloadLog(self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max)
         return Swarm(
             self._peer,
             info.run_id,
             SwarmLimits(replica.shape.bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=GrpcLink(listen, self._settings.advertise),
+            link=self._mesh,
             report_holding=self._report_holding,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

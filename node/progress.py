@@ -78,7 +78,7 @@ class ProgressCollector(Collector):
         if now.loss is not None:
             yield _gauge("loss_nats_per_token", "Loss of the last round's samples.", now.loss)
         traffic = CounterMetricFamily("lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"])
-        for kind in ("payload", "other"):
+        for kind in ("payload", "catch_up", "control"):
             for direction in ("up", "down"):
                 traffic.add_metric([kind, direction], now.traffic.get(f"{kind}_{direction}_bytes", 0))
         yield traffic

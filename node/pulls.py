@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from node.exchange_events import Failure, Pull, Pulled, PullFailed
-from node.links.base import Link, NotHeldError, Remote
+from node.exchange_events import Failure, Progressed, Pull, Pulled, PullFailed
+from node.links.base import Blob, Link, NotHeldError, Remote, WithdrawnError
 from node.payload_log import PayloadLog
 from node.transfer import Transfer
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class Pulls:
     """The live pulls of one swarm.
 
-    `spawn` runs a background task whose death is noticed; `ended` is called with the end of each pull that was not
-    dropped."""
+    `spawn` runs a background task whose death is noticed; `tell` is called with the progress of each pull and, unless
+    it was dropped, with its end."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class Pulls:
         log: PayloadLog,
         link: Link,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        ended: Callable[[Pulled | PullFailed], None],
+        tell: Callable[[Progressed | Pulled | PullFailed], None],
     ) -> None:
         self._size_max = size_max
         self._log = log
         self._link = link
         self._spawn = spawn
-        self._ended = ended
+        self._tell = tell
         self._tasks: dict[Digest, asyncio.Task[None]] = {}
         self._transfers: dict[Digest, Transfer] = {}
         self._discarded_bytes = 0
@@ -66,32 +66,44 @@ class Pulls:
 
     async def _run(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
         transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
-        started_ms, before = clock_ms(), transfer.begin(pull.source)
+        transfer.begin(pull.source)
         try:
-            await self._fetch(pull, source, transfer)
-            elapsed_ms = max(1, clock_ms() - started_ms)
+            rate = await self._fetch(pull, source, transfer, clock_ms)
             await asyncio.to_thread(self._log.put, pull.round, transfer.buffer, pull.digest)
         except (UnavailableError, RemoteProtocolError) as error:
             self._end(pull, _failed(pull, transfer, error))
         else:
             size = len(transfer.buffer)
             self._discarded_bytes += self._transfers.pop(pull.digest).discarded
-            self._end(pull, Pulled(pull.digest, pull.source, size, 1000 * (size - before) // elapsed_ms))
+            self._end(pull, Pulled(pull.digest, pull.source, size, rate))
 
-    async def _fetch(self, pull: Pull, source: Remote, transfer: Transfer) -> None:
+    async def _fetch(self, pull: Pull, source: Remote, transfer: Transfer, clock_ms: Callable[[], int]) -> int:
+        """Fill the transfer; at how many bytes per second they came, 0 if there were none to come.
+
+        The rate is taken from the first part on, for what went before may have been a wait in the source's queue; a
+        single part is measured from the request."""
         if transfer.complete:
-            return  # the pull before this one was dropped in its last moment
-        async with aclosing(self._link.fetch(source, pull.digest, len(transfer.buffer))) as parts:
+            return 0  # the pull before this one was dropped in its last moment
+        asked_ms, began_ms, counted = clock_ms(), 0, 0
+        async with aclosing(self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)))) as parts:
             async for part in parts:
-                if transfer.take(part, pull.source, pull.size if pull.exact else None):
-                    return
+                complete = transfer.take(part, pull.source, pull.size if pull.exact else None)
+                if began_ms:
+                    counted += len(part.data)
+                elif complete:
+                    began_ms, counted = asked_ms, len(part.data)
+                else:
+                    began_ms = clock_ms()
+                if complete:
+                    return 1000 * counted // max(1, clock_ms() - began_ms)
+                self._tell(Progressed(pull.digest, pull.source, len(part.data)))
         raise UnavailableError(f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes")
 
     def _end(self, pull: Pull, event: Pulled | PullFailed) -> None:
         del self._tasks[pull.digest]
         if isinstance(event, PullFailed):
             _log.debug("round %d: a pull from %s failed: %s", pull.round, short(pull.source), event.reason)
-        self._ended(event)
+        self._tell(event)
         idle = self._idle()
         self._throw_away(idle[: max(0, len(idle) - PARTIALS_MAX)])
 
@@ -108,6 +120,8 @@ def _failed(pull: Pull, transfer: Transfer, error: Exception) -> PullFailed:
     failure = Failure.UNAVAILABLE
     if isinstance(error, NotHeldError):
         failure = Failure.ABSENT
+    elif isinstance(error, WithdrawnError):
+        failure = Failure.WITHDRAWN
     elif isinstance(error, RemoteProtocolError):
         mixed = not transfer.sources <= {pull.source}
         failure = Failure.UNAVAILABLE if mixed else Failure.FAULTY

@@ -5,6 +5,14 @@ import socket
 from protocol.errors import UnavailableError
 
 
+def announced(listen: str, advertise: tuple[str, ...], coordinator: str) -> tuple[str, ...]:
+    """What to announce: "0.0.0.0" is where to listen and no address for anybody to dial."""
+    host, _, port = listen.rpartition(":")
+    if any(not address.startswith("/") for address in advertise) or host not in ("0.0.0.0", "[::]"):
+        return advertise
+    return (f"{address_towards(coordinator).rpartition(':')[0]}:{port}", *advertise)
+
+
 def address_towards(coordinator: str) -> str:
     """HOST:0 of the local interface that leads to `coordinator` (HOST:PORT), for a link to listen on.
 

@@ -6,42 +6,49 @@ together get a bounded rate, first come, first served.
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
-from node.payload_log import PayloadLog
-from node.snapshot import Snapshots
 from protocol.errors import RemoteProtocolError
-from protocol.ids import parse_digest
-from protocol.limits import PART_BYTES
+from protocol.ids import Digest
 
 SNAPSHOT_BYTES_PER_SECOND = 8 * 1024 * 1024
 """Of snapshots to all late joiners together; the longest wait it causes is far below a link's patience."""
 
 
+class Shelf(Protocol):
+    """Blobs by digest: a payload log, or the snapshots."""
+
+    def size(self, digest: Digest) -> int | None:
+        """Bytes of a blob, None when it is not held."""
+
+    def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
+        """At most `count` bytes from `offset` on, None when it is not held. Blocks: for a thread."""
+
+
 class Shelves:
     """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic clock."""
 
-    def __init__(self, log: PayloadLog, snapshots: Snapshots | None, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, log: Shelf, snapshots: Shelf | None, clock_ms: Callable[[], int]) -> None:
         self._log = log
         self._snapshots = snapshots
         self._pace = Pace(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
 
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        """(size, next part) of a payload or snapshot, or None when it is not held.
+    async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:
+        """(size, at most `count` bytes from `offset` on) of a payload or snapshot, or None when it is not held.
 
-        Raises `RemoteProtocolError` for a digest or an offset that makes no sense."""
-        name = parse_digest(digest)
-        shelf: PayloadLog | Snapshots = self._log
-        total = shelf.size(name)
+        Raises `RemoteProtocolError` for an offset that makes no sense."""
+        shelf = self._log
+        total = shelf.size(digest)
         if total is None and self._snapshots:
             shelf = self._snapshots
-            total = shelf.size(name)
+            total = shelf.size(digest)
         if total is None:
             return None
         if offset >= total:
             raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
         if shelf is self._snapshots:
-            await self._pace.wait(min(PART_BYTES, total - offset))
-        part = await asyncio.to_thread(shelf.read, name, offset, PART_BYTES)
+            await self._pace.wait(min(count, total - offset))
+        part = await asyncio.to_thread(shelf.read, digest, offset, count)
         return (total, part) if part else None
 
 

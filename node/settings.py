@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.links.transports import parse_kinds
+from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError
 
@@ -29,6 +31,12 @@ class NodeSettings:
     advertise: tuple[str, ...] = ()
     """Addresses at which peers reach this node, if they are others than `listen`."""
 
+    links: str = "grpc"
+    """Transports to peers, the favourite first: "grpc", "libp2p", or both with a comma between."""
+
+    upload_limit: int = 0
+    """Bytes per second that this node may upload to peers, all in all; 0: as fast as the links carry."""
+
     device: str = "auto"
     """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
 
@@ -49,7 +57,14 @@ class NodeSettings:
         if self.listen != "auto":
             parse_address(self.listen)
         for address in self.advertise:
-            parse_address(address)
+            if not address.startswith("/"):  # libp2p's are judged by its transport
+                parse_address(address)
+        parse_kinds(self.links)
+        if self.upload_limit and self.upload_limit < LIMIT_BYTES_PER_SECOND_MIN:
+            raise SettingsError(
+                f"upload_limit: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, found "
+                f"{self.upload_limit}"
+            )
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
             if getattr(self, field) < least:
                 raise SettingsError(f"{field}: expected at least {least}, found {getattr(self, field)}")

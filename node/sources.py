@@ -1,9 +1,14 @@
-"""Members as sources of payloads: how fast each is, which wait after a failure, and who is the best to ask. Pure.
+"""Peers as sources of payloads: how fast each is, which wait after a failure, and who is the best to ask. Pure.
+
+Sources rank by failures, then by measured rate, then by XOR distance, which differs per node and spreads the load.
+Rates down to a quarter of the fastest are equal, as are those down to a sixteenth, and so on: among like sources the
+load is spread and not all of it put on the best. Who was never measured counts as fast. A pull that waited too long
+lowers its source's rate: busy is as bad as slow.
 
 Part of the exchange: only `Exchange.handle` calls what changes anything here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from protocol.ids import Digest, PeerId
@@ -60,11 +65,14 @@ class _Source:
 
 
 class Sources:
-    """The members other than this node."""
+    """The members and relays other than this node."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = int(own, 16)
         self._sources: dict[PeerId, _Source] = {}
+        self._linked: frozenset[PeerId] | None = None
+        self.fastest = RATE_ASSUMED
+        """Bytes per second of the fastest peer that was measured."""
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._sources
@@ -72,6 +80,16 @@ class Sources:
     def become(self, peers: Iterable[PeerId]) -> None:
         """Forget who is not among `peers`; keep what is known of the others."""
         self._sources = {peer: self._sources.get(peer, _Source()) for peer in peers}
+        self._find_fastest()
+
+    def link(self, peers: frozenset[PeerId]) -> None:
+        """To exactly these a link is open."""
+        self._linked = peers
+
+    @property
+    def linked(self) -> Set[PeerId]:
+        """To whom a link is open; everybody while nothing is known of links."""
+        return self._sources.keys() if self._linked is None else self._sources.keys() & self._linked
 
     def succeeded(self, peer: PeerId, rate: int) -> None:
         """A pull from `peer` ended well at `rate` bytes per second, 0 if nothing had to be sent any more.
@@ -81,6 +99,7 @@ class Sources:
             source.backoff = Backoff()
             if rate:
                 source.rate = max(1, (3 * source.rate + rate) // 4) if source.rate else rate
+                self._find_fastest()
 
     def failed(self, peer: PeerId, now_ms: int) -> None:
         """A pull from `peer` ended badly."""
@@ -90,8 +109,9 @@ class Sources:
     def overdue(self, peer: PeerId, size: int, elapsed_ms: int) -> None:
         """`peer` did not send `size` bytes in this time, so its rate is below their quotient."""
         if source := self._sources.get(peer):
-            ceiling = max(1, 1000 * size // max(1, elapsed_ms))
+            ceiling = rate_of(size, elapsed_ms)
             source.rate = min(source.rate or ceiling, ceiling)
+            self._find_fastest()
 
     def offer_failed(self, peer: PeerId, now_ms: int) -> None:
         """An offer to `peer` was refused or lost."""
@@ -100,12 +120,11 @@ class Sources:
 
     def takes_offers(self, peer: PeerId, now_ms: int) -> bool:
         """Whether it is worth offering to `peer` now."""
-        return peer in self._sources and now_ms >= self._sources[peer].offer_retry_ms
+        return peer in self.linked and now_ms >= self._sources[peer].offer_retry_ms
 
-    @property
-    def fastest(self) -> int:
-        """Bytes per second of the fastest member that was measured."""
-        return max((source.rate for source in self._sources.values()), default=0) or RATE_ASSUMED
+    def rate(self, peer: PeerId) -> int:
+        """Bytes per second of a peer, 0 if it was never measured."""
+        return self._sources[peer].rate if peer in self._sources else 0
 
     def reachable(self, now_ms: int) -> set[PeerId]:
         """Who is not waiting after a failure."""
@@ -116,22 +135,41 @@ class Sources:
         return self._own ^ int.from_bytes(digest[:16], "big")
 
     def best(
-        self, digest: Digest, payload: Payload, reachable: set[PeerId], full: set[PeerId], now_ms: int
+        self, digest: Digest, payload: Payload, reachable: set[PeerId], busy: set[PeerId], now_ms: int
     ) -> PeerId | None:
-        """Whom to ask for a payload among `reachable` members that are not `full`, or None for nobody now.
+        """Whom to ask for a payload among `reachable` peers that are not `busy`, or None for nobody now.
 
-        A member that is not known to hold it is asked only for a wanted payload of which no holder is reachable: a
-        busy holder is worth waiting for."""
-        candidates = {peer for peer in payload.holders & reachable if self._may_ask(payload, peer, now_ms)}
-        if not candidates and payload.wanted:
-            candidates = {peer for peer in reachable if self._may_ask(payload, peer, now_ms)}
-        return min(candidates - full, key=lambda peer: self._rank(digest, payload, peer), default=None)
+        A peer that is not known to hold it is asked only for a wanted payload of which no holder is reachable: a
+        busy holder is worth waiting for. One without a link is asked last: a dial may still succeed."""
+        for tier in self._tiers(payload, reachable):
+            candidates = {peer for peer in tier if self._may_ask(payload, peer, now_ms)}
+            if candidates:
+                return min(candidates - busy, key=lambda peer: self.rank(digest, payload, peer), default=None)
+        return None
+
+    def rank(self, digest: Digest, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int, int]:
+        """The order in which peers are asked for a payload. `ceiling`, if any, bounds the peer's rate."""
+        source = self._sources[peer]
+        absent = payload.absent[peer].failures if peer in payload.absent else 0
+        rate = min(source.rate or ceiling, ceiling or source.rate)
+        slowness = (self.fastest // rate).bit_length() - 1 if rate else 0
+        return source.backoff.failures, absent, max(0, slowness) // 2, self.distance(digest) ^ int(peer, 16)
+
+    def _tiers(self, payload: Payload, reachable: set[PeerId]) -> Iterator[set[PeerId]]:
+        linked = reachable.intersection(self.linked)
+        yield payload.holders & linked
+        if payload.wanted:
+            yield linked
+            yield payload.holders & reachable
+            yield reachable
+
+    def _find_fastest(self) -> None:
+        self.fastest = max((source.rate for source in self._sources.values()), default=0) or RATE_ASSUMED
 
     def _may_ask(self, payload: Payload, peer: PeerId, now_ms: int) -> bool:
         return peer not in payload.absent or now_ms >= payload.absent[peer].retry_ms
 
-    def _rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, int]:
-        source = self._sources[peer]
-        absent = payload.absent[peer].failures if peer in payload.absent else 0
-        speed = source.rate.bit_length() if source.rate else 64
-        return source.backoff.failures, absent, -speed, self.distance(digest) ^ int(peer, 16)
+
+def rate_of(size: int, elapsed_ms: int) -> int:
+    """Bytes per second, at least one."""
+    return max(1, 1000 * size // max(1, elapsed_ms))

@@ -14,9 +14,8 @@ and every `collect` raise its exception: never silence, never a wait for nobody.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
 from node.exchange import Exchange
@@ -27,11 +26,13 @@ from node.exchange_events import (
     Event,
     Failure,
     Found,
+    Linked,
     Lost,
     MembersChanged,
     Offer,
     Offered,
     OfferFailed,
+    Progressed,
     Published,
     Pull,
     Pulled,
@@ -39,28 +40,36 @@ from node.exchange_events import (
     Refuse,
     ReportHolding,
     RoundStarted,
+    Served,
     Settled,
     SwarmLimits,
     Tick,
     Want,
     Wanted,
+    Withdraw,
 )
-from node.links.base import Link, Remote
+from node.links.base import Blob, Link, Purpose, Remote
+from node.links.frames import PART_BYTES_MAX, Part
+from node.offering import Offering
 from node.payload_log import PayloadLog
 from node.pulls import Pulls
-from node.serving import Shelves
-from node.snapshot import Snapshots
+from node.serving import Shelf, Shelves
+from node.traffic import Statistics
+from node.uploads import Rank
 from protocol.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
 from protocol.limits import OFFERS_MAX
-from protocol.wire_pb2 import OfferedPayload, Offers, Part
+from protocol.wire_pb2 import Offers
 
 TICK_MS = 100
 """How often the exchange looks at its deadlines: a fraction of its shortest wait."""
 
 REMARKS_MAX = 1024
 """Peers whose last fault is remembered, so that a repeated one is logged once."""
+
+ABSENCES = 3
+"""So often, seconds apart, must a member say that it does not hold a payload: a relay may just be fetching it."""
 
 __all__ = ["NotRetainedError", "Statistics", "Swarm", "SwarmLimits"]
 
@@ -69,21 +78,6 @@ _log = logging.getLogger(__name__)
 
 class NotRetainedError(UnavailableError):
     """Every member was asked for a payload, and none gave it: its round is too old for their logs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Bytes since the start. Duplicates are payload bytes that arrived and were of no use."""
-
-    payload_up_bytes: int
-    payload_down_bytes: int
-    other_up_bytes: int
-    other_down_bytes: int
-    duplicate_bytes: int
-
-    def document(self) -> dict[str, int]:
-        """For a status page."""
-        return asdict(self)
 
 
 class Swarm:
@@ -102,7 +96,7 @@ class Swarm:
         *,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
-        snapshots: Snapshots | None = None,
+        snapshots: Shelf | None = None,
     ) -> None:
         self._own = own
         self._run_id = run_id
@@ -112,13 +106,15 @@ class Swarm:
         self._link = link
         self._report_holding = report_holding
         self._clock_ms = clock_ms
-        self._addresses: Mapping[PeerId, tuple[str, ...]] = {}
+        self._members: Mapping[PeerId, tuple[str, ...]] = {}
+        self._addresses: Mapping[PeerId, tuple[str, ...]] = {}  # of members and relays
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: set[asyncio.Task[None]] = set()
-        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_ended)
-        self._outbox: dict[PeerId, list[Offer]] = {}
+        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
+        self._offering = Offering(own, run_id, link, self._spawn, self._offer_failed)
         self._collecting: dict[int, Commit] = {}
-        self._failures: dict[Digest, dict[PeerId, Failure]] = {}  # of what is being collected
+        self._linked: frozenset[PeerId] = frozenset()
+        self._absences: dict[Digest, Counter[PeerId]] = {}  # of what is being collected: who said how often "not here"
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._remarks: OrderedDict[PeerId, str] = OrderedDict()
@@ -145,10 +141,14 @@ class Swarm:
             await self._news.wait()
         raise self._failure
 
-    def set_members(self, members: Mapping[PeerId, tuple[str, ...]]) -> None:
-        """The members of the run with their addresses, this node included if it is one."""
-        self._addresses = dict(members)
-        self._feed(MembersChanged(frozenset(members)))
+    def set_members(
+        self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]] | None = None
+    ) -> None:
+        """The members of the run and its relays with their addresses, this node included if it is one."""
+        self._members = dict(members)
+        self._addresses = {**(relays or {}), **members}  # relays first: a link to one leads to everybody
+        self._link.keep([self._remote(peer) for peer in self._addresses if peer != self._own])
+        self._feed(MembersChanged(frozenset(members), frozenset(relays or ())))
 
     def open(self, round: int) -> None:
         """The coordinator opened a round: its payloads are exchanged from now on."""
@@ -166,8 +166,8 @@ class Swarm:
         """The payloads of a commit in the order of its entries, as soon as all of them are held.
 
         A fresh commit is available by invariant, so this asks every member again and again. An old one may be kept by
-        nobody: when all members have failed to give one of its payloads, and at least one of them says that it does not
-        hold it, that is a `NotRetainedError`.
+        nobody: when every member that this node is linked to has said several times that it does not hold one of its
+        payloads, that is a `NotRetainedError`.
         `holders[i]` is who is known to hold entry i. The digest says what a payload is: its size is not compared
         with the commit's, which only repeats what the author announced."""
         if len(holders) != len(commit.entries):
@@ -175,7 +175,7 @@ class Swarm:
         if commit.round in self._collecting:
             raise LocalProtocolError(f"expected one collect of round {commit.round} at a time, got a second")
         self._collecting[commit.round] = commit
-        self._failures |= {entry.digest: {} for entry in commit.entries}
+        self._absences |= {entry.digest: Counter() for entry in commit.entries}
         done = False
         try:
             payloads = await self._collected(commit, holders)
@@ -184,7 +184,7 @@ class Swarm:
         finally:
             del self._collecting[commit.round]
             for entry in commit.entries:
-                self._failures.pop(entry.digest, None)
+                self._absences.pop(entry.digest, None)
             if not done:
                 self._forget(commit.round)
 
@@ -200,11 +200,11 @@ class Swarm:
     @property
     def peers(self) -> list[PeerId]:
         """The other members, sorted."""
-        return sorted(self._addresses.keys() - {self._own})
+        return sorted(self._members.keys() - {self._own})
 
-    def fetch(self, peer: PeerId, digest: Digest, offset: int) -> AsyncGenerator[Part, None]:
-        """The parts of a peer's blob, unchecked: see `Link.fetch`."""
-        return self._link.fetch(self._remote(peer), digest, offset)
+    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
+        """The parts of a peer's blob, to catch up with, unchecked: see `Link.fetch`."""
+        return self._link.fetch(self._remote(peer), blob, Purpose.CATCH_UP)
 
     @property
     def waiting_for(self) -> str:
@@ -214,14 +214,7 @@ class Swarm:
     @property
     def statistics(self) -> Statistics:
         """Bytes up and down so far."""
-        traffic = self._link.traffic
-        return Statistics(
-            payload_up_bytes=traffic.payload_up,
-            payload_down_bytes=traffic.payload_down,
-            other_up_bytes=traffic.other_up,
-            other_down_bytes=traffic.other_down,
-            duplicate_bytes=self._pulls.duplicate_bytes,
-        )
+        return Statistics.of(self._link.traffic, self._pulls.duplicate_bytes)
 
     # ---- for the link
 
@@ -238,9 +231,26 @@ class Swarm:
         if refusals:
             raise RemoteProtocolError(refusals[0])
 
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        """(size, next part) of a payload or snapshot for a peer, or None when it is not held."""
-        return await self._shelves.read(digest, offset)
+    async def read(self, digest: Digest, offset: int, count: int = PART_BYTES_MAX) -> tuple[int, bytes] | None:
+        """(size, bytes) of a payload or snapshot for a peer, or None when it is not held."""
+        return await self._shelves.read(digest, offset, count)
+
+    def purpose(self, digest: Digest) -> Purpose:
+        """Whether a blob belongs to an undecided round."""
+        return Purpose.PAYLOAD if self._exchange.knows(digest) else Purpose.CATCH_UP
+
+    def urgency(self, peer: PeerId, digest: Digest) -> Rank:
+        """How urgent it is to serve a blob to a peer."""
+        return self._exchange.urgency(peer, digest)
+
+    def on_linked(self, peers: frozenset[PeerId]) -> None:
+        """Links are open to these peers now."""
+        self._linked = peers
+        self._feed(Linked(peers))
+
+    def on_served(self, peer: PeerId, digest: Digest) -> None:
+        """A peer has taken the last byte of a blob."""
+        self._feed(Served(peer, digest))
 
     # ---- the exchange
 
@@ -253,13 +263,11 @@ class Swarm:
     def _act(self, effect: Effect) -> None:
         match effect:
             case Offer():
-                if effect.peer in self._outbox:
-                    self._outbox[effect.peer].append(effect)
-                else:
-                    self._outbox[effect.peer] = [effect]
-                    self._spawn(self._send_offers(effect.peer))
+                self._offering.add(effect, self._remote(effect.peer))
             case Pull():
                 self._pulls.start(effect, self._remote(effect.source), self._clock_ms)
+            case Withdraw():
+                self._link.withdraw(effect.source, effect.digest)
             case Drop():
                 self._pulls.drop(effect.digest)
             case ReportHolding():
@@ -271,38 +279,25 @@ class Swarm:
             case _:
                 assert_never(effect)
 
-    def _feed_and_wake(self, event: Event) -> None:
+    def _pull_moved(self, event: Progressed | Pulled | PullFailed) -> None:
+        if isinstance(event, PullFailed) and event.failure is Failure.ABSENT and event.digest in self._absences:
+            self._absences[event.digest][event.source] += 1
         self._feed(event)
-        self._wake()
+        if not isinstance(event, Progressed):
+            self._wake()
 
-    def _pull_ended(self, event: Pulled | PullFailed) -> None:
-        if isinstance(event, PullFailed) and event.digest in self._failures:
-            self._failures[event.digest][event.source] = event.failure
-        self._feed_and_wake(event)
+    def _offer_failed(self, peer: PeerId, round: int) -> None:
+        self._feed(OfferFailed(peer, round))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self._feed(Tick())
 
-    async def _send_offers(self, peer: PeerId) -> None:
-        """Send what is in the outbox of `peer`, and what is put there meanwhile, one message at a time."""
-        try:
-            while self._outbox[peer]:
-                offer = self._outbox[peer].pop(0)
-                listed = [OfferedPayload(round=offer.round, digest=d, payload_bytes=size) for d, size in offer.payloads]
-                message = Offers(run_id=self._run_id, sender=self._own, offers=listed)
-                try:
-                    await self._link.offer(self._remote(peer), message)
-                except (UnavailableError, RemoteProtocolError) as error:
-                    _log.debug("offer of round %d to %s failed: %s", offer.round, short(peer), error)
-                    self._feed(OfferFailed(peer, offer.round))
-        finally:
-            del self._outbox[peer]
-
     async def _keep(self, round: int, digest: Digest, blob: bytes) -> None:
         await asyncio.to_thread(self._log.put, round, blob)
-        self._feed_and_wake(Published(round, digest, len(blob)))
+        self._feed(Published(round, digest, len(blob)))
+        self._wake()
 
     async def _recall(self, round: int) -> None:
         for digest in self._log.digests(round):
@@ -344,8 +339,8 @@ class Swarm:
             await news.wait()  # set already if something arrived meanwhile
 
     def _kept_by_nobody(self, digest: Digest) -> bool:
-        failures = self._failures[digest]
-        return Failure.ABSENT in failures.values() and failures.keys() >= set(self.peers)
+        absences = self._absences[digest]
+        return bool(absences) and all(absences[peer] >= ABSENCES for peer in self._linked & set(self.peers))
 
     async def _take(self, digest: Digest, payloads: dict[Digest, bytes]) -> None:
         blob = await asyncio.to_thread(self._log.get, digest)

@@ -7,6 +7,9 @@
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
 over, and says which. A payload that a commit leaves out goes back into the momentum.
 
+Whether its state is right the coordinator says, who hears all: told to resync, the trainer discards the state and
+replays the log, and says on the way what it comes to after the round in question. It never judges itself.
+
 The state is saved between extract and announce: what others know of, the file knows of too. After a kill with
 `save_every` 1 nothing is lost; with more, the residual of the rounds since the last save.
 """
@@ -27,17 +30,16 @@ from node.demo.engine import GradientError
 from node.ledger import FinalWord, Ledger
 from node.model import Work
 from node.progress import Progress
+from node.receipts import Receipts
 from node.replica import Pending, Position, Replica
+from node.roster import Roster
 from node.swarm import NotRetainedError, Swarm
 from protocol import wire_pb2 as wire
-from protocol.errors import DivergedError
+from protocol.clock import longest_slot
 from protocol.ids import Digest, PeerId, sha256
 from protocol.payload import Header, encode
 
 log = logging.getLogger("lockstep.node")
-
-RESYNCS_MAX = 3
-"""Fresh starts without a commit counted in between, after which this machine computes wrong results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,10 @@ class Trainer:
         self._compute_ms = 1
         self._changed = asyncio.Event()
         self._unready = False
-        self._resync = ""
-        self._resyncs = 0
+        self._resync: wire.Resync | None = None
+        self._obeyed = wire.Resync(round=-1)
+        self._receipts = Receipts(parts.own, parts.info.spec.rounds.copies_min, self._send_receipts)
+        self._roster = Roster()
         self._finished = ""
         self._leaving = False
 
@@ -189,7 +193,6 @@ class Trainer:
         if pending and pending.extraction:
             if pending.digest in kept:
                 progress.rounds_counted += 1
-                self._resyncs = 0
             else:
                 self._parts.replica.engine.reclaim(pending.extraction)
                 progress.rounds_reclaimed += 1
@@ -199,8 +202,7 @@ class Trainer:
         """Wait for the last words, but not for ever: what is undecided then is saved with the state."""
         if self._pending:
             await asyncio.to_thread(self._parts.save, self.position)
-        rounds = self._parts.info.spec.rounds
-        patience = (1 + self._overlap) * (rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms) / 1000
+        patience = (1 + self._overlap) * longest_slot(self._parts.info.spec.rounds).milliseconds / 1000
         with contextlib.suppress(TimeoutError):
             while self._pending:
                 async with asyncio.timeout(patience):
@@ -208,10 +210,12 @@ class Trainer:
                 await self._settle_next()
 
     def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
-        """Tell the coordinator; a state that the majority does not have is discarded."""
+        """Tell the coordinator: while the node catches up only what it asked about, and the last state with `Ready`."""
         if word.recorded_digest is not None and word.recorded_digest != digest:
-            self._resync = f"state after round {word.round} is {digest:016x}, the log says {word.recorded_digest:016x}"
-        elif not self._unready:  # while it catches up, only the last state is told, with `Ready`
+            differs = f"state after round {word.round} is {digest:016x}, the record says {word.recorded_digest:016x}"
+            log.warning("%s; the coordinator will judge", differs)
+            self._parts.progress.note = differs
+        if not self._unready or (self._obeyed.number and word.round == self._obeyed.round):
             applied = wire.Applied(round=word.round, state_digest=digest, snapshot_sha256=snapshot)
             self._parts.client.send(wire.NodeMessage(applied=applied))
 
@@ -235,7 +239,7 @@ class Trainer:
         parts = self._parts
         while True:
             if self._resync:
-                self._start_over()
+                await self._start_over(self._resync)
             elif parts.ledger.behind():
                 await self._catch_up()
             elif self._finished or self._leaving:
@@ -281,7 +285,9 @@ class Trainer:
             await asyncio.to_thread(parts.save, self.position)
         else:
             recorded = jump.landmark.state_digest
-            self._resync = f"state of the snapshot of round {position.head_round} is {digest:016x}, not {recorded:016x}"
+            differs = f"state of the snapshot of round {position.head_round} is {digest:016x}, not {recorded:016x}"
+            log.warning("%s; the coordinator will judge", differs)
+            parts.progress.note = differs
 
     def _take_opened(self) -> wire.RoundOpened | None:
         opened, self._opened = self._opened, None
@@ -293,21 +299,21 @@ class Trainer:
         if self._unready:
             replica, ledger = self._parts.replica, self._parts.ledger
             ready = wire.Ready(round=ledger.head_round, state_digest=replica.digest, has_momentum=replica.has_momentum)
+            ready.resyncs = self._obeyed.number
             self._parts.client.send(wire.NodeMessage(ready=ready))
             self._unready = False
 
-    def _start_over(self) -> None:
-        """Discard the state and replay the log."""
-        self._resyncs += 1
-        if self._resyncs > RESYNCS_MAX:
-            raise DivergedError(f"this machine computes wrong results, {RESYNCS_MAX} times in a row: {self._resync}")
-        log.warning("starts over reason=%s", self._resync)
-        self._parts.progress.note, self._resync = f"started over: {self._resync}", ""
-        self._parts.progress.resyncs += 1
-        self._parts.replica.reset()
-        self._parts.ledger.rewind()
+    async def _start_over(self, resync: wire.Resync) -> None:
+        """Discard the state, on disk too, and replay the log."""
+        parts = self._parts
+        log.warning("starts over reason=%s", resync.reason)
+        parts.progress.note, parts.progress.phase = f"started over: {resync.reason}", "discards its state"
+        parts.progress.resyncs += 1
+        self._resync, self._obeyed, self._unready, self._opened = None, resync, True, None
+        await asyncio.to_thread(parts.replica.reset)
+        parts.ledger.rewind()
         self._pending.clear()
-        self._unready = True
+        await asyncio.to_thread(parts.save, self.position)  # a restart must not bring back what was discarded
 
     # ---- the coordinator client's listener
 
@@ -333,7 +339,7 @@ class Trainer:
             case "skipped":
                 self._parts.ledger.skipped(message.skipped)
             case "resync":
-                self._resync = message.resync.reason
+                self._resync = message.resync
             case "evicted":
                 self._parts.progress.note = f"removed by the coordinator: {message.evicted.reason}; joining again"
             case "finished":
@@ -344,14 +350,16 @@ class Trainer:
 
     def report_holding(self, round: int, digests: list[Digest]) -> None:
         """Receipts for the coordinator: this node holds these payloads, verified."""
-        if digests:
-            self._parts.client.send(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))
+        self._receipts.add(round, digests, len(self._roster.members))
+
+    def _send_receipts(self, round: int, digests: list[Digest]) -> None:
+        self._parts.client.send(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))
 
     def leave(self) -> None:
         """Finish the round and end `run`."""
         self._leaving = True
         self._changed.set()
 
-    def _set_members(self, members: wire.Members) -> None:
-        others = {PeerId(member.peer_id): tuple(member.addresses) for member in members.members}
-        self._parts.swarm.set_members(others)
+    def _set_members(self, told: wire.Members) -> None:
+        self._roster.take(told)
+        self._parts.swarm.set_members(self._roster.members, self._roster.relays)

@@ -6,10 +6,9 @@ can be blamed, so the transfer starts again and takes bytes of one source only.
 
 from dataclasses import dataclass, field
 
+from node.links.frames import Part
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.limits import PART_BYTES
-from protocol.wire_pb2 import Part
 
 
 @dataclass(slots=True)
@@ -60,11 +59,10 @@ class Transfer:
             raise RemoteProtocolError(f"expected a payload of {expected} bytes, got one of {total}")
         if self.total is not None and total != self.total:
             raise RemoteProtocolError(f"expected a payload of {self.total} bytes as before, got one of {total}")
-        # Exactly full parts: else a byte at a time would count as progress for ever.
-        length = min(PART_BYTES, total - len(self.buffer))
-        if part.offset != len(self.buffer) or len(part.data) != length:
+        left = total - len(self.buffer)
+        if part.offset != len(self.buffer) or not 1 <= len(part.data) <= left:
             found = f"{len(part.data)} bytes at {part.offset}"
-            raise RemoteProtocolError(f"expected a part of {length} bytes at {len(self.buffer)}, got {found}")
+            raise RemoteProtocolError(f"expected a part of 1..{left} bytes at {len(self.buffer)}, got {found}")
 
     def restart(self, alone: bool) -> None:
         """Throw away what has arrived."""

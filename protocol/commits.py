@@ -116,6 +116,10 @@ def _check(commit: Commit) -> None:
         parse_digest(entry.digest)
         if not 1 <= entry.payload_bytes <= PAYLOAD_BYTES_LIMIT or not 1 <= entry.weight <= VOTE_SUM_MAX:
             raise RemoteProtocolError(f"commit of round {commit.round}: size or weight of {entry.author} out of bounds")
+    if (weights := sum(entry.weight for entry in commit.entries)) > VOTE_SUM_MAX:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, got {weights}"
+        )
     parse_digest(commit.previous)
     if min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits) < 0:
         raise RemoteProtocolError(f"commit of round {commit.round}: expected no negative field")

@@ -4,7 +4,7 @@
     node -> coordinator   Hello(public key, signature)     ed25519 over (domain, run id, nonce)
 
     peer <-> peer         LinkHello(public key, nonce)     both at once, each with 32 random bytes
-    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, signer's key and nonce, the other's)
+    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key and nonce, other's)
 
 A signature covers the run and what is random in this one meeting, so it proves nothing anywhere else; a peer's also
 covers who is meant, so that it cannot be passed on or reflected.
@@ -52,9 +52,8 @@ class Greeting:
 def check_greeting(own: Greeting, other: Greeting) -> None:
     """`RemoteProtocolError` when the other's greeting cannot be answered with a proof."""
     if len(other.public_key) != 32 or len(other.nonce) != NONCE_BYTES:
-        raise RemoteProtocolError(
-            f"expected a key of 32 and a nonce of {NONCE_BYTES} bytes, got {len(other.public_key)} and {len(other.nonce)}"
-        )
+        got = f"{len(other.public_key)} and {len(other.nonce)}"
+        raise RemoteProtocolError(f"expected a key of 32 and a nonce of {NONCE_BYTES} bytes, got {got}")
     if other.public_key == own.public_key:
         raise RemoteProtocolError("expected a peer, got a greeting with this node's own key")
 

@@ -116,6 +116,11 @@ class RoundsSpec(_Section):
     exchange_ms: Millis = 10_000
     """From `publish_by` to `commit_by`, in milliseconds: the final word comes at the latest then."""
 
+    stretch: int = Field(default=4, ge=1, le=100)
+    """Adaptive pacing: `publish_ms` and `exchange_ms` are where a run begins; then they follow what three members in
+    four are measured to need, up to this many times longer or shorter. `compute_ms` is lengthened as far when the
+    exchange would not be hidden behind it, and never shortened. 1: all three stay as they are stated."""
+
     overlap: Literal[0, 1] = 1
     """Rounds that are exchanged while the next one is computed."""
 
@@ -157,7 +162,7 @@ class MembershipSpec(_Section):
     warmup_rounds: int = Field(default=2, ge=0, le=10_000)
     """Rounds in which a node that joins without momentum trains but is not counted."""
 
-    neighbours: int = Field(default=4, ge=1, le=64)
+    neighbours: int = Field(default=8, ge=1, le=64)
     """Peers to whom a node offers what it holds, chosen anew each round."""
 
 

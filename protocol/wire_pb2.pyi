@@ -63,6 +63,10 @@ class Status(_message.Message):
     json: bytes
     def __init__(self, json: _Optional[bytes] = ...) -> None: ...
 
+class GetMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class NodeMessage(_message.Message):
     __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -82,7 +86,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name")
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +95,7 @@ class Hello(_message.Message):
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
@@ -99,17 +104,20 @@ class Hello(_message.Message):
     software: str
     hardware: str
     name: str
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    relay: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("round", "state_digest", "has_momentum")
+    __slots__ = ("round", "state_digest", "has_momentum", "resyncs")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     HAS_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    RESYNCS_FIELD_NUMBER: _ClassVar[int]
     round: int
     state_digest: int
     has_momentum: bool
-    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ...) -> None: ...
+    resyncs: int
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ..., resyncs: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent_ms",)
@@ -200,10 +208,12 @@ class Welcome(_message.Message):
     def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "wrong_results")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    WRONG_RESULTS_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    wrong_results: bool
+    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("sent_ms", "received_ms", "replied_ms")
@@ -216,18 +226,24 @@ class HeartbeatReply(_message.Message):
     def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("members",)
+    __slots__ = ("members", "gone", "changes")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    changes: bool
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., changes: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("peer_id", "addresses")
+    __slots__ = ("peer_id", "addresses", "relay")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    relay: bool
+    def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RoundOpened(_message.Message):
     __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason")
@@ -286,18 +302,22 @@ class RoundSkipped(_message.Message):
     def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Resync(_message.Message):
-    __slots__ = ("round", "reason")
+    __slots__ = ("round", "reason", "number")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     round: int
     reason: str
-    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    number: int
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Evicted(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "wrong_results")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    WRONG_RESULTS_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    wrong_results: bool
+    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
 
 class RunFinished(_message.Message):
     __slots__ = ("head_round", "reason")
@@ -360,10 +380,12 @@ class Beat(_message.Message):
     def __init__(self, sent_ms: _Optional[int] = ..., reply: _Optional[bool] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("part_bytes",)
+    __slots__ = ("part_bytes", "taken_ms")
     PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_MS_FIELD_NUMBER: _ClassVar[int]
     part_bytes: int
-    def __init__(self, part_bytes: _Optional[int] = ...) -> None: ...
+    taken_ms: int
+    def __init__(self, part_bytes: _Optional[int] = ..., taken_ms: _Optional[int] = ...) -> None: ...
 
 class LinkOffers(_message.Message):
     __slots__ = ("request", "offers")
@@ -400,20 +422,24 @@ class Taken(_message.Message):
     def __init__(self, request: _Optional[int] = ...) -> None: ...
 
 class LinkFetch(_message.Message):
-    __slots__ = ("request", "digest", "offset")
+    __slots__ = ("request", "digest", "offset", "bytes")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     request: int
     digest: bytes
     offset: int
-    def __init__(self, request: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    bytes: int
+    def __init__(self, request: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "gently")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    GENTLY_FIELD_NUMBER: _ClassVar[int]
     request: int
-    def __init__(self, request: _Optional[int] = ...) -> None: ...
+    gently: bool
+    def __init__(self, request: _Optional[int] = ..., gently: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("request", "code", "reason")
@@ -423,10 +449,12 @@ class Refusal(_message.Message):
         NOT_HELD: _ClassVar[Refusal.Code]
         BUSY: _ClassVar[Refusal.Code]
         BAD_REQUEST: _ClassVar[Refusal.Code]
+        WITHDRAWN: _ClassVar[Refusal.Code]
     UNSPECIFIED: Refusal.Code
     NOT_HELD: Refusal.Code
     BUSY: Refusal.Code
     BAD_REQUEST: Refusal.Code
+    WITHDRAWN: Refusal.Code
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -440,25 +468,3 @@ class Goodbye(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
-
-class OfferReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class FetchRequest(_message.Message):
-    __slots__ = ("digest", "offset")
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    digest: bytes
-    offset: int
-    def __init__(self, digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
-
-class Part(_message.Message):
-    __slots__ = ("offset", "total_bytes", "data")
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    offset: int
-    total_bytes: int
-    data: bytes
-    def __init__(self, offset: _Optional[int] = ..., total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...

@@ -54,6 +54,11 @@ class CoordinatorStub:
                 request_serializer=protocol_dot_wire__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=protocol_dot_wire__pb2.Status.FromString,
                 _registered_method=True)
+        self.GetMembers = channel.unary_unary(
+                '/lockstep.v1.Coordinator/GetMembers',
+                request_serializer=protocol_dot_wire__pb2.GetMembersRequest.SerializeToString,
+                response_deserializer=protocol_dot_wire__pb2.Members.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -84,6 +89,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMembers(self, request, context):
+        """Who holds payloads and snapshots now: for an audit, which is no member.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +118,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=protocol_dot_wire__pb2.GetStatusRequest.FromString,
                     response_serializer=protocol_dot_wire__pb2.Status.SerializeToString,
+            ),
+            'GetMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMembers,
+                    request_deserializer=protocol_dot_wire__pb2.GetMembersRequest.FromString,
+                    response_serializer=protocol_dot_wire__pb2.Members.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,71 +243,8 @@ class Coordinator:
             metadata,
             _registered_method=True)
 
-
-class PeerStub:
-    """Missing associated documentation comment in .proto file."""
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.Offer = channel.unary_unary(
-                '/lockstep.v1.Peer/Offer',
-                request_serializer=protocol_dot_wire__pb2.Offers.SerializeToString,
-                response_deserializer=protocol_dot_wire__pb2.OfferReply.FromString,
-                _registered_method=True)
-        self.Fetch = channel.unary_stream(
-                '/lockstep.v1.Peer/Fetch',
-                request_serializer=protocol_dot_wire__pb2.FetchRequest.SerializeToString,
-                response_deserializer=protocol_dot_wire__pb2.Part.FromString,
-                _registered_method=True)
-
-
-class PeerServicer:
-    """Missing associated documentation comment in .proto file."""
-
-    def Offer(self, request, context):
-        """The caller holds these payloads; the callee pulls what it lacks.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Fetch(self, request, context):
-        """One payload or snapshot in parts, from an offset on. NOT_FOUND when it is not held.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_PeerServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'Offer': grpc.unary_unary_rpc_method_handler(
-                    servicer.Offer,
-                    request_deserializer=protocol_dot_wire__pb2.Offers.FromString,
-                    response_serializer=protocol_dot_wire__pb2.OfferReply.SerializeToString,
-            ),
-            'Fetch': grpc.unary_stream_rpc_method_handler(
-                    servicer.Fetch,
-                    request_deserializer=protocol_dot_wire__pb2.FetchRequest.FromString,
-                    response_serializer=protocol_dot_wire__pb2.Part.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'lockstep.v1.Peer', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('lockstep.v1.Peer', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class Peer:
-    """Missing associated documentation comment in .proto file."""
-
     @staticmethod
-    def Offer(request,
+    def GetMembers(request,
             target,
             options=(),
             channel_credentials=None,
@@ -303,36 +257,9 @@ class Peer:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/lockstep.v1.Peer/Offer',
-            protocol_dot_wire__pb2.Offers.SerializeToString,
-            protocol_dot_wire__pb2.OfferReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Fetch(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/lockstep.v1.Peer/Fetch',
-            protocol_dot_wire__pb2.FetchRequest.SerializeToString,
-            protocol_dot_wire__pb2.Part.FromString,
+            '/lockstep.v1.Coordinator/GetMembers',
+            protocol_dot_wire__pb2.GetMembersRequest.SerializeToString,
+            protocol_dot_wire__pb2.Members.FromString,
             options,
             channel_credentials,
             insecure,

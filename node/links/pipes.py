@@ -30,14 +30,20 @@ class Pipe(Protocol):
         """Where it leads, for people: an address, or a transport's own name of the peer."""
 
     @property
+    def peer(self) -> str | None:
+        """The libp2p peer id that the transport has proven at the other end; None when it proves nobody."""
+
+    @property
     def relayed(self) -> bool:
         """Whether a third machine carries its bytes."""
 
     async def read(self) -> bytes:
-        """The next bytes, at least one; empty when the other end closed the pipe."""
+        """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it loses nothing."""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand bytes over; returns when the transport can take more. Cancelling it breaks the pipe."""
+        """Hand bytes over; returns when the transport can take more, and `data` may change.
+
+        Cancelling it breaks the pipe."""
 
     async def close(self) -> None:
         """Let go; what is on its way may be lost. May be called twice, and while a read or write is waiting: they end

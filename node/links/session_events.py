@@ -38,13 +38,16 @@ class Asked:
     request: int
     digest: Digest
     offset: int
+    bytes: int
+    """At most so many; 0: to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The peer wants no more parts of a fetch."""
+    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left."""
 
     request: int
+    gently: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from coordinator.events import (
     Announced,
     Applied,
+    AskResync,
     CommitRound,
     Effect,
     Event,
@@ -36,6 +37,7 @@ def run_spec(**sections: dict[str, Any]) -> RunSpec:
             "compute_ms": 1000,
             "publish_ms": 500,
             "exchange_ms": 1500,
+            "stretch": 1,
             "overlap": 0,
             "quorum": 2,
             "copies_min": 1,
@@ -105,9 +107,14 @@ class Driver:
     def hello(self, peer: PeerId) -> list[Effect]:
         return self.tell(Joined(peer, (f"127.0.0.1:{int(peer, 16)}",), f"node {int(peer, 16)}", "2 cores", "lockstep"))
 
-    def ready(self, peer: PeerId, *, momentum: bool = True) -> list[Effect]:
+    def ready(
+        self, peer: PeerId, *, momentum: bool = True, digest: int | None = None, obeyed: bool = True
+    ) -> list[Effect]:
+        """Ready with the head's state, made after the last request to start over if it was `obeyed`."""
         head = self.machine.head_round
-        return self.tell(Readied(peer, head, state_digest(head), momentum))
+        asked = [effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer]
+        resyncs = asked[-1] if asked and obeyed else 0
+        return self.tell(Readied(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs))
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -166,7 +167,7 @@ async def test_a_restart_continues_where_the_journal_ends(tmp_path: Path) -> Non
     for state in (before, after):  # a restart moves instants, and nothing else
         del state["conclude_by_ms"]
         for flight in state["in_flight"]:
-            del flight["instants"]
+            del flight["instants"], flight["disturbed"]
     assert after == before
     assert (again.core.decided_round, again.core.head_round) == (0, 0)
     assert isinstance([event for _, event in again.journal.events()][-1], Restarted)
@@ -187,6 +188,37 @@ async def test_the_clock_goes_on_from_the_journal_when_the_wall_clock_was_set_ba
     desk.core.recover()
     assert desk.core.now_ms() >= future_ms
     desk.journal.close()
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_a_wall_clock_that_is_set_while_it_runs_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    async with desk_of(tmp_path) as desk:
+        await submit(desk, *joining(A), *joining(B))
+        before_ms, real = desk.core.now_ms(), time.time
+        monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+        await submit(desk, *a_round(0))
+        assert 0 <= desk.core.now_ms() - before_ms < 60_000
+        assert desk.core.decided_round == 0
+        assert Restarted() not in [event for _, event in desk.journal.events()]
+
+
+@pytest.mark.parametrize("jump_s", [366 * 86_400.0, -366 * 86_400.0])
+async def test_a_restart_under_a_wall_clock_a_year_off_keeps_members_and_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    async with desk_of(tmp_path) as desk:
+        await submit(desk, *joining(A), *joining(B), announcement(A, 0))
+        left_ms = desk.core.rounds.in_flight[0].instants.commit_by - desk.core.now_ms()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+    async with desk_of(tmp_path) as desk:
+        assert [member.peer for member in desk.core.rounds.members] == [A, B]
+        again_ms = desk.core.rounds.in_flight[0].instants.commit_by - desk.core.now_ms()
+        assert left_ms - 60_000 < again_ms <= left_ms + 60_000
+        await submit(desk, announcement(B, 0), *a_round(0)[2:])
+        assert desk.core.decided_round == 0
 
 
 async def test_a_journal_that_does_not_lead_to_its_commits_is_refused(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_another_format_is_refused(journal: Journal, path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     database.close()
-    with pytest.raises(VersionError, match="expected journal format 1, found 99"):
+    with pytest.raises(VersionError, match="expected journal format 2, found 99"):
         journal.bind(RUN, b"{}")
 
 

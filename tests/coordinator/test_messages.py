@@ -140,10 +140,10 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
     digests = [payload_digest(peer, 0) for peer in peers]
     for digest in digests[:8]:
         for peer in peers:
-            flight.hold(peer, digest)
+            flight.hold(peer, digest, 0)
     for place, digest in enumerate(digests):
         for peer in peers[place : place + 20]:
-            flight.hold(peer, digest)
+            flight.hold(peer, digest, 0)
     entries = tuple(
         Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48) for peer, digest in zip(peers, digests, strict=True)
     )

@@ -42,6 +42,7 @@ def test_the_status_is_json_with_the_runs_numbers() -> None:
     driver = Driver(A, B)
     driver.exchange(0, A, B)
     driver.apply(A, 0)
+    driver.apply(B, 0)
     status = msgspec.json.decode(msgspec.json.encode(status_of(driver)))
     assert status["steps"] == {"committed": 1, "skipped": 0, "total": 100}
     assert status["round"] == 1
@@ -155,7 +156,7 @@ def test_members_are_counted_by_state() -> None:
     driver.part(D)
     samples = samples_of(driver)
     found = {dict(labels)["state"]: value for (name, labels), value in samples.items() if name.endswith("_members")}
-    assert found == {"ready": 1, "muted": 1, "catching_up": 1, "away": 1}
+    assert found == {"ready": 1, "muted": 1, "held": 0, "catching_up": 1, "away": 1}
 
 
 def test_before_the_first_commit_there_is_no_loss() -> None:

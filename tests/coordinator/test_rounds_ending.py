@@ -1,88 +1,23 @@
-"""Digests, the end of a run, time and restarts."""
+"""The end of a run, time and restarts. Digests are judged in `test_agreement`."""
 
 import pytest
 
 from coordinator.events import (
-    AskResync,
     Assignment,
     FinishRun,
     Reached,
-    Readied,
-    RecordDigest,
     Restarted,
 )
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
+from protocol.schedule import scalars
 from protocol.shuffle import Share
-from tests.coordinator.driver import A, B, C, Driver, of_kind, state_digest
-
-# ---- digests
+from tests.coordinator.driver import A, B, C, Driver, of_kind
 
 
 def agreeing(driver: Driver, *peers: PeerId) -> None:
     driver.join(*peers)
     driver.exchange(0, *peers)
-
-
-def test_the_majority_of_digests_is_recorded_with_its_reports() -> None:
-    driver = Driver()
-    agreeing(driver, A, B, C)
-    assert driver.apply(A, 0) == [RecordDigest(0, state_digest(0), 1, 0, b"")]
-    assert driver.apply(B, 0) == [RecordDigest(0, state_digest(0), 2, 0, b"")]
-    assert driver.machine.votes.rounds_disputed == 0
-
-
-def test_a_dissenter_is_told_once_and_set_back() -> None:
-    driver = Driver()
-    agreeing(driver, A, B, C)
-    driver.apply(A, 0)
-    driver.apply(B, 0)
-    effects = driver.apply(C, 0, digest=666)
-    assert of_kind(AskResync, effects) == [AskResync(C, 0, "state after round 0 differs from the majority's")]
-    assert driver.member(C).state == "catching up"
-    assert of_kind(AskResync, driver.apply(A, 0)) == []
-    assert driver.machine.votes.rounds_disputed == 1
-
-
-def test_a_dissenter_that_spoke_first_is_told_when_the_majority_forms() -> None:
-    driver = Driver()
-    agreeing(driver, A, B, C)
-    driver.apply(C, 0, digest=666)
-    assert driver.apply(A, 0) == []  # level: nobody can say who is right
-    effects = driver.apply(B, 0)
-    assert of_kind(AskResync, effects) == [AskResync(C, 0, "state after round 0 differs from the majority's")]
-    assert of_kind(RecordDigest, effects) == [RecordDigest(0, state_digest(0), 3, 1, b"")]
-
-
-def test_a_dissenter_that_says_ready_with_the_wrong_state_is_told_again() -> None:
-    driver = Driver()
-    agreeing(driver, A, B, C)
-    for peer in (A, B):
-        driver.apply(peer, 0)
-    driver.apply(C, 0, digest=666)
-    effects = driver.tell(Readied(C, 0, 666, True))
-    assert [effect.peer for effect in of_kind(AskResync, effects)] == [C]
-    assert driver.member(C).state == "catching up"
-    driver.ready(C)
-    assert driver.member(C).state == "ready"
-
-
-def test_digests_of_a_round_that_is_not_committed_yet_are_ignored() -> None:
-    driver = Driver()
-    agreeing(driver, A, B)
-    assert driver.apply(A, 1) == []
-    assert driver.member(A).round == -1
-
-
-def test_an_old_digest_does_not_replace_the_recorded_majority() -> None:
-    driver = Driver(A, B, rounds={"copies_min": 0})
-    for round in range(70):
-        driver.announce(A, round)
-        driver.announce(B, round)
-        driver.apply(A, round)
-        driver.apply(B, round)
-    assert driver.apply(A, 0, digest=666) == []
-    assert driver.machine.votes.last == state_digest(69)
 
 
 # ---- the end
@@ -155,6 +90,21 @@ def test_with_overlap_a_skipped_last_round_is_followed_by_another() -> None:
     driver.exchange(3, A, B)
     assert [(commit.commit.round, commit.commit.step) for commit in driver.commits] == [(2, 0), (3, 1)]
     assert driver.machine.finished
+
+
+def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_expected_at_its_opening() -> None:
+    schedule = {"steps": 9, "warmup_steps": 5, "weight_decay": 0.5}
+    driver = Driver(A, B, C, schedule=schedule, rounds={"overlap": 1})
+    driver.announce(A, 0)
+    driver.wait(1000)  # round 1 opens as step 1, and round 0 is skipped
+    driver.exchange(1, A, B, C)
+    driver.wait(2000)
+    driver.exchange(2, A, B, C)
+    made = [driver.commits[place].commit for place in (0, 1)]
+    assert [(commit.round, commit.step) for commit in made] == [(1, 0), (2, 1)]
+    assert [(opened.round, opened.step) for opened in driver.opened[1:3]] == [(1, 1), (2, 1)]
+    spec = driver.machine.spec.schedule
+    assert [(commit.learning_rate_bits, commit.decay_bits) for commit in made] == [scalars(spec, 0), scalars(spec, 1)]
 
 
 def test_a_node_that_comes_back_after_the_end_is_told() -> None:

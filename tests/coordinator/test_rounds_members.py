@@ -81,7 +81,7 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
     assert driver.tell(Readied(B, 0, 666, True)) == []
-    assert driver.machine.votes.tally(0).reports == 1
+    assert driver.machine.votes.ballots[0].reports.keys() == {A}
 
 
 def test_every_sign_of_life_renews_the_lease() -> None:
@@ -96,7 +96,7 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     driver = Driver(A, B)
     driver.hello(C)
-    assert driver.tell(Readied(C, 5, 1, True)) == [AskResync(C, -1, "round 5 is ahead of the log's -1")]
+    assert driver.tell(Readied(C, 5, 1, True)) == [AskResync(C, -1, "round 5 is ahead of the log's -1", 1)]
     assert driver.member(C).state == "catching up"
 
 

@@ -38,13 +38,19 @@ class AnyOrder(RuleBasedStateMachine):
         copies_min=st.integers(0, 2),
         steps=st.integers(1, 12),
         batch=st.sampled_from([1, 7, 32]),
-        limits=st.sampled_from([(5000, 1, 0), (20_000, 2, 1), (120_000, 3, 2)]),
+        limits=st.sampled_from([(5000, 1, 0, 1), (20_000, 2, 1, 4), (120_000, 3, 2, 100)]),
     )
     def begin(self, overlap: int, quorum: int, copies_min: int, steps: int, batch: int, limits: Any) -> None:
-        lease_ms, strikes, warmup = limits
+        lease_ms, strikes, warmup, stretch = limits
         self.spec = run_spec(
             schedule={"steps": steps},
-            rounds={"overlap": overlap, "quorum": quorum, "copies_min": copies_min, "batch_samples_max": batch},
+            rounds={
+                "overlap": overlap,
+                "quorum": quorum,
+                "copies_min": copies_min,
+                "batch_samples_max": batch,
+                "stretch": stretch,
+            },
             membership={"lease_ms": lease_ms, "strikes_to_mute": strikes, "warmup_rounds": warmup, "members_max": 4},
         )
         self.machine = Rounds(self.spec, RUN)
@@ -180,10 +186,19 @@ class AnyOrder(RuleBasedStateMachine):
     def holds_anything(self, peer: PeerId, round: int, junk: list[Digest]) -> None:
         self.tell(Held(peer, round, tuple(junk)))
 
-    @rule(peer=peers, round=st.integers(-1, 12), digest=st.sampled_from([0, 1, 2**64 - 1]))
-    def reports_anything(self, peer: PeerId, round: int, digest: int) -> None:
+    @rule(
+        peer=peers,
+        round=st.integers(-1, 12),
+        digest=st.sampled_from([0, 1, 2**64 - 1]),
+        resyncs=st.sampled_from([0, 1, 2**64 - 1]),
+    )
+    def reports_anything(self, peer: PeerId, round: int, digest: int, resyncs: int) -> None:
         self.tell(Applied(peer, max(0, round), digest, b""))
-        self.tell(Readied(peer, round, digest, False))
+        self.tell(Readied(peer, round, digest, False, resyncs))
+
+    @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
+    def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
+        self.reports_anything(peer, self.machine.head_round, digest, 2**64 - 1)
 
     # ---- restarts
 

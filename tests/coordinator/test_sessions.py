@@ -41,9 +41,9 @@ async def test_every_session_has_its_own_nonce(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"signature": bytes(64)}, "expected a hello signed by the key it names"),
+        ({"signature": bytes(64)}, "expected a signature of the key that is named"),
         ({"signature": b"short"}, "expected a key of 32 and a signature of 64 bytes"),
-        ({"public_key": public_bytes(node_key(9))}, "expected a hello signed by the key it names"),
+        ({"public_key": public_bytes(node_key(9))}, "expected a signature of the key that is named"),
         ({"public_key": bytes(31)}, "expected a key of 32 and a signature of 64 bytes"),
         ({"run_id": "ff" * 16}, "expected a node of run"),
         ({"run_id": "x" * 100_000}, "expected a node of run"),
@@ -68,7 +68,7 @@ async def test_a_proof_of_another_session_is_refused(tmp_path: Path) -> None:
         old = await node.connect()
         await node.connect()
         await node.say(node.hello(b"", signature=sign_hello(node.key, node.run_id, old)))
-        assert "expected a hello signed by the key it names" in (await node.hear("refused")).refused.reason
+        assert "expected a signature of the key that is named" in (await node.hear("refused")).refused.reason
 
 
 async def test_anything_before_the_hello_is_refused(tmp_path: Path) -> None:
@@ -199,6 +199,83 @@ async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
         await node.join()
         assert (await node.hear("opened")).opened.round == 0
         assert state() == "training"
+
+
+async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STALL_SECONDS", 0.3)
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as deaf, node_of(process, 2) as other:
+        await deaf.join()
+        await other.join()
+
+        def state() -> str:
+            return next(row["state"] for row in process.status()["members"] if row["peer_id"] == deaf.peer)
+
+        for _ in range(10):  # more than any window between the two takes
+            process._service._broadcast(wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000)))
+        await until(lambda: state() == "away", other.ping)
+        assert deaf.peer not in process._service._sessions
+        assert (await other.ping()).sent_ms == 1
+
+
+async def test_what_everybody_hears_is_encoded_once_and_kept_for_a_few_messages(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        service = process._service
+        for number in range(3 * server.SHARED_MESSAGES):
+            message = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=number))
+            service._broadcast(message)
+            assert service._encoded(message) is service._encoded(message)
+        assert len(service._shared) == server.SHARED_MESSAGES
+        alone = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=7))
+        assert service._encoded(alone) == alone.SerializeToString()
+
+
+async def test_who_is_no_member_may_ask_who_is(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node, node_of(process, 2) as asker:
+        await node.join()
+        members = (await asker.stub.GetMembers(wire.GetMembersRequest(), timeout=20)).members
+        assert [(member.peer_id, list(member.addresses)) for member in members] == [(node.peer, ["127.0.0.1:1"])]
+        assert len(process.status()["members"]) == 1
+
+
+async def test_a_member_hears_who_came_and_who_went_and_not_the_whole_list(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node, node_of(process, 2) as other:
+        await node.join()
+        await other.join()
+        came = (await node.hear("members")).members
+        if [member.peer_id for member in came.members] == [node.peer]:  # its own coming, perhaps before the welcome
+            came = (await node.hear("members")).members
+        assert (came.changes, [member.peer_id for member in came.members], list(came.gone)) == (True, [other.peer], [])
+        await other.say(wire.NodeMessage(leave=wire.Leave(reason="done")))
+        gone = (await node.hear("members")).members
+        assert (gone.changes, list(gone.members), list(gone.gone)) == (True, [], [other.peer])
+
+
+async def test_a_node_that_is_wrong_twice_is_removed_and_refused_with_the_word_that_it_is_to_blame(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as broken,
+    ):
+        await one.join()
+        await two.join()
+        await broken.join(ready=False)
+        for number in (0, 1):
+            await broken.say(wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=666, resyncs=number)))
+            if number == 0:
+                assert (await broken.hear("resync")).resync.number == 1
+        evicted = (await broken.hear("evicted")).evicted
+        assert evicted.wrong_results
+        assert "this machine computes wrong results" in evicted.reason
+        await broken.hear_end()
+        await broken.say(broken.hello(await broken.connect()))
+        refused = (await broken.hear("refused")).refused
+        assert (refused.wrong_results, "refused for 60 more minutes" in refused.reason) == (True, True)
 
 
 async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path: Path) -> None:

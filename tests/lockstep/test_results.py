@@ -15,7 +15,15 @@ COORDINATOR: dict[str, Any] = {
     "traffic": {"payload_bytes": 8000, "payloads": 8},
     "data": {"samples_trained": 100, "samples_lost": 0},
 }
-COUNTS = {"payload_up_bytes": 4000, "payload_down_bytes": 5000, "other_up_bytes": 1000, "other_down_bytes": 2000}
+COUNTS = {
+    "payload_up_bytes": 4000,
+    "payload_down_bytes": 5000,
+    "catch_up_up_bytes": 700,
+    "catch_up_down_bytes": 1500,
+    "control_up_bytes": 300,
+    "control_down_bytes": 500,
+    "duplicate_bytes": 123,
+}
 NODES = [{"traffic": COUNTS, "payload": {"bits_per_value": bits}} for bits in (9.0, 10.0)]
 LOSSES = {3: 2.5, 0: 5.0, 1: 4.0}
 
@@ -37,7 +45,7 @@ def test_every_promised_figure_is_there_and_right() -> None:
         "traffic": {
             "payload_bytes": 1000,
             "bits_per_value": 9.5,
-            "up_bytes_per_node_round": 1000,  # (4000 + 1000) * 2 nodes / (2 nodes * 5 rounds)
+            "up_bytes_per_node_round": 1000,  # (4000 + 700 + 300) * 2 nodes / (2 nodes * 5 rounds)
             "down_bytes_per_node_round": 1400,
             "dense_bf16_bytes": 2_000_000,
             "times_less_than_dense": 2500.0,  # 2 MB against 800 B of payloads up per node and round

@@ -25,8 +25,10 @@ NODE: dict[str, Any] = {
     "traffic": {
         "payload_up_bytes": 123_456_789,
         "payload_down_bytes": 987_654_321,
-        "other_up_bytes": 1,
-        "other_down_bytes": 2,
+        "catch_up_up_bytes": 1,
+        "catch_up_down_bytes": 2,
+        "control_up_bytes": 3,
+        "control_down_bytes": 4,
     },
 }
 

@@ -1,4 +1,4 @@
-"""Catching up by a snapshot, over real gRPC, and a state that a kill does not change."""
+"""Catching up by a snapshot, over real links, and a state that a kill does not change."""
 
 import asyncio
 import dataclasses
@@ -16,8 +16,12 @@ from node.catch_up import CatchUp
 from node.coordinator_client import RunInfo
 from node.digest import state_digest
 from node.ledger import Ledger
-from node.links.base import Remote
-from node.links.grpc import GrpcLink, Timeouts
+from node.links import mesh
+from node.links.base import Blob, Outsider, Purpose, Remote
+from node.links.frames import Part
+from node.links.mesh import Mesh
+from node.links.session import Identity
+from node.links.uplink import Uplink
 from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
@@ -28,23 +32,31 @@ from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
-from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
 from protocol.runfile import RetentionSpec, RunSpec
+from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
 from tests.node.test_trainer import Stage, ended, playing
 from tests.tiny import CONFIG, tiny_corpus, tiny_spec
 from tests.waiting import PATIENCE_SECONDS, until
 
-RUN = RunId("ab" * 16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-AUTHOR, LIAR, HONEST, THIRD = (PeerId(digit * 32) for digit in "1234")
+NUMBERS = {peer_of(number): number for number in range(4)}
+AUTHOR, LIAR, HONEST, THIRD = sorted(NUMBERS)
 GENESIS = Position(0, genesis_digest(RUN), -1)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback nobody needs the patience of the internet."""
+    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
 
 
 # ---- a log with recorded snapshots, and members that serve them
@@ -92,58 +104,67 @@ class Log:
         return wire.Commits(commits=page, decided_round=len(self.messages) - 1)
 
 
-class Server:
+class Server(Outsider):
     """A member that serves snapshots; remembers what it was asked for."""
 
-    def __init__(self, snapshots: Snapshots | None = None, *, parts: int = 10**6) -> None:
-        self.snapshots, self.parts = snapshots, parts
+    def __init__(self, snapshots: Snapshots | None = None, *, ranges: int = 10**6) -> None:
+        self.snapshots, self.ranges = snapshots, ranges
         self.offsets: list[int] = []
 
-    def on_offer(self, offers: wire.Offers) -> None: ...
-
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        """Parts as asked, until it has served `parts` of them."""
-        self.offsets.append(offset)
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        """Bytes as asked, until it has begun to serve `ranges` ranges."""
+        if count == 1:  # a link asks for the size first, once for each range
+            self.offsets.append(offset)
         await asyncio.sleep(0)
-        total = self.snapshots.size(Digest(digest)) if self.snapshots else None
-        if total is None or len(self.offsets) > self.parts:
+        total = self.snapshots.size(digest) if self.snapshots else None
+        if total is None or len(self.offsets) > self.ranges:
             return None
         assert self.snapshots is not None
-        return total, self.snapshots.read(Digest(digest), offset, PART_BYTES) or b""
+        return total, self.snapshots.read(digest, offset, count) or b""
 
 
 class Forger(Server):
     """Serves bytes of the right length that are not the snapshot's."""
 
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        found = await super().read(digest, offset)
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        found = await super().read(digest, offset, count)
         return found and (found[0], bytes(len(found[1])))
 
 
 class Members:
-    """Servers as `node.catch_up.Peers`, each behind a link of its own."""
+    """Servers as `node.catch_up.Peers`, each behind links of its own."""
 
     def __init__(self, servers: dict[PeerId, Server]) -> None:
         self.servers = servers
-        self._links = {peer: GrpcLink("127.0.0.1:0", timeouts=Timeouts(progress=5.0)) for peer in servers}
-        self._dialler = GrpcLink("127.0.0.1:0")
+        self._meshes = {peer: mesh_of(NUMBERS[peer]) for peer in servers}
+        self._own = mesh_of(NUMBERS[AUTHOR])
         self._remotes: dict[PeerId, Remote] = {}
 
     async def __aenter__(self) -> "Members":
-        for peer, link in self._links.items():
-            self._remotes[peer] = Remote(peer, await link.start(self.servers[peer]))
+        for peer, each in self._meshes.items():
+            self._remotes[peer] = Remote(peer, await each.start(self.servers[peer]))
+        await self._own.start(Outsider())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for link in (self._dialler, *self._links.values()):
-            await link.stop()
+        for each in (self._own, *self._meshes.values()):
+            await each.stop()
 
     @property
     def peers(self) -> list[PeerId]:
         return sorted(self._remotes)
 
-    def fetch(self, peer: PeerId, digest: Digest, offset: int) -> AsyncGenerator[wire.Part, None]:
-        return self._dialler.fetch(self._remotes[peer], digest, offset)
+    @property
+    def bytes_sent(self) -> int:
+        """Of blobs, by all servers."""
+        return sum(each.traffic.catch_up_up for each in self._meshes.values())
+
+    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
+        return self._own.fetch(self._remotes[peer], blob, Purpose.CATCH_UP)
+
+
+def mesh_of(number: int) -> Mesh:
+    return Mesh(Identity(key_of(number), RUN, number), [grpc()], Uplink(None, clock_ms), clock_ms)
 
 
 class Newcomer:
@@ -173,9 +194,11 @@ async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(log
     assert position.head == sha256(log.messages[9].body)
     assert newcomer.replica.digest == log.replica.digest == jump.landmark.state_digest
     assert jump.kept == {round: [sha256(str(round).encode())] for round in (3, 9)}
+    assert members.bytes_sent == log.size, "not a byte twice, and none beyond the end of a range"
     first, second = (set(server.offsets) for server in members.servers.values())
     assert first
     assert second
+    assert not first & second
 
 
 async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_asked(
@@ -200,17 +223,17 @@ async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is
         put(partial, offset, blob)
 
     monkeypatch.setattr(Partial, "put", recorded)
-    dying = Server(log.snapshots, parts=3)
+    dying = Server(log.snapshots, ranges=3)
     async with Members({LIAR: dying, HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
     assert newcomer.replica.digest == log.replica.digest
-    assert len(dying.offsets) > dying.parts, "it stopped"
+    assert len(dying.offsets) > dying.ranges, "it stopped"
     assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
 
 
 async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(log: Log, tmp_path: Path) -> None:
-    async with Members({LIAR: Server(log.snapshots, parts=4)}) as members:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
         assert await first.catch_up.jump(GENESIS, 11, []) is None
@@ -278,9 +301,9 @@ async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_p
     digest = payloads.put(0, b"payload")
     shelves = Shelves(payloads, log.snapshots, lambda: 0)
     shelves._pace = Never(1, lambda: 0)
-    assert await shelves.read(digest, 0) == (7, b"payload")
+    assert await shelves.read(digest, 0, 7) == (7, b"payload")
     with pytest.raises(AssertionError, match="a payload waited"):
-        await shelves.read(log.messages[9].snapshot_sha256, 0)
+        await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)
 
 
 # ---- whole nodes

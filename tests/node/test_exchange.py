@@ -1,8 +1,6 @@
-"""Promises of the gossip machine: one by one, over random histories, and as a simulated swarm."""
+"""Promises of the gossip machine: one by one, and over random histories. As a swarm: tests/simulation/test_gossip."""
 
 import hashlib
-import heapq
-import random
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.exchange import AHEAD_ROUNDS_MAX, PATIENCE, UNDECIDED_ROUNDS_MAX, Exchange
+from node.exchange import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Exchange
 from node.exchange_events import (
     Blame,
     Drop,
@@ -18,11 +16,13 @@ from node.exchange_events import (
     Event,
     Failure,
     Found,
+    Linked,
     Lost,
     MembersChanged,
     Offer,
     Offered,
     OfferFailed,
+    Progressed,
     Published,
     Pull,
     Pulled,
@@ -30,12 +30,15 @@ from node.exchange_events import (
     Refuse,
     ReportHolding,
     RoundStarted,
+    Served,
     Settled,
     SwarmLimits,
     Tick,
     Want,
     Wanted,
+    Withdraw,
 )
+from node.live_pulls import PATIENCE, WAIT_MS
 from node.sources import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, sha256
@@ -217,7 +220,7 @@ def test_pulls_are_bounded_per_peer_and_overall() -> None:
     assert live == {A: LIMITS.pulls_per_peer, B: LIMITS.pulls_max - LIMITS.pulls_per_peer}
 
 
-def test_the_faster_holder_is_asked_and_an_unknown_one_before_both() -> None:
+def test_the_faster_holder_is_asked_and_an_unknown_one_counts_as_fast() -> None:
     exchange = machine()
     for holder, digest, rate in ((A, X, 1_000), (B, Y, 100_000)):
         exchange.handle(Offered(holder, 7, digest, SIZE), 0)
@@ -225,9 +228,22 @@ def test_the_faster_holder_is_asked_and_an_unknown_one_before_both() -> None:
     for holder in (A, B):
         exchange.handle(Offered(holder, 8, Z, SIZE), 0)
     assert of(Pull, exchange.handle(RoundStarted(8), 0))[0].source == B
-    for holder in (A, B, C):
+    for holder in (A, C):
         exchange.handle(Offered(holder, 9, blob_digest(9), SIZE), 0)
     assert of(Pull, exchange.handle(RoundStarted(9), 0))[0].source == C
+
+
+def test_holders_within_a_factor_of_four_of_the_fastest_share_the_load() -> None:
+    asked = set()
+    for number in range(20):
+        exchange = machine()
+        for holder, digest, rate in ((A, X, 26_000), (B, Y, 100_000)):
+            exchange.handle(Offered(holder, 7, digest, SIZE), 0)
+            exchange.handle(Pulled(digest, holder, SIZE, rate), 0)
+        for holder in (A, B):
+            exchange.handle(Offered(holder, 8, blob_digest(100 + number), SIZE), 0)
+        asked.add(of(Pull, exchange.handle(RoundStarted(8), 0))[0].source)
+    assert asked == {A, B}
 
 
 def test_nodes_ask_different_holders_for_the_same_payload() -> None:
@@ -264,9 +280,47 @@ def test_an_overdue_pull_is_dropped_for_another_free_source_and_goes_on_without_
     deadline_ms = LIMITS.stall_ms + PATIENCE * 1000 * SIZE // RATE_ASSUMED
     assert exchange.handle(Tick(), 10 * deadline_ms) == []
     exchange = machine(Offered(A, 7, X, SIZE), Offered(B, 7, X, SIZE))
-    assert exchange.handle(Tick(), deadline_ms - 1) == []
-    assert exchange.handle(Tick(), deadline_ms) == [Drop(A, X), Pull(B, X, SIZE, 7, exact=True)]
-    assert exchange.handle(Tick(), 2 * deadline_ms) == []  # the second attempt has twice the time
+    exchange.handle(Progressed(X, A, 1), 0)
+    assert exchange.handle(Tick(), LIMITS.stall_ms - 1) == []
+    assert exchange.handle(Tick(), LIMITS.stall_ms) == [Drop(A, X), Pull(B, X, SIZE, 7, exact=True)]
+    assert of(Drop, exchange.handle(Tick(), 2 * deadline_ms)) == []  # the second attempt has twice the time
+
+
+def test_a_pull_that_waits_in_a_queue_is_withdrawn_once_for_a_better_holder_and_begins_there() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE))
+    assert exchange.handle(Tick(), WAIT_MS) == []  # nobody else holds it: waiting is no stall
+    assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS) == [Withdraw(A, X)]
+    assert exchange.handle(Tick(), WAIT_MS + 100) == []
+    effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), WAIT_MS + 200)
+    assert effects == [Pull(B, X, SIZE, 7, exact=True)]
+
+
+def test_a_pull_stays_where_it_is_within_a_round_trip_and_once_its_bytes_come() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE))
+    assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS - 1) == []
+    exchange = machine(Offered(A, 7, X, SIZE))
+    exchange.handle(Progressed(X, A, 100), WAIT_MS)
+    assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS) == []
+
+
+def test_a_withdrawn_source_is_still_a_holder_and_pays_no_backoff() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE))
+    effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), 10)
+    assert effects == [Pull(A, X, SIZE, 7, exact=True)]
+
+
+def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_than_another_holder() -> None:
+    limits = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
+    exchange = machine(Offered(B, 7, Y, SIZE), limits=limits)
+    exchange.handle(Pulled(Y, B, SIZE, 100_000), 0)
+    exchange.handle(Offered(A, 7, X, 10**6), 0)
+    exchange.handle(Offered(C, 7, Z, 10**6), 0)
+    for digest, source in ((X, A), (Z, C)):
+        exchange.handle(Progressed(digest, source, 1000), 0)
+    exchange.handle(Offered(B, 7, X, 10**6), 0)
+    exchange.handle(Progressed(Z, C, 100_000), 1000)  # 100 kB/s: this node's downlink may be the thin one
+    assert exchange.handle(Progressed(X, A, 10_000), 1000) == []
+    assert of(Withdraw, exchange.handle(Pulled(Z, C, 10**6, 100_000), 1000)) == [Withdraw(A, X)]
 
 
 def test_news_of_a_dropped_pull_changes_nothing_unless_it_brought_the_payload() -> None:
@@ -275,6 +329,99 @@ def test_news_of_a_dropped_pull_changes_nothing_unless_it_brought_the_payload() 
     assert exchange.handle(PullFailed(X, A, Failure.FAULTY, "late"), 60_000) == []
     effects = exchange.handle(Pulled(X, A, SIZE, 5), 60_000)
     assert effects[:2] == [Drop(B, X), ReportHolding(7, (X,))]
+
+
+# ---- links and relays
+
+
+def test_a_neighbour_without_a_link_is_replaced_by_a_member_with_one() -> None:
+    members = [OWN, *(peer(number) for number in range(20, 40))]
+    exchange = Exchange(OWN, LIMITS)
+    by_hash = neighbours(7, members, OWN, LIMITS.neighbours)
+    linked = frozenset(members) - {OWN, by_hash[0]}
+    for event in (MembersChanged(frozenset(members)), Linked(linked), RoundStarted(7)):
+        exchange.handle(event, 0)
+    offered = [offer.peer for offer in of(Offer, exchange.handle(Published(7, X, SIZE), 0))]
+    assert offered == neighbours(7, members, OWN, LIMITS.neighbours, linked)
+    assert offered[:3] == by_hash[1:]
+    assert len(offered) == 4
+
+
+def test_nothing_is_offered_to_or_pulled_from_a_peer_without_a_link_until_there_is_one() -> None:
+    exchange = machine(Linked(frozenset([B])), Offered(A, 7, X, SIZE))
+    assert of(Offer, exchange.handle(Published(7, Y, SIZE), 0)) == [Offer(B, 7, ((Y, SIZE),))]
+    assert of(Pull, exchange.handle(Tick(), 0)) == []
+    effects = exchange.handle(Linked(frozenset([A, B])), 0)
+    assert of(Offer, effects) == [Offer(A, 7, ((Y, SIZE),))]
+    assert of(Pull, effects) == [Pull(A, X, SIZE, 7, exact=True)]
+
+
+def test_a_link_that_comes_back_is_offered_everything_again() -> None:
+    exchange = machine(Published(7, X, SIZE), Linked(frozenset([B])))
+    assert of(Offer, exchange.handle(Linked(frozenset([A, B])), 0)) == [Offer(A, 7, ((X, SIZE),))]
+
+
+def test_an_unlinked_member_is_asked_for_a_wanted_payload_only_after_all_linked_ones() -> None:
+    exchange = machine(Linked(frozenset([B, C])))
+    effects = exchange.handle(Wanted(7, (Want(X, SIZE, (A,)),)), 0)
+    asked = []
+    while pulls := of(Pull, effects):
+        asked.append(pulls[0].source)
+        effects = exchange.handle(PullFailed(X, pulls[0].source, Failure.ABSENT, ""), 0)
+    assert set(asked[:2]) == {B, C}
+    assert asked[2] == A
+    assert set(asked) == set(PEERS)
+
+
+def test_who_offers_without_being_a_neighbour_is_offered_to() -> None:
+    members = [OWN, *(peer(number) for number in range(20, 40))]
+    stranger = next(m for m in sorted(members) if m not in (OWN, *neighbours(7, members, OWN, LIMITS.neighbours)))
+    exchange = Exchange(OWN, LIMITS)
+    for event in (MembersChanged(frozenset(members)), RoundStarted(7), Offered(stranger, 7, X, SIZE)):
+        exchange.handle(event, 0)
+    assert stranger in {offer.peer for offer in of(Offer, exchange.handle(Published(7, Y, SIZE), 0))}
+
+
+def test_a_relay_is_offered_to_and_pulled_from_and_is_no_member() -> None:
+    relay = peer(50)
+    exchange = machine(MembersChanged(frozenset([OWN, A]), frozenset([relay])), Published(7, X, SIZE))
+    assert exchange.handle(Offered(relay, 7, Y, SIZE), 0) == [Pull(relay, Y, SIZE, 7, exact=True)]
+    effects = exchange.handle(Published(7, X, SIZE), 0)
+    assert not of(Offer, effects)  # the first time it was offered to both
+    fresh = machine(MembersChanged(frozenset([OWN, A]), frozenset([relay])))
+    assert {offer.peer for offer in of(Offer, fresh.handle(Published(7, X, SIZE), 0))} == {A, relay}
+
+
+def test_a_relay_itself_offers_to_all_members_and_authors_nothing() -> None:
+    exchange = Exchange(OWN, LIMITS)
+    members = frozenset(peer(number) for number in range(20, 40))
+    author = min(members)
+    for event in (MembersChanged(members, frozenset([OWN])), RoundStarted(7), Offered(author, 7, X, SIZE)):
+        exchange.handle(event, 0)
+    offers = of(Offer, exchange.handle(Pulled(X, author, SIZE, 1000), 0))
+    assert {offer.peer for offer in offers} == members - {author}
+
+
+# ---- serving
+
+
+def test_the_own_payload_is_most_urgent_until_somebody_holds_it_then_the_rarest() -> None:
+    exchange = machine(Published(7, X, SIZE), Offered(A, 7, Y, SIZE), Pulled(Y, A, SIZE, 1000))
+    assert exchange.urgency(B, X) < exchange.urgency(B, Y) < exchange.urgency(B, Z)
+    exchange.handle(Served(B, X), 0)
+    assert exchange.urgency(C, X) < exchange.urgency(C, Y)  # equally rare: the own one
+    exchange.handle(Served(C, X), 0)
+    assert exchange.urgency(C, Y) < exchange.urgency(C, X)
+
+
+def test_among_equals_the_peer_that_sends_fastest_is_most_urgent() -> None:
+    exchange = machine(Published(7, X, SIZE), Offered(A, 7, Y, SIZE), Pulled(Y, A, SIZE, 1_000_000))
+    assert exchange.urgency(A, X) < exchange.urgency(B, X)
+
+
+def test_who_was_served_is_not_offered_the_same() -> None:
+    exchange = machine(Published(7, X, SIZE), OfferFailed(A, 7), Served(A, X))
+    assert not of(Offer, exchange.handle(Tick(), OFFER_RETRY_MS))
 
 
 # ---- commits
@@ -353,6 +500,7 @@ _sizes = st.sampled_from([SIZE, SIZE, SIZE, 1, 10 * SIZE, 11 * SIZE])
 _wants = st.builds(Want, _digests, st.just(SIZE), st.lists(_peers, max_size=3).map(tuple), st.booleans())
 _events = st.one_of(
     st.builds(MembersChanged, st.frozensets(st.sampled_from(PEERS)).map(lambda some: some | {OWN})),
+    st.builds(Linked, st.frozensets(st.sampled_from(PEERS))),
     st.builds(RoundStarted, _rounds),
     st.builds(Found, _rounds, _digests, st.just(SIZE)),
     st.builds(Offered, _peers, _rounds, _digests, _sizes),
@@ -361,6 +509,8 @@ _events = st.one_of(
     st.builds(Wanted, _rounds, st.lists(_wants, max_size=3, unique_by=lambda want: want.digest).map(tuple)),
     st.builds(Pulled, _digests, _peers, st.just(SIZE), st.integers(0, 10**9)),
     st.builds(PullFailed, _digests, _peers, st.sampled_from(Failure), st.just("reason")),
+    st.builds(Progressed, _digests, _peers, st.just(SIZE // 4)),
+    st.builds(Served, _peers, _digests),
     st.builds(Lost, _digests),
     st.builds(Settled, _rounds),
     st.just(Tick()),
@@ -397,6 +547,8 @@ class Checker:
                 per_source = Counter(self.live.values())
                 assert len(self.live) <= LIMITS.pulls_max
                 assert per_source[effect.source] <= LIMITS.pulls_per_peer
+            case Withdraw():
+                assert self.live[effect.digest] == effect.source
             case Drop():
                 assert self.live.pop(effect.digest) == effect.source
             case Offer():
@@ -421,119 +573,3 @@ def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(history: 
         for round in one._rounds.values():
             assert len(round.payloads) <= 7
             assert all(len(payload.told) <= 5 and len(payload.absent) <= 7 for payload in round.payloads.values())
-
-
-# ---- a simulated swarm
-
-
-@dataclass
-class Sending:
-    source: PeerId
-    done: Pulled | PullFailed
-    started_ms: int
-    bytes: int
-    rate: int  # bytes per second
-
-    def sent(self, now_ms: int) -> int:
-        return min(self.bytes, self.rate * (now_ms - self.started_ms) // 1000)
-
-
-@dataclass
-class Node:
-    exchange: Exchange
-    uplink: int  # bytes per second
-    held: set[Digest] = field(default_factory=set)
-    arrived: Counter[Digest] = field(default_factory=Counter)
-    live: dict[Digest, Sending] = field(default_factory=dict)
-    sending: int = 0
-
-
-class Network:
-    """Machines on a fake network: latency, lost offers, transfers that break off, thin uplinks shared by transfers."""
-
-    PARTS = 8  # of a payload: what is kept of a transfer that breaks off are whole parts
-
-    def __init__(self, seed: int, count: int, size: int) -> None:
-        self.rng = random.Random(seed)
-        self.size = size
-        self.queue: list[tuple[int, int, PeerId, Event]] = []
-        self.order = self.now_ms = self.received = 0
-        limits = SwarmLimits(payload_bytes_max=size, neighbours=4, stall_ms=2000)
-        self.nodes = {
-            peer(number): Node(Exchange(peer(number), limits), self.rng.choice([50_000, 400_000, 4_000_000]))
-            for number in range(count)
-        }
-
-    def send(self, to: PeerId, event: Event, delay_ms: int) -> None:
-        self.order += 1
-        heapq.heappush(self.queue, (self.now_ms + delay_ms, self.order, to, event))
-
-    def run(self) -> None:
-        everything = {sha256(own.encode()) for own in self.nodes}
-        for own in self.nodes:
-            for event in (MembersChanged(frozenset(self.nodes)), RoundStarted(0)):
-                self.send(own, event, self.rng.randrange(100))
-            self.send(own, Published(0, sha256(own.encode()), self.size), self.rng.randrange(200, 3000))
-        while any(node.held != everything for node in self.nodes.values()):
-            self.now_ms, _, own, event = heapq.heappop(self.queue)
-            assert self.now_ms < 3_600_000, "no progress in an hour"
-            self.feed(own, event)
-
-    def feed(self, own: PeerId, event: Event) -> None:
-        node = self.nodes[own]
-        if isinstance(event, Pulled | PullFailed):
-            if event.digest not in node.live or node.live[event.digest].done is not event:
-                return  # dropped
-            self.end(node, event.digest)
-        if isinstance(event, Published | Pulled):
-            node.held.add(event.digest)
-        for effect in node.exchange.handle(event, self.now_ms):
-            self.act(own, node, effect)
-        if not any(to == own for _, _, to, _ in self.queue):
-            self.send(own, Tick(), 100)
-
-    def act(self, own: PeerId, node: Node, effect: Effect) -> None:
-        match effect:
-            case Offer():
-                delay_ms = self.rng.randrange(5, 150)
-                lost, unacknowledged = self.rng.random() < 0.1, self.rng.random() < 0.1
-                if not lost:
-                    for digest, size in effect.payloads:
-                        self.send(effect.peer, Offered(own, effect.round, digest, size), delay_ms)
-                if lost or unacknowledged:
-                    self.send(own, OfferFailed(effect.peer, effect.round), 2 * delay_ms)
-            case Pull():
-                self.pull(own, node, effect)
-            case Drop():
-                self.end(node, effect.digest)
-            case Blame() | Refuse():
-                assert isinstance(effect, Refuse), f"an honest peer is blamed: {effect}"
-            case _:
-                pass
-
-    def pull(self, own: PeerId, node: Node, pull: Pull) -> None:
-        source = self.nodes[pull.source]
-        source.sending += 1
-        lacking, rate = self.size - node.arrived[pull.digest], source.uplink // source.sending
-        if broken := self.rng.random() < 0.05:
-            lacking = self.rng.randrange(lacking + 1)
-        failed = PullFailed(pull.digest, pull.source, Failure.UNAVAILABLE, "broke off")
-        done = failed if broken else Pulled(pull.digest, pull.source, self.size, rate)
-        node.live[pull.digest] = Sending(pull.source, done, self.now_ms, lacking, rate)
-        self.send(own, done, self.rng.randrange(10, 200) + 1000 * lacking // rate)
-
-    def end(self, node: Node, digest: Digest) -> None:
-        sending = node.live.pop(digest)
-        self.nodes[sending.source].sending -= 1
-        sent, part = sending.sent(self.now_ms), self.size // self.PARTS
-        self.received += sent
-        node.arrived[digest] += sent // part * part
-
-
-@pytest.mark.parametrize(("seed", "count"), [(1, 4), (2, 7), (3, 16), (4, 16)])
-def test_a_lossy_swarm_ends_with_every_payload_everywhere_and_few_bytes_twice(seed: int, count: int) -> None:
-    network = Network(seed, count, size=60_000)
-    network.run()
-    useful = count * (count - 1) * network.size
-    print(f"seed {seed}: {network.now_ms} ms, {network.received / useful:.3f} of the useful bytes")
-    assert network.received <= 1.03 * useful

@@ -3,40 +3,55 @@
 import asyncio
 import hashlib
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from node.links.base import LinkServer, Remote, Traffic
-from node.links.grpc import GrpcLink, Timeouts
+from node.links import mesh, open_link
+from node.links.base import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic
+from node.links.frames import Part
+from node.links.mesh import Mesh
+from node.links.session import Identity
+from node.links.uplink import Uplink
+from node.links.window import WINDOW_BYTES_FIRST
 from node.payload_log import PayloadLog
 from node.swarm import Swarm, SwarmLimits
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId, sha256
-from protocol.limits import OFFERS_MAX, PART_BYTES
-from protocol.wire_pb2 import OfferedPayload, Offers, Part
+from protocol.ids import Digest, PeerId, sha256
+from protocol.limits import OFFERS_MAX
+from protocol.wire_pb2 import OfferedPayload, Offers
+from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
+from tests.waiting import until
 
-RUN = RunId("ab" * 16)
-LIMITS = SwarmLimits(payload_bytes_max=4 * PART_BYTES, neighbours=4, stall_ms=300)
-SHORT = Timeouts(offer=1.0, progress=0.5)
+PAYLOAD_BYTES = 512 * 1024 + 77
+LIMITS = SwarmLimits(payload_bytes_max=2 * PAYLOAD_BYTES, neighbours=4, stall_ms=300)
 ROUND = 5
 
+T = TypeVar("T")
 
-def peer(number: int) -> PeerId:
-    return PeerId(hashlib.sha256(f"peer {number}".encode()).hexdigest()[:32])
+peer = peer_of
 
 
-def payload(number: int, size: int = 2 * PART_BYTES + 77) -> bytes:
+def payload(number: int, size: int = PAYLOAD_BYTES) -> bytes:
     return hashlib.shake_128(b"%d" % number).digest(size)
 
 
-def now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+def mesh_of(number: int) -> Mesh:
+    return Mesh(Identity(key_of(number), RUN, number), [grpc()], Uplink(None, clock_ms), clock_ms)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback nobody needs the patience of the internet."""
+    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
+    monkeypatch.setattr(open_link, "PROGRESS_SECONDS", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:
@@ -65,9 +80,9 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
                 RUN,
                 LIMITS,
                 log,
-                GrpcLink("127.0.0.1:0", timeouts=SHORT),
+                mesh_of(number),
                 report_holding=lambda round, digests, reports=reports: reports.put_nowait((round, digests)),
-                clock_ms=now_ms,
+                clock_ms=clock_ms,
             )
             remote = Remote(peer(number), await swarm.start())
             together.append(Member(swarm, log, remote, reports))
@@ -88,40 +103,51 @@ def introduce(together: Sequence[Member], *others: Remote) -> None:
 # ---- peers that do not behave
 
 
-class Liar:
+class Liar(Outsider):
     """Serves `blob` as whatever it is asked for, and says that it is `total` bytes long."""
 
     def __init__(self, blob: bytes, total: int | None = None) -> None:
-        self.blob, self.total = blob, total or len(blob)
-        self.asked = asyncio.Event()
-        self.offsets: list[int] = []
+        self.total = total or len(blob)
+        self.blob = (blob + bytes(self.total))[: self.total]
+        self.mesh: Mesh | None = None
 
-    def on_offer(self, offers: Offers) -> None:
-        pass
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        return self.total, self.blob[offset : offset + count]
 
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
-        self.asked.set()
-        self.offsets.append(offset)
-        return self.total, self.blob[offset : offset + PART_BYTES]
+    @property
+    def sent(self) -> int:
+        """Bytes of blobs."""
+        assert self.mesh is not None
+        return self.mesh.traffic.catch_up_up
 
 
 class Staller(Liar):
     """Serves the first part and then nothing any more."""
 
-    async def read(self, digest: bytes, offset: int) -> tuple[int, bytes] | None:
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
         if offset:
-            self.asked.set()
             await asyncio.Event().wait()
-        return await super().read(digest, offset)
+        return await super().read(digest, offset, count)
 
 
 @asynccontextmanager
-async def listening(number: int, server: LinkServer) -> AsyncIterator[Remote]:
-    link = GrpcLink("127.0.0.1:0")
+async def listening(number: int, server: Liar) -> AsyncIterator[Remote]:
+    server.mesh = mesh_of(number)
     try:
-        yield Remote(peer(number), await link.start(server))
+        yield Remote(peer(number), await server.mesh.start(server))
     finally:
-        await link.stop()
+        await server.mesh.stop()
+
+
+async def soon(waiting: Awaitable[T]) -> T:
+    """The result of what has to end within seconds."""
+    async with asyncio.timeout(20):
+        return await waiting
+
+
+def sent_by(member: Member) -> int:
+    """Bytes of blobs that a member gave, whether it knew their round or not."""
+    return member.swarm.statistics.payload_up_bytes + member.swarm.statistics.catch_up_up_bytes
 
 
 # ---- together
@@ -133,6 +159,7 @@ async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(t
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
             assert member.swarm.publish(ROUND, blob) == sha256(blob)
+        await until(lambda: all(member.log.digests(ROUND) for member in together))  # nothing is committed before that
         holders = [[peer(number)] for number in range(4)]
         collected = await asyncio.gather(*(member.swarm.collect(commit_of(blobs), holders) for member in together))
         assert collected == [blobs] * 4
@@ -140,7 +167,7 @@ async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(t
         for number, member in enumerate(together):
             statistics = member.swarm.statistics
             assert (statistics.payload_down_bytes, statistics.duplicate_bytes) == (3 * size, 0)
-            assert 0 < statistics.other_down_bytes < 0.01 * 3 * size
+            assert 0 < statistics.control_down_bytes < 0.01 * 3 * size
             assert member.swarm.waiting_for == ""
             others = sorted(sha256(blob) for blob in blobs if blob != blobs[number])
             reported = [member.reports.get_nowait() for _ in others]
@@ -156,7 +183,7 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
             member.swarm.publish(ROUND, blob)
         for member in together:
             for _ in range(5):
-                await asyncio.wait_for(member.reports.get(), 20)
+                await soon(member.reports.get())
         assert together[0].swarm.holding(ROUND) == sorted(map(sha256, blobs[1:]))
 
 
@@ -164,6 +191,7 @@ async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: P
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
         kept, dropped = one.swarm.publish(ROUND, payload(0)), two.swarm.publish(ROUND, payload(1))
+        await until(lambda: one.log.digests(ROUND) and two.log.digests(ROUND))
         await asyncio.gather(
             *(member.swarm.collect(commit_of([payload(0), payload(1)]), [[], []]) for member in (one, two))
         )
@@ -213,7 +241,7 @@ async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
         honest.log.put(ROUND, truth)
         with caplog.at_level(logging.WARNING):
             collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[liar.peer_id]]))
-            assert await asyncio.wait_for(collecting, 20) == [truth]
+            assert await soon(collecting) == [truth]
         assert f"peer {liar.peer_id[:8]}: payload" in caplog.text
         assert f"peer {honest.remote.peer_id[:8]}" not in caplog.text
         assert one.swarm.statistics.duplicate_bytes == len(forged)
@@ -222,22 +250,26 @@ async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
 
 @pytest.mark.parametrize("total", [LIMITS.payload_bytes_max + 1, 1])
 async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(tmp_path: Path, total: int) -> None:
-    truth = payload(0)
-    async with members(tmp_path, 2) as (one, honest), listening(9, Liar(payload(1), total)) as liar:
+    truth, lying = payload(0), Liar(payload(1), total)
+    async with members(tmp_path, 2) as (one, honest), listening(9, lying) as liar:
         introduce([one, honest], liar)
         honest.log.put(ROUND, truth)
-        assert await asyncio.wait_for(one.swarm.collect(commit_of([truth]), [[liar.peer_id]]), 20) == [truth]
-        assert one.swarm.statistics.duplicate_bytes == PART_BYTES  # no second part was taken
+        assert await soon(one.swarm.collect(commit_of([truth]), [[liar.peer_id]])) == [truth]
+        assert 0 < one.swarm._pulls.duplicate_bytes < WINDOW_BYTES_FIRST, "the first part, and no second one was taken"
+        assert lying.sent <= 2 * WINDOW_BYTES_FIRST, "what was on its way when it was told to stop"
+        await until(lambda: one.swarm.statistics.duplicate_bytes == lying.sent)
 
 
 async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(tmp_path: Path) -> None:
-    truth = payload(0)
-    async with members(tmp_path, 2) as (one, honest), listening(9, Staller(truth)) as staller:
+    truth, stalling = payload(0), Staller(payload(0))
+    async with members(tmp_path, 2) as (one, honest), listening(9, stalling) as staller:
         introduce([one, honest], staller)
         collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[staller.peer_id]]))
+        await until(lambda: one.swarm.statistics.payload_down_bytes)
         honest.log.put(ROUND, truth)
-        assert await asyncio.wait_for(collecting, 20) == [truth]
-        assert honest.swarm.statistics.payload_up_bytes == len(truth) - PART_BYTES
+        assert await soon(collecting) == [truth]
+        assert 0 < stalling.sent < len(truth)
+        assert sent_by(honest) == len(truth) - stalling.sent
         assert one.swarm.statistics.duplicate_bytes == 0
 
 
@@ -247,23 +279,24 @@ async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Pat
         async with listening(9, staller) as dying:
             introduce([one, honest], dying)
             collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[dying.peer_id]]))
-            await staller.asked.wait()
-        honest.log.put(ROUND, truth)
-        assert await asyncio.wait_for(collecting, 20) == [truth]
-        assert honest.swarm.statistics.payload_up_bytes >= len(truth) - PART_BYTES
+            await until(lambda: one.swarm.statistics.payload_down_bytes)
+            honest.log.put(ROUND, truth)
+        assert await soon(collecting) == [truth]
+        assert sent_by(honest) == len(truth) - staller.sent
 
 
 async def test_forged_parts_mixed_with_true_ones_blame_nobody_and_end_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    truth = payload(0)
-    async with members(tmp_path, 2) as (one, honest), listening(9, Staller(payload(1))) as poisoner:
+    truth, poisoning = payload(0), Staller(payload(1))
+    async with members(tmp_path, 2) as (one, honest), listening(9, poisoning) as poisoner:
         introduce([one, honest], poisoner)
         collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[poisoner.peer_id]]))
+        await until(lambda: one.swarm.statistics.payload_down_bytes)
         honest.log.put(ROUND, truth)
-        assert await asyncio.wait_for(collecting, 20) == [truth]
+        assert await soon(collecting) == [truth]
         assert honest.remote.peer_id[:8] not in caplog.text
-        assert one.swarm.statistics.duplicate_bytes >= len(truth)
+        assert one.swarm.statistics.duplicate_bytes >= len(truth), "all that could not be told apart"
 
 
 async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: Path) -> None:
@@ -274,7 +307,7 @@ async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: P
         introduce([one, holder])
         holder.log.put(ROUND, truth)
         collecting = [member.swarm.collect(commit, [[holder.remote.peer_id]]) for member in (one, holder)]
-        assert await asyncio.wait_for(asyncio.gather(*collecting), 20) == [[truth], [truth]]
+        assert await soon(asyncio.gather(*collecting)) == [[truth], [truth]]
 
 
 # ---- waiting, failing, misuse
@@ -332,10 +365,10 @@ async def test_reads_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     async with members(tmp_path, 1) as (one,):
         digest = one.log.put(ROUND, b"payload")
         assert await one.swarm.read(digest, 3) == (7, b"load")
-        assert await one.swarm.read(bytes(32), 0) is None
-        for name, offset in ((b"short", 0), (digest, 7)):
-            with pytest.raises(RemoteProtocolError, match="expected"):
-                await one.swarm.read(name, offset)
+        assert await one.swarm.read(digest, 0, 3) == (7, b"pay")
+        assert await one.swarm.read(Digest(bytes(32)), 0) is None
+        with pytest.raises(RemoteProtocolError, match="offset below 7, got 7"):
+            await one.swarm.read(digest, 7)
 
 
 async def test_a_collect_that_cannot_be_meant_is_our_bug(tmp_path: Path) -> None:
@@ -354,6 +387,7 @@ class DeadLink:
 
     def __init__(self) -> None:
         self.offers: asyncio.Queue[Offers] = asyncio.Queue()
+        self.kept: list[Remote] = []
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
         return ("dead:1",)
@@ -361,32 +395,65 @@ class DeadLink:
     async def stop(self) -> None:
         pass
 
+    def keep(self, remotes: Sequence[Remote]) -> None:
+        self.kept = list(remotes)
+
     async def offer(self, to: Remote, offers: Offers) -> None:
         self.offers.put_nowait(offers)
         raise UnavailableError("dead")
 
-    async def fetch(self, source: Remote, digest: Digest, offset: int) -> AsyncGenerator[Part, None]:
+    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
         raise UnavailableError("dead")
-        yield Part()
+        yield
+
+    def withdraw(self, source: PeerId, digest: Digest) -> None:
+        raise AssertionError("nothing is fetched")
 
     @property
     def traffic(self) -> Traffic:
         return Traffic()
 
 
+def swarm_over(link: Link, log: PayloadLog, clock: list[int]) -> Swarm:
+    return Swarm(peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0])
+
+
 async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_path: Path) -> None:
     clock, link = [0], DeadLink()
     log = PayloadLog(tmp_path, 100, 10**9)
-    swarm = Swarm(peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0])
+    swarm = swarm_over(link, log, clock)
     await swarm.start()
     swarm.set_members({peer(0): (), peer(1): ("dead:1",)})
     swarm.open(ROUND)
     digest = swarm.publish(ROUND, b"payload")
     for _ in range(3):
-        offers = await asyncio.wait_for(link.offers.get(), 20)
+        offers = await soon(link.offers.get())
         assert [offer.digest for offer in offers.offers] == [digest]
         clock[0] += 60_000
     swarm.settle(ROUND, [])
     await swarm.stop()
     assert link.offers.empty()
     assert log.digests(ROUND) == []
+
+
+async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(tmp_path: Path) -> None:
+    link = DeadLink()
+    swarm = swarm_over(link, PayloadLog(tmp_path, 100, 10**9), [0])
+    swarm.set_members({peer(0): ("own:1",), peer(1): ("dead:1",)}, {peer(2): ("relay:1",)})
+    assert link.kept == [Remote(peer(2), ("relay:1",)), Remote(peer(1), ("dead:1",))]
+    assert swarm.peers == [peer(1)], "a relay is no member"
+
+
+async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(tmp_path: Path) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        fresh, old = one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
+        assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [payload(0)]
+        async with aclosing(two.swarm.fetch(one.remote.peer_id, Blob(old))) as parts:
+            assert b"".join([part.data async for part in parts]) == payload(1, 1000)
+        assert [one.swarm.purpose(digest) for digest in (fresh, old)] == [Purpose.PAYLOAD, Purpose.CATCH_UP]
+        up, down = one.swarm.statistics, two.swarm.statistics
+        assert (up.payload_up_bytes, up.catch_up_up_bytes) == (PAYLOAD_BYTES, 1000)
+        assert (down.payload_down_bytes, down.catch_up_down_bytes) == (PAYLOAD_BYTES, 1000)
+        one.swarm.settle(ROUND, [fresh])
+        assert one.swarm.purpose(fresh) is Purpose.CATCH_UP

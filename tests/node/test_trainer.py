@@ -20,7 +20,6 @@ from node.replica import Position, Replica
 from node.trainer import Parts, Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
-from protocol.errors import DivergedError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.schedule import float32_bits
@@ -59,7 +58,9 @@ class FakeSwarm:
 
     def open(self, round: int) -> None: ...
 
-    def set_members(self, members: Mapping[PeerId, tuple[str, ...]]) -> None: ...
+    def set_members(
+        self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
+    ) -> None: ...
 
     def publish(self, round: int, blob: bytes) -> Digest:
         self.blobs[sha256(blob)] = blob
@@ -270,20 +271,53 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
         await until(lambda: stage.client.of_kind("applied"))
         expected = stage.replica.digest
         stage.replica.committed[next(iter(stage.replica.committed))].add_(1)  # a bit flip in memory
-        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs")))
+        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=3)))
         await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     ready = stage.client.of_kind("ready")[-1]
-    assert (ready.round, ready.state_digest, ready.has_momentum) == (0, expected, False)
+    assert (ready.round, ready.state_digest, ready.has_momentum, ready.resyncs) == (0, expected, False, 3)
+    assert [applied.state_digest for applied in stage.client.of_kind("applied")] == [expected] * 2, "on the way too"
     assert stage.progress.resyncs == 1
+    assert stage.progress.note == "started over: differs"
 
 
-async def test_a_machine_that_is_told_to_resync_again_and_again_ends_with_the_reason(corpus: Path) -> None:
+async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(corpus: Path) -> None:
     stage = Stage(corpus, overlap=0)
     async with playing(stage) as task:
         stage.welcome()
-        for number in range(5):
-            stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason=f"differs {number}")))
-            await asyncio.sleep(0.05)
-        with pytest.raises(DivergedError, match="computes wrong results"):
-            await asyncio.wait_for(task, PATIENCE_SECONDS)
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        await until(lambda: stage.client.of_kind("applied"))
+        stage.saved.clear()
+        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=1)))
+        await until(lambda: len(stage.client.of_kind("ready")) >= 2)
+        await ended(stage, task)
+    assert (stage.saved[0].next_round, stage.saved[0].head) == (0, genesis_digest(RUN))
+
+
+async def test_a_state_that_is_not_the_recorded_one_is_left_to_the_coordinators_judgement(corpus: Path) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        stage.ledger._live.clear()  # the session lost the word: it is fetched, with what was recorded of it
+        stage.commits[0].state_digest, stage.commits[0].digest_reports = 666, 1
+        await until(lambda: stage.client.of_kind("applied"))
+        await ended(stage, task)
+    assert stage.progress.resyncs == 0
+    assert "the record says 000000000000029a" in stage.progress.note
+
+
+async def test_changes_of_the_member_list_add_up_to_it(corpus: Path) -> None:
+    stage, told = Stage(corpus, overlap=0), list[dict[PeerId, tuple[str, ...]]]()
+    stage.swarm.set_members = lambda members, relays: told.append(dict(members))  # type: ignore[assignment,method-assign]
+    one, two, three = (wire.Member(peer_id=f"{number:032x}", addresses=[f"h{number}:1"]) for number in (1, 2, 3))
+    stage.trainer.welcomed(wire.Welcome(decided_round=-1, members=wire.Members(members=[one, two])))
+    changed = wire.Members(members=[three], gone=[one.peer_id, "f" * 32], changes=True)
+    stage.trainer.received(wire.CoordinatorMessage(members=changed))
+    assert told[-1] == {two.peer_id: ("h2:1",), three.peer_id: ("h3:1",)}
+    stage.trainer.welcomed(wire.Welcome(decided_round=-1, members=wire.Members(members=[one])))
+    assert told[-1] == {one.peer_id: ("h1:1",)}

@@ -1,5 +1,8 @@
-"""Real processes on loopback: a node and the coordinator, killed in the middle, come back, and the run's log replays
-to the same bits."""
+"""Real processes on loopback from genesis to the end of a run: a node and the coordinator, killed in the middle, come
+back, and the run's log replays to the same bits.
+
+The quorum is all nodes, so that the run cannot end before the killed one takes part again, however long its start
+takes: a machine that is slow at importing torch may be quick at the rounds of a tiny model."""
 
 import json
 import os
@@ -18,8 +21,9 @@ from tests.tiny import tiny_corpus, tiny_spec
 
 PATIENCE_SECONDS = 150
 
-STEPS = 200
-"""Enough for a killed node, which needs seconds to start, to take part again."""
+STEPS = 60
+
+NODES = 3
 
 REPLAY = Path(__file__).with_name("replay.py")
 
@@ -36,9 +40,16 @@ def committed(cluster: Cluster) -> int:
     return int(cluster.coordinator.status.get("steps", {}).get("committed", 0))
 
 
+def came_back(node: Child) -> bool:
+    """Has its second process trained a round?"""
+    return node.restarts == 1 and node.status.get("rounds", {}).get("trained", 0) > 0
+
+
 def kill(child: Child) -> None:
+    """Returns when the process is gone: what it said last is its last status, not its successor's first."""
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
+    child.wait(time.monotonic() + PATIENCE_SECONDS)
 
 
 def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, object]:
@@ -57,12 +68,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"
-    write_run_file(run_file, tiny_spec(steps=STEPS, members=3, quorum=2, lease_ms=8_000), force=True)
-    with Cluster(ClusterSettings(directory, run_file, data, nodes=3)) as cluster:
+    write_run_file(run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=8_000), force=True)
+    with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) >= 4)
         kill(cluster.nodes[1])
-        watch_until(cluster, lambda: cluster.nodes[1].status.get("rounds", {}).get("trained", 0) > 0)
+        watch_until(cluster, lambda: came_back(cluster.nodes[1]))
         kill(cluster.coordinator)
         watch_until(cluster, lambda: cluster.finished)
         cluster.wait()
@@ -78,10 +89,11 @@ def test_a_node_killed_in_the_middle_joins_again_and_ends_with_the_others_digest
     assert finished.nodes[1].status["rounds"]["trained"] > 0
 
 
-def test_the_killed_node_did_not_stop_the_others(finished: Cluster) -> None:
+def test_the_others_kept_their_processes_and_what_they_had_trained(finished: Cluster) -> None:
     for node in (finished.nodes[0], finished.nodes[2]):
         assert node.restarts == 0
-        assert node.status["rounds"]["counted"] > STEPS // 4, "it trained on after both kills"
+        assert node.status["rounds"]["counted"] == STEPS, "every commit holds all"
+        assert node.status["rounds"]["reclaimed"] > 0, "while one was missing, what the others sent came back to them"
 
 
 def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: Cluster) -> None:

@@ -1,10 +1,12 @@
 """Instants of a round, and how well a node knows the coordinator's clock."""
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.clock import SAMPLES_KEPT, ClockOffset, Instants, instants
+from protocol.clock import SAMPLES_KEPT, ClockOffset, Instants, Slot, instants, longest_slot, stated_slot
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RoundsSpec
 
@@ -20,7 +22,7 @@ def exchange(clock: ClockOffset, at_ms: int, offset_ms: int, there_ms: int, back
 
 def test_instants_follow_each_other_by_the_run_files_times() -> None:
     rounds = RoundsSpec(compute_ms=10, publish_ms=20, exchange_ms=30)
-    assert instants(rounds, 1000) == Instants(opened=1000, bell=1010, publish_by=1030, commit_by=1060)
+    assert instants(stated_slot(rounds), 1000) == Instants(opened=1000, bell=1010, publish_by=1030, commit_by=1060)
 
 
 def test_before_the_first_heartbeat_nothing_is_known() -> None:
@@ -71,14 +73,6 @@ def test_a_drifting_clock_is_followed() -> None:
     assert worst_ms <= SAMPLES_KEPT * 2000 * 100 // 1_000_000 + 1
 
 
-def test_a_clock_that_was_set_is_right_again_after_the_window() -> None:
-    clock = ClockOffset()
-    exchange(clock, 0, 0, 1, 1)
-    for beat in range(1, SAMPLES_KEPT + 1):
-        exchange(clock, beat * 2000, 90_000, 50, 50)
-    assert clock.milliseconds == 90_000
-
-
 @pytest.mark.parametrize(
     ("sent", "received", "replied", "returned"),
     [(100, 0, 0, 90), (0, 500, 400, 10), (0, 0, 100, 50), (0, 2**62, 2**63 - 1, 1)],
@@ -98,3 +92,50 @@ def test_a_coordinator_that_ticks_within_one_own_millisecond_is_no_contradiction
     clock = ClockOffset()
     clock.observe(sent=0, received=4, replied=5, returned=0)
     assert clock.round_trip_ms == 0
+
+
+# ---- clocks that lie
+
+
+def test_a_slot_stretches_no_further_than_the_run_file_says() -> None:
+    rounds = RoundsSpec(compute_ms=10, publish_ms=20, exchange_ms=30, stretch=3)
+    assert (longest_slot(rounds), longest_slot(rounds).milliseconds) == (Slot(30, 60, 90), 180)
+
+
+@pytest.mark.parametrize("offset_ms", [0, 1, -1, 6 * 3_600_000, -6 * 3_600_000])
+@pytest.mark.parametrize("drift_ppm", [100, -100, 0])
+def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(offset_ms: int, drift_ppm: int) -> None:
+    """A day of rounds of 10 s and a heartbeat every 2 s over a home link whose ways differ by up to 60 ms."""
+    clock, random = ClockOffset(), Random(7)
+    worst_ms = 0
+    for beat in range(43_200):
+        true_ms = 2000 * beat
+        there_ms, back_ms = 20 + random.randint(0, 60), 20 + random.randint(0, 60)
+
+        def own(true_ms: int) -> int:
+            return true_ms + offset_ms + true_ms * drift_ppm // 1_000_000
+
+        clock.observe(own(true_ms), true_ms + there_ms, true_ms + there_ms, own(true_ms + there_ms + back_ms))
+        heard_ms = own(true_ms) + clock.milliseconds
+        worst_ms = max(worst_ms, abs(heard_ms - true_ms))
+    assert worst_ms <= 60  # half a round trip, and what a window of heartbeats drifts
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, 1000, -1000])
+def test_a_clock_that_jumped_is_right_again_with_the_next_heartbeat(jump_ms: int) -> None:
+    """A suspended machine: its monotonic clock stood still, and the best samples are from before."""
+    clock = ClockOffset()
+    for beat in range(SAMPLES_KEPT):
+        exchange(clock, 2000 * beat, 5000, 10, 10)
+    exchange(clock, 2000 * SAMPLES_KEPT, 5000 + jump_ms, 200, 180)
+    assert abs(clock.milliseconds - 5000 - jump_ms) <= 190
+    exchange(clock, 2000 * SAMPLES_KEPT + 2000, 5000 + jump_ms, 10, 10)
+    assert clock.milliseconds == 5000 + jump_ms
+
+
+def test_a_slow_sample_is_no_jump() -> None:
+    clock = ClockOffset()
+    exchange(clock, 0, 1000, 5, 5)
+    exchange(clock, 2000, 1000, 0, 4000)
+    exchange(clock, 4000, 1000, 4000, 0)
+    assert (clock.milliseconds, clock.round_trip_ms) == (1000, 10)

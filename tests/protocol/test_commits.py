@@ -34,7 +34,9 @@ peer_ids = st.integers(0, 2**128 - 1).map(lambda number: PeerId(f"{number:032x}"
 digests = st.binary(min_size=32, max_size=32).map(Digest)
 bits = st.integers(0, 2**32 - 1)
 counts = st.integers(0, 2**48)
-entries = st.builds(Entry, peer_ids, digests, st.integers(1, PAYLOAD_BYTES_LIMIT), st.integers(1, VOTE_SUM_MAX), counts)
+entries = st.builds(
+    Entry, peer_ids, digests, st.integers(1, PAYLOAD_BYTES_LIMIT), st.integers(1, VOTE_SUM_MAX // 6), counts
+)
 sorted_entries = st.lists(entries, min_size=1, max_size=6, unique_by=lambda entry: entry.author).map(
     lambda unsorted: tuple(sorted(unsorted, key=lambda entry: entry.author))
 )
@@ -134,6 +136,7 @@ def test_trailing_bytes_are_refused_even_when_signed() -> None:
         ({"entries": (entry(payload_bytes=PAYLOAD_BYTES_LIMIT + 1),)}, "size or weight"),
         ({"entries": (entry(weight=0),)}, "size or weight"),
         ({"entries": (entry(weight=VOTE_SUM_MAX + 1),)}, "size or weight"),
+        ({"entries": (entry(1, weight=VOTE_SUM_MAX), entry(2))}, f"weights of {VOTE_SUM_MAX} together at most, got"),
         ({"entries": tuple(entry(number) for number in range(MEMBERS_MAX + 1))}, f"expected 1..{MEMBERS_MAX} entries"),
         ({"previous": b"short"}, "expected a digest of 32 bytes, got 5"),
         ({"round": -1}, "expected no negative field"),

@@ -88,6 +88,30 @@ def test_over_rounds_everybody_meets_everybody() -> None:
     assert met == set(members[1:])
 
 
+def test_with_links_to_all_the_graph_is_the_same() -> None:
+    for size in (2, 5, 16, 40):
+        members = members_of(size)
+        for count in (1, 4, 16):
+            assert neighbours(3, members, members[0], count, set(members)) == neighbours(3, members, members[0], count)
+
+
+def test_who_has_no_link_is_replaced_by_the_nearest_who_has_one() -> None:
+    members = members_of(40)
+    by_hash = neighbours(3, members, members[0], 4)
+    linked = set(members) - {by_hash[1]}
+    replaced = neighbours(3, members, members[0], 4, linked)
+    assert replaced[:3] == [by_hash[0], *by_hash[2:]]
+    assert len(replaced) == 4
+    assert replaced[3] in linked - set(by_hash)
+
+
+def test_with_few_links_all_of_them_are_used() -> None:
+    members = members_of(40)
+    linked = {members[7], members[8]}
+    assert set(neighbours(3, members, members[0], 4, linked)) == linked
+    assert neighbours(3, members, members[0], 4, set()) == []
+
+
 def test_a_stranger_and_a_lone_member_have_no_neighbours() -> None:
     members = members_of(5)
     assert neighbours(0, members[1:], members[0], 4) == []

@@ -13,12 +13,13 @@ from typing import Any
 from coordinator.events import (
     Admit,
     Announced,
+    AskResync,
     CommitRound,
     Effect,
     Event,
+    Evict,
     FinishRun,
     Held,
-    Joined,
     Lapsed,
     Left,
     OpenRound,
@@ -68,8 +69,9 @@ class Referee:
         self._next_position = 0
         self._finished = False
 
-    def saw(self, event: Event, effects: Iterable[Effect]) -> None:
-        """The machine took `event` and said `effects`."""
+    def saw(self, event: Event, effects: Iterable[Effect], *, judge_books: bool = True) -> None:
+        """The machine took `event` and said `effects`. Of several events that it took at once, only behind the last
+        one can its books be compared with ours."""
         self._take(event)
         for effect in effects:
             match effect:
@@ -82,24 +84,22 @@ class Referee:
                 case SkipRound(round, reason):
                     require(bool(reason), "round", round, "was skipped without a reason")
                     self._decided(round, "skipped")
+                case AskResync(peer):
+                    self._withdrawn(peer)
+                case Evict(peer):
+                    self._went(peer)
                 case FinishRun():
                     require(len(self.commits) == self._spec.schedule.steps, "finished after", len(self.commits))
                     self._finished = True
-        self._check_books()
+        if judge_books:
+            self.check_books()
 
     # ---- events
 
     def _take(self, event: Event) -> None:
         match event:
-            case Joined(peer):
-                require(peer not in self._live or self.machine.members.get(peer) is not None, peer, "was dropped")
             case Left(peer) | Lapsed(peer):
-                self._live.discard(peer)
-                for page in self._pages.values():
-                    if peer not in page.announced:
-                        self._lost.update(page.asked.pop(peer, ()))
-                    for holders in page.holders.values():
-                        holders.discard(peer)
+                self._went(peer)
             case Reached(round, instant) if round in self._pages and instant != "bell":
                 self._pages[round].late = True
             case Held(peer, round, digests) if round in self._pages and peer in self._live:
@@ -107,6 +107,19 @@ class Referee:
                     self._pages[round].holders[digest].add(peer)
             case Announced() if event.round in self._pages and event.peer in self._live:
                 self._announced(event, self._pages[event.round])
+
+    def _went(self, peer: PeerId) -> None:
+        self._live.discard(peer)
+        self._withdrawn(peer)
+        for page in self._pages.values():
+            for holders in page.holders.values():
+                holders.discard(peer)
+
+    def _withdrawn(self, peer: PeerId) -> None:
+        """It trains no longer what it has not announced."""
+        for page in self._pages.values():
+            if peer not in page.announced:
+                self._lost.update(page.asked.pop(peer, ()))
 
     def _announced(self, event: Announced, page: _Page) -> None:
         if event.peer not in page.asked:
@@ -190,7 +203,13 @@ class Referee:
 
     # ---- the books
 
-    def _check_books(self) -> None:
+    @property
+    def trained(self) -> set[int]:
+        """Positions that were announced in time."""
+        return self._trained
+
+    def check_books(self) -> None:
+        """The machine's members, rounds in flight and data order are those that follow from what it was told."""
         machine, steps = self.machine, self._spec.schedule.steps
         flights = [flight.round for flight in machine.in_flight]
         require(flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages))

@@ -1,51 +1,73 @@
 """One seed, one history: a run with faults first and then none, and what must hold in the end."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
-from coordinator.rounds import Rounds
-from protocol.ids import PeerId
+from node.links.frames import PART_BYTES_MAX
+from protocol.clock import longest_slot
 from protocol.runfile import RunSpec
-from tests.simulation.actors import RUN, SimulatedCoordinator, SimulatedNode
+from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation, require
-from tests.simulation.world import CALM, STORM, Network, World
+from tests.simulation.coordinator_party import SimulatedCoordinator
+from tests.simulation.faults import WEATHERS, Faults
+from tests.simulation.machinery import installed
+from tests.simulation.network import Network
+from tests.simulation.node_party import TOP_K, Place, SimulatedNode
+from tests.simulation.session import Switchboard
+from tests.simulation.world import World
 
-FAULTS_MS = 60_000
-"""How long the weather is bad and processes die: about twenty rounds."""
+ROUNDS = 60
+FAULTY_ROUNDS = 40
+"""Rounds of a seed in all, and those among them in which faults are made."""
 
-PROGRESS_ROUNDS = 8
+PROGRESS_ROUNDS = 10
 """Rounds after the last fault within which one must be committed: leases of the dead run out, nodes find back."""
 
-STEPS_AFTER = 10
-"""Steps that the run still has to make when the faults end, at least."""
+PATIENCE_MS = 12_000
+"""What the longest of the product's own pauses may add to that: backoffs, retries, a silent line."""
 
-LOG_LINES_SHOWN = 400
+NODES_MAX = 16
+MANY = 0.06
+"""Part of the seeds with eight nodes or more; a small run shows most of what can go wrong, and is cheap."""
+
+ENDING = 0.3
+"""Part of the seeds whose run comes to its end."""
+
+LINES_SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a seed came to."""
 
-    log: list[str]
+    seed: int
+    nodes: int
+    rounds: int
     commits: int
-    skipped: int
+    actions: int
     restarts: int
+    faults: Counter[str] = field(default_factory=Counter)
+    fingerprint: str = ""
+    """Of the whole history."""
 
 
 def spec_of(chance: random.Random, nodes: int) -> RunSpec:
     """A run file of short rounds; one that this many nodes can fulfil."""
+    ending = chance.random() < ENDING
+    short_log = chance.random() < 0.25
     return RunSpec.model_validate(
         {
-            "schedule": {"steps": 400, "warmup_steps": 5},
+            "algorithm": {"top_k": TOP_K},
+            "schedule": {"steps": chance.randint(15, 45) if ending else 400, "warmup_steps": 5},
             "rounds": {
-                "compute_ms": chance.choice([500, 1000, 2000]),
+                "compute_ms": chance.choice([300, 600, 1500]),
                 "publish_ms": chance.choice([200, 500]),
                 "exchange_ms": chance.choice([500, 1000]),
                 "overlap": chance.randint(0, 1),
                 "quorum": chance.randint(1, max(1, nodes // 2)),
-                "copies_min": chance.randint(0, 3),
-                "batch_samples_max": chance.choice([5, 32, 1000]),
+                "copies_min": chance.choice([0, 1, 1, 1, 2]),
+                "batch_samples_max": chance.choice([5, 32, 64]),
                 "share_samples_first": 4,
             },
             "membership": {
@@ -54,111 +76,142 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
                 "heartbeat_ms": 500,
                 "strikes_to_mute": chance.randint(1, 4),
                 "warmup_rounds": chance.randint(0, 2),
+                "neighbours": chance.choice([2, 4]),
+            },
+            "retention": {
+                "log_rounds": 12 if short_log else 1000,
+                "snapshot_every": chance.choice([4, 8]) if short_log else chance.choice([5, 20]),
             },
         }
     )
 
 
 class Scenario:
-    """The parties of one seed and the plan of its faults."""
+    """The parties of one seed."""
 
-    def __init__(self, seed: int, machine: Callable[[RunSpec], Rounds] | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.world = World(seed)
-        self.network = Network(self.world, STORM)
         chance = self.world.random
-        count = chance.randint(2, 8)
+        many = chance.random() < MANY
+        count = chance.randint(8, NODES_MAX) if many else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
         self.spec = spec_of(chance, count)
-        make = machine or (lambda spec: Rounds(spec, RUN))
-        self.coordinator = SimulatedCoordinator(self.world, self.network, self.spec, lambda: make(self.spec))
-        in_time_ms = (self.spec.rounds.compute_ms + self.spec.rounds.publish_ms) // 2
+        self.network = Network(self.world, chance.choice(WEATHERS))
+        self.switchboard = Switchboard(self.network)
+        self.error: Exception | None = None
+        self.coordinator = SimulatedCoordinator(self.world, self.switchboard, self.spec, self._failed)
+        journal = self.coordinator.journal
+        self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
+        self.save_every = chance.choice([1, 1, 1, 3])
+        self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
+        place = Place(
+            self.world, self.network, self.switchboard, self.auditor, self._failed, self.save_every, self.part_bytes
+        )
+        rounds = self.spec.rounds
+        in_time_ms = (rounds.compute_ms + rounds.publish_ms) // 4
         self.nodes = []
-        for number in range(1, count + 1):  # as many as the quorum are fast enough, others may be hopeless
-            speed = chance.choice([5, 50, in_time_ms, *([3 * in_time_ms] if number > self.spec.rounds.quorum else [])])
-            self.nodes.append(SimulatedNode(PeerId(f"{number:032x}"), speed, self.coordinator))
-        self.restarts = 0
-        self._calm_ms = self.world.now_ms + FAULTS_MS
+        for number in range(count):  # as many as the quorum are fast enough, others may be hopeless
+            hopeless = [6 * in_time_ms] if number >= rounds.quorum and chance.random() < 0.3 else []
+            self.nodes.append(
+                SimulatedNode(place, chance.choice([in_time_ms // 20, in_time_ms // 6, in_time_ms // 2, *hopeless]))
+            )
+        self.faults = Faults(self.world, self.network, self.coordinator, self.nodes)
 
     def run(self) -> Outcome:
         """Faults, then progress. A `Violation` carries the seed and the end of the history."""
-        try:
-            for node in self.nodes:
-                self.world.after(self.world.random.randint(0, 3000), node.live)
-            self._next_fault()
-            self.world.run_until(lambda: False, self._calm_ms)
-            self._clear_up()
-            self._progress()
-        except Exception as error:
-            shown = "\n".join(self.world.log[-LOG_LINES_SHOWN:])
-            raise Violation(
-                f"seed {self.seed}: {error}\n{self.spec.rounds}\n{self.spec.membership}\n{shown}"
-            ) from error
-        machine = self.coordinator.machine
-        return Outcome(self.world.log, machine.committed, machine.skipped, self.restarts)
+        with installed(self.world, self.part_bytes):
+            try:
+                self._play()
+            except Exception as error:
+                raise Violation(f"seed {self.seed}: {error}\n{self._report()}") from error
+            finally:
+                self.world.end()
+        referee = self.coordinator.referee
+        return Outcome(
+            self.seed, len(self.nodes), len(referee.words), len(referee.commits), self.world.actions,
+            self.coordinator.restarts, self.faults.counts + Counter(self.network.counts), self.world.fingerprint(),
+        )  # fmt: skip
 
-    # ---- faults
+    def _report(self) -> str:
+        machine = self.coordinator.rounds
+        members = [(member.peer[:8], member.state, member.connected) for member in machine.members]
+        flights = [flight.round for flight in machine.in_flight]
+        lines = [
+            *self.world.history(LINES_SHOWN),
+            *(node.in_words() for node in self.nodes),
+            f"coordinator decided round {machine.decided_round}, in flight {flights}, members {members}",
+            f"{self.spec.rounds}",
+            f"{self.spec.membership}",
+            f"{self.spec.retention}",
+            f"save_every={self.save_every} part_bytes={self.part_bytes}",
+        ]
+        return "\n".join(lines)
 
-    def _next_fault(self) -> None:
-        chance = self.world.random
-        self.world.after(chance.randint(200, 4000), self._fault)
+    def _failed(self, who: str, error: Exception) -> None:
+        self.error = self.error or error
+        self.world.say("%s fails: %s", who[:8], repr(error))
 
-    def _fault(self) -> None:
-        if self.world.now_ms >= self._calm_ms:
-            return
-        chance = self.world.random
-        node = chance.choice(self.nodes)
-        match chance.choice(["die", "die", "leave", "cut", "crash"]):
-            case "die":
-                others = [other for other in self.nodes if other is not node]
-                disk_too = chance.random() < 0.3 and all(self._keeps_the_log(other) for other in others)
-                node.die(disk_too=disk_too)
-                self.world.after(chance.randint(100, 10_000), node.live)
-            case "leave":
-                node.leave()
-                self.world.after(chance.randint(100, 10_000), node.live)
-            case "cut":
-                self.world.say(f"node {node.peer[-2:]} is cut off")
-                self.network.cut_off.add(node.peer)
-                self.world.after(chance.randint(100, 10_000), lambda: self.network.cut_off.discard(node.peer))
-            case "crash":
-                self.restarts += 1
-                self.coordinator.crash()
-                self.world.after(chance.randint(1, 8000), self.coordinator.start)
-        self._next_fault()
+    # ---- the course
 
-    def _keeps_the_log(self, node: SimulatedNode) -> bool:
-        """A disk may only be lost while the others have all payloads: what copies_min does not cover is not tested."""
-        needed = {entry.digest for commit in self.coordinator.referee.commits for entry in commit.entries}
-        return needed <= node.disk.payloads and not self.coordinator.machine.in_flight
-
-    def _clear_up(self) -> None:
-        self.world.say("the faults end")
-        self.network.weather = CALM
-        self.network.cut_off.clear()
+    def _play(self) -> None:
         self.coordinator.start()
         for node in self.nodes:
-            node.live()
+            self.world.after(self.world.random.randint(0, 3000), node.start)
+        self.faults.begin()
+        self.round_ms = longest_slot(self.spec.rounds).milliseconds
+        words = self.coordinator.referee.words
+        self._until(lambda: len(words) >= FAULTY_ROUNDS or self._finished, FAULTY_ROUNDS * self.round_ms)
+        self.faults.end()
+        self._progress()
+        self._until(lambda: len(words) >= ROUNDS or self._finished, ROUNDS * self.round_ms)
+        require(len(words) >= ROUNDS or self._finished, "no steady progress: round", len(words), "of", ROUNDS)
+        self._agreement()
 
-    # ---- progress
+    @property
+    def _finished(self) -> bool:
+        return self.coordinator.rounds.concluded
+
+    def _until(self, done: object, limit_ms: int) -> None:
+        self.world.run_until(lambda: self.error is not None or done(), self.world.now_ms + limit_ms)  # type: ignore[operator]
+        if self.error is not None:
+            raise self.error
 
     def _progress(self) -> None:
-        rounds, membership, referee = self.spec.rounds, self.spec.membership, self.coordinator.referee
-        round_ms = rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms
-        before = len(referee.commits)
-        limit_ms = self.world.now_ms + membership.lease_ms + PROGRESS_ROUNDS * round_ms
-        self.world.run_until(lambda: len(referee.commits) > before, limit_ms)
-        require(len(referee.commits) > before, "no commit within", PROGRESS_ROUNDS, "rounds after the faults")
-        limit_ms = self.world.now_ms + 4 * STEPS_AFTER * round_ms
-        self.world.run_until(lambda: len(referee.commits) >= before + STEPS_AFTER, limit_ms)
-        require(len(referee.commits) >= before + STEPS_AFTER, "no steady progress after the faults")
-        limit_ms = self.world.now_ms + membership.lease_ms + PROGRESS_ROUNDS * round_ms
-        self.world.run_until(lambda: len(self.coordinator.machine.members.ready()) == len(self.nodes), limit_ms)
-        absent = {node.peer for node in self.nodes} - {
-            member.peer for member in self.coordinator.machine.members.ready()
+        commits = self.coordinator.referee.commits
+        before = len(commits)
+        limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
+        self._until(lambda: len(commits) > before or self._finished, limit_ms)
+        require(len(commits) > before or self._finished, "no commit in", PROGRESS_ROUNDS, "rounds after the faults")
+
+    def _agreement(self) -> None:
+        """Everybody gets to one state, and every sample is accounted for. Who was away when the run was concluded finds
+        nobody any more who could give it the rest."""
+        limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
+        commits = self.coordinator.referee.commits
+        bound = [node for node in self.nodes if not self._finished or node.peer in self.coordinator.journal.let_go]
+        if self._finished:
+            self._until(lambda: all(node.ended for node in bound), limit_ms)
+            lost = [node.peer for node in bound if not node.ended]
+            require(not lost, "did not hear of the end:", lost)
+        target = commits[-1].round if commits else -1
+        self._until(lambda: all(node.head_round >= target for node in bound), limit_ms)
+        behind = [node.peer for node in bound if node.head_round < target]
+        require(not behind, "still without the commit of round", target, "after the faults:", behind)
+        self._samples()
+
+    def _samples(self) -> None:
+        """Stop everything at one instant, and look where each sample is."""
+        front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
+        momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
+        applied = front.applied_positions
+        self.auditor.judge_samples(applied, momenta, self.coordinator.referee.trained)
+
+    def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
+        """Samples with a node, without those in payloads that a commit up to `head_round` has counted."""
+        counted = {
+            bytes(entry.digest)
+            for round, commit in self.coordinator.journal.commits_by_round.items()
+            if round <= head_round
+            for entry in commit.entries
         }
-        require(not absent, "still no ready members after the faults:", absent)
-        behind = [node.peer for node in self.nodes if len(node.disk.applied) <= before]
-        require(not behind, "still without the first commit after the faults:", behind)
-        for node in self.nodes:
-            applied = node.disk.applied
-            require(applied == referee.commits[: len(applied)], node.peer, "applied another history")
+        return node.samples_beyond(counted)

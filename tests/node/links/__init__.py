@@ -1,0 +1,5 @@
+"""Tests of the links; the shared cases fail with values, like every test."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.node.links.conformance")

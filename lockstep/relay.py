@@ -1,0 +1,20 @@
+"""`lockstep relay URL`: one relay process, from its self-test to the end of the run."""
+
+from lockstep import __version__
+from lockstep.console import messages
+from lockstep.keys import load_or_create_key
+from lockstep.run import run
+from lockstep.serve import ServeOptions, log_versions, serve
+from node.relay import RelayProcess, RelaySettings
+
+
+def relay(settings: RelaySettings, options: ServeOptions) -> None:
+    """Runs a relay until the run is finished or a signal asks it to drain."""
+    log_versions(settings)
+    messages.print(run(_relay(settings, options)))
+
+
+async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
+    """How it ended, in words. The process is made inside the loop on which its channel will live."""
+    process = RelayProcess(settings, load_or_create_key(settings.directory), f"lockstep {__version__}")
+    return await serve(process, process.run, process.leave, lambda: settings.coordinator, options)

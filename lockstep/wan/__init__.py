@@ -1,0 +1,1 @@
+"""The WAN laboratory: home links between network namespaces, see `lab.py`."""

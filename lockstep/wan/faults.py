@@ -1,0 +1,148 @@
+"""Faults on a schedule: what is to break, when, and for how long. Pure.
+
+cut:node-2@10s+5s       the line of node-2 is unplugged ten seconds after the first round opened, for five
+cut-up:node-2@r4+5s     everything that node-2 sends is lost, from the opening of round 4
+cut-down:node-2@r4+5s   everything that is sent to it
+slow:node-1/10@10s+20s  its line has a tenth of its rates
+kill:coordinator@r8     SIGKILL; the laboratory starts it again
+random:3                three faults drawn from the seed
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import SettingsError
+
+COORDINATOR = "coordinator"
+
+RANDOM_MAX = 100
+"""More faults than any run of the laboratory has rounds to feel."""
+
+RANDOM_FROM, RANDOM_TO = 0.1, 0.7
+"""Share of the rounds between which random faults begin: there must be something to break, and time to heal."""
+
+RANDOM_DURATIONS_S = (3, 5, 8)
+
+_LINE_KINDS = ("cut", "cut-up", "cut-down", "slow")
+_FAULT = re.compile(
+    r"(?P<kind>[a-z-]+):(?P<target>[a-z][a-z0-9-]*)(/(?P<divisor>\d+(\.\d+)?))?"
+    r"@((?P<at_s>\d+(\.\d+)?)s|r(?P<round>\d+))(\+(?P<for_s>\d+(\.\d+)?)s)?"
+)
+_FORM = "KIND:COMPUTER@WHEN[+DURATION], such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, kill:node-0@r8, or random:N"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that breaks."""
+
+    kind: str
+    """"cut", "cut-up", "cut-down", "slow" or "kill"."""
+    target: str
+    """Name of a computer."""
+    at_s: float | None = None
+    """When, after the first round opened; None: see `round`."""
+    round: int | None = None
+    """The round at whose opening it happens."""
+    for_s: float = 0.0
+    """Until a line is as before; a killed process needs no time."""
+    divisor: float = 1.0
+    """By which the rates of a slowed line are divided."""
+
+    def __str__(self) -> str:
+        slower = f"/{self.divisor:g}" if self.kind == "slow" else ""
+        lasting = f"+{self.for_s:g}s" if self.for_s else ""
+        when = f"r{self.round}" if self.at_s is None else f"{self.at_s:g}s"
+        return f"{self.kind}:{self.target}{slower}@{when}{lasting}"
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Do it now."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Make the line of a computer as planned."""
+
+    fault: Fault
+
+
+class Schedule:
+    """Faults that wait for their time, and lines that wait to be mended."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self._waiting = list(faults)
+        self._broken: list[tuple[float, Fault]] = []
+
+    @property
+    def done(self) -> bool:
+        """Nothing will happen any more."""
+        return not self._waiting and not self._broken
+
+    def due(self, now_s: float, round: int) -> list[Break | Mend]:
+        """What to do now, each thing once: `now_s` since the first round opened, and the newest round."""
+        mends = [fault for until_s, fault in self._broken if until_s <= now_s]
+        self._broken = [(until_s, fault) for until_s, fault in self._broken if until_s > now_s]
+        breaks = [fault for fault in self._waiting if _is_due(fault, now_s, round)]
+        self._waiting = [fault for fault in self._waiting if fault not in breaks]
+        self._broken += [(now_s + fault.for_s, fault) for fault in breaks if fault.for_s]
+        return [*map(Mend, mends), *map(Break, breaks)]
+
+
+def parse_faults(texts: Sequence[str], nodes: int, rounds: int, seed: int) -> tuple[Fault, ...]:
+    """The faults that a person asked for; `SettingsError` says what is wrong with one."""
+    faults: list[Fault] = []
+    for text in texts:
+        kind, _, count = text.partition(":")
+        faults += _random_faults(count, nodes, rounds, seed) if kind == "random" else [_parse(text, nodes)]
+    return tuple(faults)
+
+
+def _parse(text: str, nodes: int) -> Fault:
+    if not (found := _FAULT.fullmatch(text)):
+        raise SettingsError(f"fault: expected {_FORM}, found {text!r}")
+    kind, target, lasts = found["kind"], found["target"], found["for_s"]
+    computers = [f"node-{number}" for number in range(nodes)]
+    if kind not in (*_LINE_KINDS, "kill"):
+        raise SettingsError(f"fault {text!r}: expected one of {', '.join(_LINE_KINDS)}, kill, found {kind!r}")
+    if target not in computers and (target, kind) not in ((COORDINATOR, "kill"), (COORDINATOR, "cut")):
+        raise SettingsError(
+            f"fault {text!r}: expected node-0 to {computers[-1]}, or the coordinator to cut or kill, found {target!r}"
+        )
+    if (kind == "kill") == bool(lasts):
+        raise SettingsError(f"fault {text!r}: expected {'no duration' if lasts else 'a duration, such as +5s'}")
+    if (kind == "slow") != bool(found["divisor"]) or (kind == "slow" and float(found["divisor"]) < 1):
+        raise SettingsError(f"fault {text!r}: expected how many times slower, such as slow:node-1/10, and only there")
+    return Fault(
+        kind,
+        target,
+        float(found["at_s"]) if found["at_s"] else None,
+        int(found["round"]) if found["round"] else None,
+        float(lasts or 0),
+        float(found["divisor"] or 1),
+    )
+
+
+def _random_faults(count: str, nodes: int, rounds: int, seed: int) -> list[Fault]:
+    if not count.isdecimal() or not 1 <= int(count) <= RANDOM_MAX:
+        raise SettingsError(f"fault: expected random:1 to random:{RANDOM_MAX}, found {f'random:{count}'!r}")
+    draw = random.Random(seed)
+    first, last = int(RANDOM_FROM * rounds), max(1, int(RANDOM_TO * rounds))
+    return [_drawn(draw, draw.randint(first, last), nodes) for _ in range(int(count))]
+
+
+def _drawn(draw: random.Random, round: int, nodes: int) -> Fault:
+    kind = draw.choice((*_LINE_KINDS, "kill"))
+    target = f"node-{draw.randrange(nodes)}"
+    if kind == "kill":
+        return Fault(kind, draw.choice((target, COORDINATOR)), round=round)
+    duration_s = draw.choice(RANDOM_DURATIONS_S)
+    return Fault(kind, target, round=round, for_s=duration_s, divisor=10 if kind == "slow" else 1)
+
+
+def _is_due(fault: Fault, now_s: float, round: int) -> bool:
+    return now_s >= fault.at_s if fault.at_s is not None else round >= (fault.round or 0)

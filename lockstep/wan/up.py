@@ -1,0 +1,207 @@
+"""`lockstep wan up`: a training on home links, in network namespaces of this machine.
+
+    plan -> build the laboratory -> measure every line, or stop here -> train, with faults -> JSON -> remove everything
+
+The same processes, the same demo model and the same report as `lockstep demo`; between them lie lines with the rates,
+delays, jitter and loss of people's homes.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from lockstep.console import bytes_text, messages, output, progress, write_json
+from lockstep.demo import CORPUS_BYTES, POLL_S, DemoSettings, demo_spec, losses_of
+from lockstep.exits import UsageError
+from lockstep.init import write_run_file
+from lockstep.local import RELAY, ClusterSettings
+from lockstep.results import Evaluation, Finished, evaluate, summary
+from lockstep.wan.cluster import WanCluster, Way
+from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
+from lockstep.wan.home_link import HomeLink
+from lockstep.wan.lab import Laboratory, unable
+from lockstep.wan.measure import measure_all, require_as_asked
+from lockstep.wan.plan import Home, Line, Nat, Plan
+from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
+from lockstep.wan.shape import stopped_like_ctrl_c
+from lockstep.wan.table import links_table, shown_wan
+from node.corpus import prepare_builtin
+from node.links.transports import parse_kinds
+from protocol.errors import LocalProtocolError, SettingsError
+from protocol.runfile import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WanSettings:
+    """What `lockstep wan up` is asked to do."""
+
+    directory: Path
+    """Holds a directory for each laboratory, with the state and log of every process."""
+
+    nodes: int
+    """Node processes, each in a home of its own."""
+
+    profiles: tuple[str, ...]
+    """Names of link profiles, for the nodes in turn."""
+
+    rounds: int
+    """Steps to train; 0: only build and measure."""
+
+    seed: int
+    """Of weights, data order, jitter, loss and random faults."""
+
+    json_path: str
+    """Where the summary goes; "-" is standard output, "" nowhere."""
+
+    nat: tuple[str, ...] = ("none",)
+    """"none" or "masquerade", for the nodes in turn."""
+
+    regions: tuple[str, ...] = ()
+    """For the nodes in turn; the coordinator is in the first. None: all in one place."""
+
+    links: tuple[str, ...] = ("grpc",)
+    """Transports for the nodes in turn, those of one node joined by "+": "grpc", "libp2p", "grpc+libp2p"."""
+
+    relay: bool = False
+    """Whether there is a relay, on a public computer of its own in the first region."""
+
+    faults: tuple[str, ...] = ()
+    """See `lockstep.wan.faults`."""
+
+    profiles_file: Path = BUILTIN
+    """Where the profiles and distances are."""
+
+
+def wan_up(settings: WanSettings) -> None:
+    """Builds, measures, trains, reports and removes everything; raises what went wrong after removing it too."""
+    if reason := unable():
+        raise UsageError(reason)
+    faults = parse_faults(settings.faults, settings.nodes, settings.rounds, settings.seed)
+    plan = plan_of(settings, read_profiles(settings.profiles_file))
+    profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
+    with stopped_like_ctrl_c(), Laboratory(plan, seed=settings.seed) as laboratory:
+        messages.print(f"laboratory {laboratory.id}: {settings.nodes} homes, links by {laboratory.mechanism}")
+        with progress("measuring the links", "links") as advance:
+            links = measure_all(laboratory, profiles, advance)
+        messages.print(links_table(links), "each: asked, measured")
+        document = {"links": [link.document() for link in links]}
+        try:
+            require_as_asked(links)
+            if settings.rounds:
+                document |= _train(settings, laboratory, faults)
+        finally:
+            if settings.json_path:
+                write_json(settings.json_path, document)
+
+
+def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
+    """The laboratory that the settings describe; `SettingsError` for a name that is none."""
+    for name in ("profiles", "nat", "links"):
+        if not getattr(settings, name):
+            raise SettingsError(f"{name}: expected at least one, found none")
+    if wrong := sorted(set(settings.nat) - {"none", "masquerade"}):
+        raise SettingsError(f"nat: expected none or masquerade, found {wrong[0]!r}")
+    transports(settings)
+    regions = settings.regions or ("",)
+    columns = (cycled(names, settings.nodes) for names in (settings.profiles, settings.nat, regions))
+    homes = [
+        Home(name, catalogue.profile(profile).link(), _nat(nat), region)
+        for name, profile, nat, region in zip(_names(settings), *columns, strict=True)
+    ]
+    homes += [Home(name, region=regions[0]) for name in (COORDINATOR, RELAY)[: 1 + settings.relay]]
+    used = dict.fromkeys(home.region for home in homes)
+    lines = (Line(here, there, catalogue.one_way_s(here, there)) for here, there in combinations(used, 2))
+    return Plan(tuple(homes), tuple(lines))
+
+
+def transports(settings: WanSettings) -> tuple[str, ...]:
+    """For the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for a name that is none."""
+    return tuple(",".join(parse_kinds(links.replace("+", ","))) for links in settings.links)
+
+
+def _names(settings: WanSettings) -> list[str]:
+    return [f"node-{number}" for number in range(settings.nodes)]
+
+
+def _nat(name: str) -> Nat:
+    return "masquerade" if name == "masquerade" else "none"
+
+
+def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, ...]) -> dict[str, Any]:
+    directory = settings.directory / laboratory.id
+    spec = demo_spec(DemoSettings(directory, settings.nodes, settings.rounds, settings.seed, ""))
+    data = directory / "data"
+    with messages.status("preparing the corpus"):
+        prepare_builtin(data, byte_limit=CORPUS_BYTES)
+    write_run_file(directory / "run.toml", spec)
+    asked = ClusterSettings(
+        directory, directory / "run.toml", data, settings.nodes, links=transports(settings), relay=settings.relay
+    )
+    cluster = WanCluster(asked, laboratory, faults)
+    links = {place.home.name: place.home.link or HomeLink() for place in laboratory.places.values()}
+    finished = _watched(cluster, links, spec)
+    with messages.status("evaluating the genesis and the final checkpoint"):
+        document = summary(spec, finished, _evaluation(cluster, spec, data))
+    lines = {
+        name: {"up_bytes": use.total.up_bytes, "down_bytes": use.total.down_bytes}
+        for name, use in cluster.usage.items()
+    }
+    _print_summary(document, lines)
+    output.print(ways_text(cluster.ways), soft_wrap=True)
+    messages.print(f"logs of every process: {directory}", soft_wrap=True)
+    return document | {"lines": lines, "ways": cluster.ways, "happened": cluster.happened}
+
+
+def _watched(cluster: WanCluster, links: Mapping[str, HomeLink], spec: RunSpec) -> Finished:
+    """Runs the cluster to the end of its run."""
+    started_s = time.monotonic()
+    losses: dict[int, float] = {}
+    with cluster:
+        cluster.start()
+        with shown_wan(cluster, links, spec.schedule.steps) as show:
+            while not cluster.finished:
+                show(cluster.watch())
+                losses |= losses_of(cluster.coordinator.status)
+                time.sleep(POLL_S)
+        cluster.wait()
+        losses |= losses_of(cluster.coordinator.status)
+        cluster.count_lines()
+    statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
+    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, time.monotonic() - started_s)
+
+
+def _evaluation(cluster: WanCluster, spec: RunSpec, data: Path) -> Evaluation:
+    for node in cluster.nodes:
+        if (checkpoint := node.directory / "checkpoint").is_dir():
+            return evaluate(spec, data, checkpoint)
+    first = cluster.nodes[0]
+    raise LocalProtocolError(f"expected a checkpoint in {first.directory}, found none: {first.last_words()}")
+
+
+def ways_text(ways: Mapping[str, Mapping[str, Way]]) -> str:
+    """Which node has a link to whom, over what."""
+    return "; ".join(
+        f"{node} to {', '.join(map(_way_text, links.items())) or 'nobody'}" for node, links in ways.items()
+    )
+
+
+def _way_text(link: tuple[str, Way]) -> str:
+    name, way = link
+    return f"{name} ({way['transport']}{', relayed' if way['relayed'] else ''})"
+
+
+def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str, int]]) -> None:
+    rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
+    agreed = "equal" if digests["agreed"] else "DIFFERENT"
+    busiest = max(lines.values(), key=lambda line: line["up_bytes"])
+    output.print(
+        f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, in {document['seconds']} s; "
+        f"replicas {agreed} in {digests['rounds_checked']} rounds checked, last digest {digests['last']}; "
+        f"{bytes_text(traffic['up_bytes_per_node_round'])} up, {bytes_text(traffic['down_bytes_per_node_round'])} down "
+        f"per node and round; most on one line: {bytes_text(busiest['up_bytes'])} up, "
+        f"{bytes_text(busiest['down_bytes'])} down",
+        soft_wrap=True,
+    )

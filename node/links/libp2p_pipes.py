@@ -1,0 +1,348 @@
+"""Pipes over libp2p: encrypted TCP between two daemons, through a relay where no direct way exists.
+
+    this process                 p2pd                      p2pd                 that process
+    SocketPipe --- unix socket --- libp2p stream over TCP --- unix socket --- SocketPipe
+                                      (or TCP - relay - TCP)
+
+One stream of libp2p is one pipe, kept open as long as its owner likes, so that its window has grown when bytes come. A
+libp2p peer id is a function of the node's own key (`multiaddr.libp2p_id`); a connection proves it: `SocketPipe.peer`.
+
+    public     dialled at /ip4/192.0.2.7/tcp/50702/p2p/ID
+    private    dialled through relays, /ip4/198.51.100.1/tcp/50702/p2p/RELAY/p2p-circuit/p2p/ID, or over a connection
+               that it made itself, /p2p/ID. After a relayed dial the daemons try to punch a hole; when that works
+               within `direct_wait_s` the pipe goes the direct way, and later dials do in any case. libp2p tries it only
+               where four others at four addresses have told a node its public address: else the relay carries the pipe.
+
+The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon starts in its
+place, with the same identity and port. It is driven without hivemind's Python, which would import torch and cannot pass
+the flags that make relays usable (`node.links.daemon`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.links.daemon import Daemon, DaemonSettings
+from node.links.daemon_client import Contact, receive_caller
+from node.links.daemon_keeper import DaemonKeeper
+from node.links.multiaddr import encode, from_host_port, ip_of, split_peer, with_port
+from node.links.pipes import Accept
+from node.links.reservations import until_unreserved
+from node.links.socket_pipe import SocketPipe
+from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
+from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
+
+PROTOCOL = "/lockstep/pipe/1"
+"""libp2p's name of our streams."""
+
+DIAL_TIMEOUT_S = 9
+"""Longest time for a dial: TCP has sent its first packet four times by then."""
+
+REDIAL_S = 5.2
+"""libp2p refuses to dial an address for 5 s after it failed; we say so without asking it."""
+
+FAILURES_MAX = 1024
+"""Addresses remembered as failed; the oldest is forgotten first."""
+
+ACCEPTED_MAX = 512
+"""Pipes that peers have open to us; a further one is closed at once."""
+
+RESERVATION_WAIT_S = 5.0
+"""How long a start waits for the first relay; it goes on without."""
+
+PROVEN_STARTS_MAX = 12
+"""Daemons tried until one proves itself as a relay: three of four do."""
+
+RESERVATION_GRACE_S = 0.3
+"""From the connection to a relay to its promise: two round trips to another continent."""
+
+_LOOK_S = 0.05
+_CIRCUIT = "/p2p-circuit"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Libp2pSettings:
+    """Where a transport listens and how it is reached."""
+
+    listen: str = "0.0.0.0:0"
+    """HOST:PORT, or [HOST]:PORT; port 0 for any free one."""
+
+    advertise: tuple[str, ...] = ()
+    """Addresses to announce as dialled directly, HOST:PORT or libp2p's; port 0 stands for the port that is bound."""
+
+    relays: tuple[str, ...] = ()
+    """libp2p addresses of relays, each with its peer id."""
+
+    public: bool = False
+    """Whether peers can dial it directly."""
+
+    upnp: bool = False
+    """Whether it asks the home router for a port; `addresses` has it once it is granted."""
+
+    direct_wait_s: float = 1.0
+    """How long a dial through a relay waits for hole punching to find a direct way."""
+
+    def __post_init__(self) -> None:
+        for address in self.advertise:
+            encode(from_host_port(address))
+        for relay in self.relays:
+            if not split_peer(relay)[0]:
+                raise SettingsError(f"expected where the relay listens before its peer id, found {relay}")
+        if (count := len(self.advertise) + len(self.relays)) >= ADDRESSES_MAX:
+            raise SettingsError(f"expected fewer than {ADDRESSES_MAX} addresses and relays, got {count}")
+
+
+class Libp2pTransport:
+    """A `node.links.pipes.Transport` over libp2p, with the identity of the given key.
+
+    With a `proof` it carries circuits for others: each new daemon is of use only when `proof(its address)` returns."""
+
+    kind = "libp2p"
+
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        settings: Libp2pSettings | None = None,
+        *,
+        proof: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        self._settings = settings or Libp2pSettings()
+        self._proof = proof
+        private = not self._settings.public and self._settings.relays
+        self._keeper = DaemonKeeper(
+            key,
+            self._settings.listen,
+            self._daemon_settings(),
+            self._prepare,
+            spoiled=self._unreserved if private else None,
+            starts_max=1 if proof is None else PROVEN_STARTS_MAX,
+        )
+        self._accept: Accept | None = None
+        self._interfaces: frozenset[str] = frozenset()
+        self._listener: socket.socket | None = None
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._pipes: set[SocketPipe] = set()
+        self._failures: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    @property
+    def peer(self) -> str:
+        """Our libp2p peer id."""
+        return self._keeper.peer
+
+    @property
+    def restarts(self) -> int:
+        """Daemons that had to be replaced."""
+        return self._keeper.restarts
+
+    @property
+    def daemon_pid(self) -> int:
+        """The process of the daemon; `UnavailableError` while there is none."""
+        return self._keeper.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a daemon at this moment."""
+        return self._keeper.is_running
+
+    @property
+    def directory(self) -> Path:
+        """Where its sockets are; for a transport that is started."""
+        return self._keeper.directory
+
+    async def start(self, accept: Accept) -> tuple[str, ...]:
+        """Listen; returns the addresses to announce, the best first.
+
+        Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` when libp2p does not run on this machine."""
+        if self._accept is not None:
+            raise LocalProtocolError(f"expected a transport that is not started, got one of {self.peer}")
+        self._accept = accept
+        try:
+            await self._keeper.start()
+            await self._until_reserved()
+            return await self.addresses()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close every pipe and stop listening."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        # Pipes say goodbye first: once the daemon is gone they cannot, and the other ends would see a break.
+        await asyncio.gather(*(pipe.close() for pipe in list(self._pipes)))
+        for task in (accepting := list(self._accepting)):
+            task.cancel()
+        await asyncio.gather(*accepting, return_exceptions=True)
+        await self._keeper.stop()
+        self._accept = None
+
+    def dials(self, address: str) -> bool:
+        """Whether it looks like one of libp2p's addresses."""
+        return address.startswith("/")
+
+    async def dial(self, address: str) -> SocketPipe:
+        """Open a pipe to the peer that an address names, there or over a connection to it that exists already."""
+        failed_at, reason = self._failures.get(address, (-REDIAL_S, ""))
+        if (rest_s := failed_at + REDIAL_S - time.monotonic()) > 0:
+            raise UnavailableError(f"{address} is dialled again in {rest_s:.1f} s: {reason}")
+        try:
+            where, peer = split_peer(address)
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                return await self._open(where, peer)
+        except SettingsError as error:
+            raise UnavailableError(f"a peer announced what cannot be dialled: {error}") from None
+        except TimeoutError:
+            raise self._failed(address, f"no answer within {DIAL_TIMEOUT_S} s") from None
+        except UnavailableError as error:
+            raise self._failed(address, " ".join(str(error).split())[:TEXT_BYTES_MAX]) from None
+
+    async def addresses(self) -> tuple[str, ...]:
+        """What to announce now, the best first: a router may have granted a port since the start."""
+        port, settings = self._keeper.port, self._settings
+        direct = [with_port(from_host_port(address), port) for address in settings.advertise]
+        if not direct:
+            _, found = await self._keeper.client.identify()
+            direct = self._reachable(found)
+        through = [] if settings.public else [f"{relay}{_CIRCUIT}" for relay in settings.relays]
+        bare = [] if settings.public else [""]
+        # What comes first wins a place: a circuit is worth more than a seventh direct address.
+        room = ADDRESSES_MAX - len(through) - len(bare)
+        return tuple(f"{where}/p2p/{self.peer}" for where in (*direct[:room], *through, *bare))
+
+    async def contacts(self) -> list[Contact]:
+        """The open connections of the daemon. `UnavailableError` while there is none, or it does not answer."""
+        return await self._keeper.client.contacts()
+
+    # ---- dialling
+
+    async def _open(self, where: str, peer: str) -> SocketPipe:
+        client = self._keeper.client
+        if where:
+            await client.connect(peer, (where,), DIAL_TIMEOUT_S)
+        if where.endswith(_CIRCUIT):
+            await self._until_direct(peer)
+        stream, contact = await client.open(peer, PROTOCOL, DIAL_TIMEOUT_S)
+        return self._pipe(stream, contact)
+
+    async def _until_direct(self, peer: str) -> None:
+        """Wait a moment for a direct connection beside the relayed one; libp2p opens new streams over that."""
+        await self._look_for(lambda contact: contact.peer == peer and not contact.relayed, self._settings.direct_wait_s)
+
+    async def _look_for(self, wanted: Callable[[Contact], bool], seconds: float) -> bool:
+        """Whether the daemon, which does not tell by itself, comes to have a connection in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    if any(map(wanted, await self.contacts())):
+                        return True
+                    await asyncio.sleep(_LOOK_S)
+        return False
+
+    def _failed(self, address: str, reason: str) -> UnavailableError:
+        self._failures[address] = time.monotonic(), reason
+        self._failures.move_to_end(address)
+        while len(self._failures) > FAILURES_MAX:
+            self._failures.popitem(last=False)
+        return UnavailableError(f"{address}: {reason}")
+
+    def _pipe(self, stream: socket.socket, contact: Contact) -> SocketPipe:
+        remote = f"{contact.address}/p2p/{contact.peer}"
+        pipe = SocketPipe(
+            stream, remote=remote, peer=contact.peer, relayed=contact.relayed, on_close=self._pipes.discard
+        )
+        self._pipes.add(pipe)
+        return pipe
+
+    # ---- listening
+
+    async def _prepare(self, daemon: Daemon) -> None:
+        """Have a new daemon hand us the streams that peers open."""
+        path = daemon.directory / "pipes.sock"
+        if self._listener is None:
+            self._listener = _listener(path)
+            asyncio.get_running_loop().add_reader(self._listener, self._take_stream)
+        await daemon.client.handle(PROTOCOL, path)
+        if self._proof is not None:
+            await self._proof(f"{self._keeper.local_address}/p2p/{daemon.peer}")
+        self._interfaces = frozenset(daemon.addresses)
+        self._failures.clear()  # they were another daemon's
+
+    def _take_stream(self) -> None:
+        assert self._listener
+        with contextlib.suppress(OSError):  # it gave up, or we have too many files open: libp2p tells its peer
+            stream, _ = self._listener.accept()
+            stream.setblocking(False)
+            if len(self._accepting) >= ACCEPTED_MAX:
+                stream.close()
+                return
+            task = asyncio.create_task(self._serve(stream))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+            task.add_done_callback(lambda _: stream.close())  # also when it was cancelled before it began
+
+    async def _serve(self, stream: socket.socket) -> None:
+        assert self._accept
+        try:
+            pipe = self._pipe(stream, await receive_caller(stream))
+        except UnavailableError as error:
+            _log.debug("a stream was lost: %s", error)
+            return
+        try:
+            await self._accept(pipe)
+        except Exception:
+            _log.exception("the pipe from %s was dropped", pipe.remote)
+        finally:
+            await pipe.close()
+
+    async def _until_reserved(self) -> None:
+        """Wait a moment until a relay carries circuits to us: a peer that dials too early waits for its second try."""
+        if self._settings.public or not self._settings.relays:
+            return
+        relays = {split_peer(relay)[1] for relay in self._settings.relays}
+        if await self._look_for(lambda contact: contact.peer in relays, RESERVATION_WAIT_S):
+            await asyncio.sleep(RESERVATION_GRACE_S)
+
+    async def _unreserved(self, daemon: Daemon) -> str:
+        return await until_unreserved(daemon.client, self._settings.relays)
+
+    def _reachable(self, found: tuple[str, ...]) -> list[str]:
+        """Of the addresses that the daemon found, those that a stranger can dial."""
+        direct = [address for address in found if _CIRCUIT not in address]
+        if self._settings.public:
+            return [address for address in direct if not _is_loopback(address)] or direct
+        # The interfaces of a node that is not public lead nowhere; an address that came up later is the router's.
+        return [address for address in direct if address not in self._interfaces and not _is_loopback(address)]
+
+    def _daemon_settings(self) -> DaemonSettings:
+        settings = self._settings
+        return DaemonSettings(
+            announce=settings.advertise,
+            relays=settings.relays,
+            public=settings.public,
+            relays_for_others=self._proof is not None,
+            upnp=settings.upnp,
+        )
+
+
+def _listener(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.setblocking(False)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+def _is_loopback(address: str) -> bool:
+    ip = ip_of(address)
+    return ip is not None and ip.is_loopback

@@ -1,0 +1,138 @@
+"""Who may send next, and how fast: one node's upload, shared by all of its links.
+
+Which upload begins next, and how many run at once, `node.uploads` decides; here they wait for their turn.
+
+An upload limit is a token bucket. What the operating system adds (TCP and IP headers, acknowledgements of what comes
+in) is charged as a share of the bytes, and the bucket is filled a little slower than the limit and holds a quarter of
+a second, so that no five seconds carry more than the limit.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
+from node.uploads import Rank, Upload, Uploads
+from protocol.errors import SettingsError
+from protocol.ids import Digest, PeerId
+
+FILL_SHARE = 0.95
+BURST_SECONDS = 0.25
+"""5 s * 0.95 + 0.25 s = 5 s: the most that any five seconds carry is the limit."""
+
+HEADERS_SHARE = 1.05
+"""Bytes on the wire per byte sent: 52 of headers in each 1500, and the transport's own frames."""
+
+ACKNOWLEDGED_SHARE = 0.03
+"""Bytes sent per byte received: an acknowledgement of 52 bytes for every second packet, and a little more."""
+
+LIMIT_BYTES_PER_SECOND_MIN = 20_000
+"""Below this the smallest part is more than the bucket holds, and what leaves at once more than the limit."""
+
+
+class Bucket:
+    """Tokens are bytes. Pure: time comes in."""
+
+    def __init__(self, bytes_per_second: int, now_ms: int) -> None:
+        if bytes_per_second < LIMIT_BYTES_PER_SECOND_MIN:
+            raise SettingsError(
+                f"expected an upload limit of {LIMIT_BYTES_PER_SECOND_MIN}.. bytes per second, got {bytes_per_second}"
+            )
+        self._per_ms = FILL_SHARE * bytes_per_second / 1000
+        self._tokens_max = BURST_SECONDS * bytes_per_second
+        self._tokens, self._at_ms = self._tokens_max, now_ms
+
+    @property
+    def burst_bytes(self) -> int:
+        """The most that can leave at once."""
+        return int(self._tokens_max)
+
+    def charge(self, count: float, now_ms: int) -> None:
+        """So many bytes leave; what is not there is owed."""
+        self._fill(now_ms)
+        self._tokens -= count
+
+    def wait_ms(self, count: float, now_ms: int) -> float:
+        """How long until so many bytes may leave (all that the bucket holds, if they are more)."""
+        self._fill(now_ms)
+        return max(0.0, min(count, self._tokens_max) - self._tokens) / self._per_ms
+
+    def _fill(self, now_ms: int) -> None:
+        self._tokens = min(self._tokens_max, self._tokens + self._per_ms * max(0, now_ms - self._at_ms))
+        self._at_ms = now_ms
+
+
+class Uplink:
+    """This node's upload. `bytes_per_second` None: as fast as the links carry. `clock_ms()` is a monotonic clock."""
+
+    def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
+        self._bucket = None if bytes_per_second is None else Bucket(bytes_per_second, clock_ms())
+        self._clock_ms = clock_ms
+        self._uploads = Uploads(lambda peer, digest: self.urgency(peer, digest))
+        self._waiting: dict[Upload, list[asyncio.Future[None]]] = {}
+        self._turn = asyncio.Lock()
+        self.urgency: Callable[[PeerId, Digest], Rank] = lambda peer, digest: ()
+        """How urgent an upload is, less is more urgent; the swarm knows."""
+
+    @asynccontextmanager
+    async def turn(self, upload: Upload, size: int) -> AsyncIterator[None]:
+        """An upload of `size` bytes, from its turn to its end."""
+        self._uploads.asked(upload, size, self._clock_ms())
+        begins = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(upload, []).append(begins)
+        self._start()
+        try:
+            await begins
+            yield
+        finally:
+            self._ended(upload, begins)
+
+    def progressed(self, upload: Upload, count: int) -> None:
+        """So many bytes of an upload left, as its peer's acknowledgements let them."""
+        self._uploads.sent(upload, count, self._clock_ms())
+        self._start()
+
+    def look(self) -> None:
+        """Begin uploads that time alone has made possible; to be called now and then."""
+        self._start()
+
+    async def take(self, count: int) -> None:
+        """Charge bytes of a transfer, and return when they may leave."""
+        if self._bucket is None:
+            return
+        async with self._turn:  # first come, first served
+            # Again after each wait, for control frames may have gone first meanwhile.
+            while wait_ms := self._bucket.wait_ms(HEADERS_SHARE * count, self._clock_ms()):  # noqa: ASYNC110
+                await asyncio.sleep(math.ceil(wait_ms) / 1000)
+            self._bucket.charge(HEADERS_SHARE * count, self._clock_ms())
+
+    def sent(self, count: int) -> None:
+        """Charge bytes that never wait: heartbeats, offers, acknowledgements."""
+        if self._bucket is not None:
+            self._bucket.charge(HEADERS_SHARE * count, self._clock_ms())
+
+    def received(self, count: int) -> None:
+        """So many bytes came in: acknowledging them costs upload as well."""
+        if self._bucket is not None:
+            self._bucket.charge(ACKNOWLEDGED_SHARE * count, self._clock_ms())
+
+    @property
+    def part_bytes_max(self) -> int:
+        """Data of the largest part that the limit lets leave smoothly."""
+        burst_bytes = PART_BYTES_MAX if self._bucket is None else self._bucket.burst_bytes // 2
+        return max(PART_BYTES_MIN, min(PART_BYTES_MAX, burst_bytes))
+
+    def _start(self) -> None:
+        for upload in self._uploads.start(self._clock_ms()):
+            for begins in self._waiting.get(upload, ()):
+                if not begins.done():
+                    begins.set_result(None)
+
+    def _ended(self, upload: Upload, begins: "asyncio.Future[None]") -> None:
+        together = self._waiting[upload]
+        together.remove(begins)
+        if not together:
+            del self._waiting[upload]
+            self._uploads.ended(upload)
+            self._start()

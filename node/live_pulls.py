@@ -1,0 +1,171 @@
+"""Pulls under way: which to begin, and which to move to another source. Pure, a part of the exchange.
+
+              begin              Progressed               Pulled
+    (missing) -------> waiting -----------------> arriving -------> (held)
+        ^                 |                           |
+        |                 +--------- Withdraw --------+      the source ends it: WITHDRAWN, no byte was sent in vain
+        +-- PullFailed ---+                           |
+                          +- Drop and Pull elsewhere -+      silent for too long: what is on its way is lost
+
+A waiting pull stands in its source's queue (`node.uploads`). While nobody else holds the payload, waiting is no stall:
+its only holder is asked by everybody and serves them one after the other. When another holder ranks better, the time
+waited so far held against the present source, the pull is withdrawn and begins there.
+
+An arriving pull is withdrawn when all that arrives is far slower than another holder is: the payload of a thin uplink
+is had from whoever got it first. Not when this pull alone is slow, for then this node's downlink may be the thin one.
+
+A pull that hears nothing for too long is dropped if there is another source, and goes on if there is none. That a
+source is gone is for its link to notice, which ends the pull.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.exchange_events import Drop, Effect, Progressed, Pull, SwarmLimits, Withdraw
+from node.sources import Payload, Sources, rate_of
+from protocol.ids import Digest, PeerId
+
+PATIENCE = 4
+"""A pull may be this many times as slow as the fastest source, or all pulls as another holder, before one moves."""
+
+WAIT_MS = 300
+"""Least time that a pull stands in a queue before it moves: a round trip between continents is no queue."""
+
+
+class Wish(NamedTuple):
+    """A payload that this node lacks, in the oldest round that knows it."""
+
+    round: int
+    digest: Digest
+    payload: Payload
+
+
+@dataclass(slots=True)
+class LivePull:
+    """One pull from its beginning to its end or its move."""
+
+    source: PeerId
+    started_ms: int
+    deadline_ms: int
+    begun_ms: int | None = None
+    """When its first bytes arrived; None while it waits."""
+    arrived: int = 0
+    """Bytes after the first ones."""
+
+    withdrawn: bool = False
+    """Its source was asked to end it."""
+
+    def rate(self, now_ms: int) -> int:
+        """Bytes per second since the first ones; 0 while nothing more has come."""
+        return 0 if self.begun_ms is None or not self.arrived else rate_of(self.arrived, now_ms - self.begun_ms)
+
+
+class LivePulls:
+    """The pulls of one exchange, at most one per digest."""
+
+    def __init__(self, limits: SwarmLimits, sources: Sources) -> None:
+        self._limits = limits
+        self._sources = sources
+        self._pulls: dict[Digest, LivePull] = {}
+
+    def __contains__(self, digest: Digest) -> bool:
+        return digest in self._pulls
+
+    def __iter__(self) -> Iterator[Digest]:
+        return iter(sorted(self._pulls))
+
+    @property
+    def room(self) -> bool:
+        """Whether a further pull may begin."""
+        return len(self._pulls) < self._limits.pulls_max
+
+    def source(self, digest: Digest) -> PeerId | None:
+        """From whom a payload is being pulled."""
+        return self._pulls[digest].source if digest in self._pulls else None
+
+    def ended(self, digest: Digest, source: PeerId) -> bool:
+        """A pull ended by itself; False for one that was dropped before the news of its end came."""
+        if self.source(digest) != source:
+            return False
+        del self._pulls[digest]
+        return True
+
+    def drop(self, digest: Digest) -> list[Effect]:
+        """Stop a pull, if there is one."""
+        pull = self._pulls.pop(digest, None)
+        return [Drop(pull.source, digest)] if pull else []
+
+    def progressed(self, event: Progressed, now_ms: int) -> None:
+        """Bytes arrived: with the first of them the wait is over, and the time that their sending may take begins."""
+        pull = self._pulls.get(event.digest)
+        if pull is None or pull.source != event.source:
+            return  # late: dropped before the bytes came
+        if pull.begun_ms is None:
+            pull.begun_ms = now_ms
+        else:
+            pull.arrived += event.size
+        pull.deadline_ms = now_ms + self._limits.stall_ms
+
+    def begin(self, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+        """Pull the first of these for which there is room and a source."""
+        effects: list[Effect] = []
+        reachable, busy = self._sources.reachable(now_ms), self._busy()
+        for wish in wishes:
+            if not self.room or not reachable - busy:
+                break
+            source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
+            if source is not None and wish.digest not in self._pulls:  # two rounds may know one digest
+                effects.append(self._pull(wish, source, now_ms))
+                busy = self._busy()
+        return effects
+
+    def move(self, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+        """Move those of these pulls that are better off elsewhere; the others go on."""
+        effects: list[Effect] = []
+        for wish in wishes:
+            pull = self._pulls[wish.digest]
+            overdue = now_ms >= pull.deadline_ms
+            if not overdue and (pull.withdrawn or not self._may_move(pull, now_ms)):
+                continue
+            busy, reachable = self._busy() | {pull.source}, self._sources.reachable(now_ms)
+            source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
+            if source is None or not (overdue or self._is_better(source, pull, wish, now_ms)):
+                continue
+            self._sources.overdue(pull.source, wish.payload.size, now_ms - pull.started_ms)
+            if overdue:
+                effects += [Drop(pull.source, wish.digest), self._pull(wish, source, now_ms)]
+            else:
+                pull.withdrawn = True
+                effects.append(Withdraw(pull.source, wish.digest))
+        return effects
+
+    def _may_move(self, pull: LivePull, now_ms: int) -> bool:
+        """Whether to look for another source at all: a cheap test before a dear one."""
+        return pull.arrived > 0 if pull.begun_ms is not None else now_ms - pull.started_ms >= WAIT_MS
+
+    def _is_better(self, source: PeerId, pull: LivePull, wish: Wish, now_ms: int) -> bool:
+        if pull.source not in self._sources:
+            return True
+        if pull.begun_ms is not None:
+            total = sum(pull.rate(now_ms) for pull in self._pulls.values())
+            return (self._sources.rate(source) or self._sources.fastest) > PATIENCE * total
+        ceiling = rate_of(wish.payload.size, now_ms - pull.started_ms)
+        here = self._sources.rank(wish.digest, wish.payload, pull.source, ceiling)
+        return self._sources.rank(wish.digest, wish.payload, source) < here
+
+    def _busy(self) -> set[PeerId]:
+        """Sources from which no further pull may start."""
+        live = [pull.source for pull in self._pulls.values()]
+        return {peer for peer in live if live.count(peer) >= self._limits.pulls_per_peer}
+
+    def _pull(self, wish: Wish, source: PeerId, now_ms: int) -> Pull:
+        deadline_ms = self._deadline_ms(wish.payload, now_ms)
+        wish.payload.attempts += 1
+        self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
+        return Pull(source, wish.digest, wish.payload.size, wish.round, exact=not wish.payload.wanted)
+
+    def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
+        # Each further attempt gets twice the time: on a link that is slow for everybody, switching helps nobody.
+        expected_ms = self._limits.stall_ms + PATIENCE * 1000 * payload.size // self._sources.fastest
+        return now_ms + (expected_ms << min(payload.attempts, 8))

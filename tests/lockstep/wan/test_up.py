@@ -1,0 +1,131 @@
+"""`lockstep wan up`: what it refuses, what it builds, and a whole small training over two cable lines."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.cli import main
+from lockstep.demo import DemoSettings, demo_spec
+from lockstep.exits import ExitCode
+from lockstep.wan import lab, measure, namespaces, up
+from lockstep.wan.profiles import read_profiles
+from lockstep.wan.up import WanSettings, plan_of
+from protocol.errors import SettingsError
+from protocol.runfile import RunSpec
+from tests.lockstep.wan.ground import needs_ground
+
+ROUNDS = 6
+
+
+def settings(**changes: Any) -> WanSettings:
+    values = {"directory": Path("x"), "nodes": 4, "profiles": ("cable", "dsl"), "rounds": 1, "seed": 0, "json_path": ""}
+    return WanSettings(**(values | changes))
+
+
+def test_profiles_nat_and_regions_are_given_to_the_nodes_in_turn() -> None:
+    plan = plan_of(settings(nat=("none", "none", "masquerade"), regions=("virginia", "london")), read_profiles())
+    assert [home.name for home in plan.homes] == ["node-0", "node-1", "node-2", "node-3", "coordinator"]
+    rates = [home.link.up.rate_bit_s if home.link and home.link.up else 0 for home in plan.homes]
+    assert rates == [20_000_000, 2_000_000, 20_000_000, 2_000_000, 0]
+    assert [home.nat for home in plan.homes] == ["none", "none", "masquerade", "none", "none"]
+    assert [home.region for home in plan.homes] == ["virginia", "london", "virginia", "london", "virginia"]
+    assert [line.one_way_s for line in plan.lines] == [0.038]
+
+
+def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
+    assert plan_of(settings(), read_profiles()).homes[-1].link is None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"profiles": ("cabel",)}, "found 'cabel'"),
+        ({"nat": ("upnp",)}, "expected none or masquerade, found 'upnp'"),
+        ({"regions": ("london", "tokyo")}, "between london and tokyo"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        plan_of(settings(**change), read_profiles())
+
+
+@pytest.mark.parametrize("command", [["up", "--rounds", "1"], ["down"]])
+def test_without_root_it_says_so_in_one_line(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lab.sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["wan", *command]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "needs root" in error
+
+
+@pytest.mark.parametrize("option", ["--profiles", "--nat"])
+def test_an_empty_list_is_an_error_and_not_a_crash(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(up, "unable", lambda: "")
+    assert main(["wan", "up", option, ","]) == ExitCode.SETTINGS
+    assert option.removeprefix("--") in capsys.readouterr().err
+
+
+@pytest.fixture
+def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny model and little text."""
+
+    def small(demo: DemoSettings) -> RunSpec:
+        spec = demo_spec(demo)
+        tiny = {**spec.model.config, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+        return spec.model_copy(update={"model": spec.model.model_copy(update={"config": tiny})})
+
+    monkeypatch.setattr(up, "demo_spec", small)
+    monkeypatch.setattr(up, "CORPUS_BYTES", 300_000)
+
+
+@needs_ground
+@pytest.mark.usefixtures("small_training")
+def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    options = ["--nodes", "2", "--profiles", "cable", "--rounds", str(ROUNDS), "--fault", "cut:node-1@r2+1s"]
+    before = namespaces.laboratories()
+    assert main(["wan", "up", *options, "--directory", str(tmp_path / "wan"), "--json", str(path)]) == ExitCode.OK
+    document = json.loads(path.read_text())
+    assert document["rounds"]["committed"] == ROUNDS
+    assert document["digests"]["agreed"] is True
+    assert document["digests"]["rounds_checked"] == ROUNDS
+    assert [text.partition(": ")[2] for text in document["happened"]] == [
+        "fault cut:node-1@r2+1s",
+        "mended cut:node-1@r2+1s",
+    ]
+    for link in document["links"]:
+        assert link["measured_up"] == pytest.approx(link["asked_up"], rel=0.15)
+        assert link["measured_down"] == pytest.approx(link["asked_down"], rel=0.15)
+        assert link["measured_rtt"] == pytest.approx(link["asked_rtt"], rel=0.15)
+    for name in ("node-0", "node-1"):
+        assert document["lines"][name]["up_bytes"] > ROUNDS * document["traffic"]["payload_bytes"]
+    assert set(namespaces.laboratories()) <= set(before)
+
+
+@needs_ground
+def test_a_link_that_is_not_as_asked_is_an_error_before_any_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truly = lab.Laboratory.measure
+
+    def hindered(laboratory: lab.Laboratory, name: str) -> Any:
+        laboratory.slow(name, 0.5)
+        return truly(laboratory, name)
+
+    monkeypatch.setattr(lab.Laboratory, "measure", hindered)
+    monkeypatch.setattr(measure, "ATTEMPTS", 1)
+    path = tmp_path / "out.json"
+    options = ["--nodes", "1", "--profiles", "dsl", "--directory", str(tmp_path / "wan"), "--json", str(path)]
+    assert main(["wan", "up", *options]) == ExitCode.UNREACHABLE
+    assert "node-0: up, bit/s: asked 2e+06" in capsys.readouterr().err
+    (link,) = json.loads(path.read_text())["links"]
+    assert link["measured_up"] < 0.6 * link["asked_up"]
+    assert not (tmp_path / "wan").exists()

@@ -1,0 +1,196 @@
+"""Nodes that have nothing but links: a mesh over a transport, and blobs to serve."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.links.base import Blob, Purpose, Remote
+from node.links.grpc_pipes import GrpcTransport
+from node.links.mesh import Mesh
+from node.links.pipes import Accept, Pipe, Transport
+from node.links.session import Identity
+from node.links.uplink import Uplink
+from protocol.errors import RemoteProtocolError, UnavailableError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
+from protocol.wire_pb2 import OfferedPayload, Offers
+
+RUN = RunId("ab" * 16)
+
+
+def clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Member:
+    """A mesh and what it serves. Members are ordered by their peer ids: number 0 has the lowest."""
+
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        transports: Sequence[Transport],
+        limit: int | None,
+        instance: int,
+        *,
+        clock: Callable[[], int] = clock_ms,
+        peer_limit: int | None = None,
+    ) -> None:
+        self.key = key
+        self.peer = peer_id(public_bytes(key))
+        self.mesh = Mesh(Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit)
+        self.blobs: dict[Digest, bytes] = {}
+        self.offers: list[Offers] = []
+        self.served: list[tuple[PeerId, Digest]] = []
+        self.linked: frozenset[PeerId] = frozenset()
+        self.refuses = ""
+        self.remote = Remote(self.peer, ())
+
+    def hold(self, blob: bytes) -> Digest:
+        self.blobs[sha256(blob)] = blob
+        return sha256(blob)
+
+    def message(self, *digests: Digest) -> Offers:
+        offers = [OfferedPayload(round=1, digest=digest, payload_bytes=1) for digest in digests]
+        return Offers(run_id=RUN, sender=self.peer, offers=offers)
+
+    async def fetched(self, source: Remote, digest: Digest, offset: int = 0, count: int = 0) -> bytes:
+        blob = b""
+        async with aclosing(self.mesh.fetch(source, Blob(digest, offset, count))) as parts:
+            async for part in parts:
+                assert part.offset == offset + len(blob)
+                blob += part.data
+        return blob
+
+    def trouble(self, other: PeerId) -> str:
+        """Why there is no link to a peer that is kept; empty when there is one."""
+        return self.mesh.document()["missing"].get(other, "")
+
+    # ---- a LinkServer
+
+    def on_offer(self, offers: Offers) -> None:
+        if self.refuses:
+            raise RemoteProtocolError(self.refuses)
+        self.offers.append(offers)
+
+    async def read(self, digest: Digest, offset: int, count: int = 1 << 19) -> tuple[int, bytes] | None:
+        blob = self.blobs.get(digest)
+        if blob is None:
+            return None
+        if offset >= len(blob):
+            raise RemoteProtocolError(f"expected an offset below {len(blob)}, got {offset}")
+        return len(blob), blob[offset : offset + count]
+
+    def purpose(self, digest: Digest) -> Purpose:
+        return Purpose.PAYLOAD
+
+    def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
+        return ()
+
+    def on_linked(self, peers: frozenset[PeerId]) -> None:
+        self.linked = peers
+
+    def on_served(self, peer: PeerId, digest: Digest) -> None:
+        self.served.append((peer, digest))
+
+
+class Faulty:
+    """A transport whose pipes can be stalled one way, cut, or made to damage what they carry."""
+
+    kind = "grpc"
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.pipes: list[FaultyPipe] = []
+        self.dials_made = 0
+        self.relayed = False
+        self.proven: str | None = None
+
+    async def start(self, accept: Accept) -> tuple[str, ...]:
+        async def wrapped(pipe: Pipe) -> None:
+            await accept(self._wrap(pipe))
+
+        return await self._inner.start(wrapped)
+
+    async def stop(self) -> None:
+        for pipe in self.pipes:
+            pipe.flowing.set()
+        await self._inner.stop()
+
+    def dials(self, address: str) -> bool:
+        return self._inner.dials(address)
+
+    async def dial(self, address: str) -> Pipe:
+        self.dials_made += 1
+        return self._wrap(await self._inner.dial(address))
+
+    def _wrap(self, pipe: Pipe) -> Pipe:
+        faulty = FaultyPipe(pipe, self.relayed, self.proven)
+        self.pipes.append(faulty)
+        return faulty
+
+
+class FaultyPipe:
+    def __init__(self, inner: Pipe, relayed: bool, peer: str | None) -> None:
+        self._inner = inner
+        self.relayed = relayed
+        self.peer = peer
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.damage = False
+
+    @property
+    def remote(self) -> str:
+        return self._inner.remote
+
+    async def read(self) -> bytes:
+        return await self._inner.read()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        await self.flowing.wait()
+        if self.damage:
+            data = bytearray(data)
+            data[len(data) // 2] ^= 1
+        await self._inner.write(data)
+
+    async def close(self) -> None:
+        self.flowing.set()
+        await self._inner.close()
+
+
+def key_of(number: int) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32))
+
+
+def peer_of(number: int) -> PeerId:
+    return peer_id(public_bytes(key_of(number)))
+
+
+def grpc() -> Transport:
+    return GrpcTransport("127.0.0.1:0")
+
+
+@asynccontextmanager
+async def meshes(
+    count: int, transports: Callable[[], Transport] = grpc, limit: int | None = None, linked: bool = True
+) -> AsyncIterator[list[Member]]:
+    """So many members, started; each keeps links to all others if `linked`."""
+    keys = sorted((key_of(number) for number in range(count)), key=lambda key: peer_id(public_bytes(key)))
+    members = [Member(key, [transports()], limit, number) for number, key in enumerate(keys)]
+    async with AsyncExitStack() as stack:
+        for member in members:
+            addresses = await member.mesh.start(member)
+            stack.push_async_callback(member.mesh.stop)
+            member.remote = Remote(member.peer, addresses)
+        if linked:
+            for member in members:
+                member.mesh.keep([other.remote for other in members])
+        yield members
+
+
+async def stopped(member: Member) -> None:
+    with contextlib.suppress(UnavailableError):
+        await member.mesh.stop()

@@ -1,0 +1,71 @@
+"""The judge of the nodes. It sees what each of them does to its state and says, and knows what the coordinator wrote.
+
+Stated once each:
+- a node applies exactly the commits of the journal, in order, and nobody has another digest after the same commit;
+- a node announces only rounds that were opened, and offers and confirms only payloads that are on its disk, verified;
+- what a kill takes from a node is only what its disk did not have; what its disk had comes back;
+- in the end each sample that was announced in time is in the parameters, or in one node's momentum, or was lost by a
+  fault that takes it (a lost disk, a machine that computed wrong, a save that is not made every round).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from protocol.commits import Commit
+from protocol.ids import Digest, PeerId
+from tests.simulation.checkers import require
+
+
+@dataclass
+class Auditor:
+    """The book of one run."""
+
+    commit_of: Callable[[int], Commit | None]
+    """The commit of a round in the coordinator's journal."""
+    opened_until: Callable[[], int]
+    """The newest round that the coordinator has opened."""
+    digests: dict[int, int] = field(default_factory=dict)
+    excused: set[int] = field(default_factory=set)
+    """Positions that a fault may have taken."""
+    payloads: set[Digest] = field(default_factory=set)
+    """Of everything that was ever announced."""
+
+    def applied(self, peer: PeerId, commit: Commit, digest: int, *, faulty: bool) -> None:
+        """A replica made a step."""
+        require(commit == self.commit_of(commit.round), peer, "applies another commit in round", commit.round)
+        if not faulty:
+            known = self.digests.setdefault(commit.round, digest)
+            require(known == digest, "round", commit.round, "has two digests:", peer, "and the first to apply it")
+
+    def adopted(self, peer: PeerId, round: int, digest: int) -> None:
+        """A replica went on from a snapshot."""
+        known = self.digests.get(round)
+        require(known == digest, peer, "adopts a snapshot of round", round, "that nobody who applied it has")
+
+    def announces(self, peer: PeerId, round: int, digest: bytes) -> None:
+        """A node says what it did in a round."""
+        require(0 <= round <= self.opened_until(), peer, "announces round", round, "which nobody has opened")
+        if digest:
+            self.payloads.add(Digest(digest))
+
+    def offers(self, peer: PeerId, digests: Iterable[bytes], kept: set[bytes]) -> None:
+        """A node says that it holds payloads; `kept` are those that its disk has had, whole."""
+        for digest in digests:
+            require(digest in kept, peer, "offers", digest.hex()[:8], "which it has not verified")
+
+    def excuse(self, positions: Iterable[int]) -> None:
+        """A fault takes these samples, wherever they were."""
+        self.excused.update(positions)
+
+    def judge_samples(self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]) -> None:
+        """Each sample is in one place, and those that count as trained are somewhere."""
+        places: dict[int, str] = dict.fromkeys(applied, "the parameters")
+        for peer, positions in momenta.items():
+            for position in positions:
+                require(
+                    position not in places or position in self.excused,
+                    f"position {position} is in {places.get(position)} and with {peer}",
+                )
+                places[position] = f"the momentum of {peer}"
+        missing = sorted(trained - places.keys() - self.excused)
+        require(not missing, "trained positions", missing, "are in no parameters and no momentum")

@@ -1,0 +1,252 @@
+"""The coordinator of a simulated run: the real machine, core, signatures and servicer; a journal in memory.
+
+The journal is the disk: what `append` has taken is what happened. So the referee judges there, batch by batch, and
+what a life of the process had only in its memory is forgotten with it. Whatever the process says must be in the journal
+by then, and a restart must find in it exactly what it was before.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.core import Core, Outcome
+from coordinator.events import CommitRound, Effect, Event, FinishRun, OpenRound, RecordDigest, Renewed
+from coordinator.journal import RecordedCommit
+from coordinator.memory import durable, remember
+from coordinator.rounds import Rounds
+from coordinator.server import CoordinatorService
+from protocol.commits import Commit, SignedCommit, open_commit
+from protocol.errors import StorageError
+from protocol.handshake import public_bytes
+from protocol.ids import PeerId
+from protocol.runfile import RunSpec, run_id
+from tests.simulation.checkers import Referee, Violation, require
+from tests.simulation.session import COORDINATOR, Switchboard
+from tests.simulation.world import Killed, Process, World
+
+SUPERVISOR_MS = (1, 8_000)
+"""A coordinator that died is started again after so long: mostly soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event on disk, and what the machine said to it then."""
+
+    at_ms: int
+    kind: type
+    body: bytes
+    effects: tuple[Effect, ...]
+
+
+class WatchedRounds(Rounds):
+    """The machine, and what it has handled that is not on disk yet."""
+
+    def __init__(self, spec: RunSpec, name: str, journal: "MemoryJournal") -> None:
+        super().__init__(spec, run_id(spec, journal.public_key))
+        self.fresh: list[tuple[int, Event, tuple[Effect, ...]]] = []
+        self._journal = journal
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects = super().handle(event, now_ms)
+        if (row := self._journal.replaying) is not None:
+            require(row.effects == tuple(effects), "a replay says", effects, "to", event, "where it said", row.effects)
+        else:
+            self.fresh.append((now_ms, event, tuple(effects)))
+        return effects
+
+
+class MemoryJournal:
+    """What `coordinator.journal.Journal` keeps, in memory: appends are whole or not at all."""
+
+    def __init__(self, world: World, key: Ed25519PrivateKey) -> None:
+        self.world, self.public_key = world, public_bytes(key)
+        self.rows: list[Row] = []
+        self.signed: dict[int, RecordedCommit] = {}
+        self.commits_by_round: dict[int, Commit] = {}
+        self.digests: dict[int, RecordDigest] = {}
+        self.states: list[tuple[int, bytes]] = []
+        self.replaying: Row | None = None
+        self.steps_left: int | None = None
+        self.full = False
+        self.failures = 0
+        self.machine: WatchedRounds | None = None
+        self.referee: Referee | None = None
+        self.opened_until = -1
+        self.let_go: list[PeerId] = []
+        """Members that had the whole run when it was concluded."""
+        self.durable_effects = 0
+
+    def append(
+        self,
+        events: Sequence[tuple[int, Event]],
+        commits: Sequence[tuple[int, SignedCommit, float]],
+        digests: Sequence[RecordDigest],
+        state: bytes | None = None,
+    ) -> None:
+        """One transaction; the process may die before it or behind it."""
+        self._step()
+        if self.full:
+            self.failures += 1
+            raise StorageError("cannot use the journal: the disk is full")
+        machine, referee = self.machine, self.referee
+        assert machine is not None
+        assert referee is not None
+        fresh, machine.fresh = machine.fresh, []
+        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Renewed)]
+        require(handled == list(events), "the journal is given", events, "of the handled", handled)
+        for at_ms, event, effects in fresh:
+            self.world.say("event %s", event)
+            for effect in effects:
+                self.world.say("    -> %s", effect)
+                if isinstance(effect, OpenRound):
+                    self.opened_until = max(self.opened_until, effect.round)
+                if isinstance(effect, FinishRun) and not self.let_go:
+                    self.let_go = [member.peer for member in machine.members if member.round == machine.head_round]
+            referee.saw(event, effects, judge_books=False)
+            self.durable_effects += len(effects)
+            if not isinstance(event, Renewed):
+                self.rows.append(Row(at_ms, type(event), msgspec.msgpack.encode(event), effects))
+        referee.check_books()
+        for round, signed, loss in commits:
+            require(round not in self.signed, "round", round, "is committed a second time")
+            self.commits_by_round[round] = open_commit(signed, self.public_key)
+            self.signed[round] = RecordedCommit(round, signed, loss, None, 0, 0, b"")
+        for row in digests:
+            self.digests[row.round] = row
+        if state is not None:
+            self.states.append((len(self.rows), state))
+        self._step()
+
+    def _step(self) -> None:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                self.steps_left = None
+                raise Killed
+
+    # ---- reading
+
+    def newest_snapshot(self) -> tuple[int, bytes | None]:
+        """(sequence of the last event in it, state)."""
+        return self.states[-1] if self.states else (0, None)
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
+        """Events behind a sequence number; the machine that takes them must say what it said then."""
+        for number, row in enumerate(self.rows[after:], after + 1):
+            self.replaying = row
+            yield number, row.at_ms, msgspec.msgpack.decode(row.body, type=row.kind)
+        self.replaying = None
+
+    def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
+        """Commits of rounds after `after_round`, oldest first."""
+        return [self._recorded(round) for round in sorted(self.signed) if round > after_round][:count]
+
+    def last_commits(self, count: int) -> list[RecordedCommit]:
+        """The newest commits, newest first."""
+        return [self._recorded(round) for round in sorted(self.signed, reverse=True)[:count]]
+
+    def _recorded(self, round: int) -> RecordedCommit:
+        plain, said = self.signed[round], self.digests.get(round)
+        if said is None:
+            return plain
+        return RecordedCommit(
+            round, plain.signed, plain.loss, said.state_digest, said.reports, said.dissent, said.snapshot_sha256
+        )
+
+
+class SimulatedCoordinator:
+    """Lives, dies and comes back on its journal."""
+
+    def __init__(self, world: World, switchboard: Switchboard, spec: RunSpec, failed: Callable[[str, Exception], None]):
+        self.world, self.switchboard, self.spec = world, switchboard, spec
+        self._key = Ed25519PrivateKey.from_private_bytes(world.random.randbytes(32))
+        self._failed = failed
+        self.journal = MemoryJournal(world, self._key)
+        self.run_id = run_id(spec, self.journal.public_key)
+        self.process: Process | None = None
+        self.rounds = self._fresh_machine()
+        self.referee = Referee(self.rounds)
+        self.journal.referee = self.referee
+        self.restarts = -1
+        self._emitted = 0
+        self._lost: object = None
+
+    def _fresh_machine(self) -> WatchedRounds:
+        machine = WatchedRounds(self.spec, COORDINATOR, self.journal)
+        self.journal.machine = machine
+        return machine
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, stopped or not."""
+        return self.process is not None and self.process.state != "dead"
+
+    def start(self) -> None:
+        """A new process on the same journal, whose wall clock may say anything."""
+        if self.runs:
+            return
+        hours = self.world.random.choice([0, 0, -3, 5])
+        self.process = Process(COORDINATOR, self.world.random.randrange(10**12), 0, hours * 3600 * 10**6)
+        self.process.on_death = self._died
+        self.switchboard.network.processes[COORDINATOR] = self.process
+        self.journal.steps_left = None
+        self.restarts += 1
+        self.world.say("the coordinator starts")
+        self.world.start(self.process, self._main(self.process))
+
+    def _died(self) -> None:
+        self.world.say("the coordinator dies")
+        self._lost = None if self.rounds.fresh else durable(remember(self.rounds))
+        self.switchboard.died(COORDINATOR)
+        least, most = SUPERVISOR_MS
+        self.world.after(least + (most - least) * self.world.random.random() ** 3, self.start)
+
+    async def _main(self, process: Process) -> None:
+        try:
+            self.rounds = self._fresh_machine()
+            self.referee.machine = self.rounds
+            core = Core(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
+            self.journal.replaying = None
+            self.rounds.fresh.clear()
+            self._emitted = self.journal.durable_effects
+            await asyncio.to_thread(self._recover, core)
+            self._service = CoordinatorService(core, self.journal, self.journal.public_key, dict)  # type: ignore[arg-type]
+            self.switchboard.servicer = self._service
+            await core.run()
+        except StorageError as error:
+            self.world.say("the coordinator gives up: %s", error)
+            if not self.journal.failures:
+                self._failed(COORDINATOR, error)
+        except Exception as error:
+            self._failed(COORDINATOR, error)
+        process.kill()
+
+    def _recover(self, core: Core) -> None:
+        if self._lost is not None:
+            probe = Rounds(self.spec, self.run_id)
+            _fold(probe, self.journal)
+            require(durable(remember(probe)) == self._lost, "the journal does not rebuild the state that was lost")
+        core.recover()
+        self._emitted = self.journal.durable_effects  # those of a restart have nobody to go to
+
+    def _emit(self, outcome: Outcome) -> None:
+        self._emitted += len(outcome.effects)
+        require(self._emitted <= self.journal.durable_effects, "effects leave before they are in the journal")
+        for effect in outcome.effects:
+            if isinstance(effect, CommitRound):
+                signed = outcome.signed[effect.commit.round]
+                require(self.journal.signed[effect.commit.round].signed == signed, "another commit is told", effect)
+        self._service.emit(outcome)
+
+
+def _fold(machine: Rounds, journal: MemoryJournal) -> None:
+    """The state that the whole history makes."""
+    try:
+        for _, at_ms, event in journal.numbered_events():
+            journal.replaying = None
+            machine.handle(event, at_ms)
+    except Exception as error:
+        raise Violation(f"the journal does not replay: {error}") from error

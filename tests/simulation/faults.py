@@ -1,0 +1,258 @@
+"""What goes wrong, drawn from the world's chance, one fault after the other, and each put right after a while.
+
+Each fault is one method: its name is what it is counted as. A fault that would destroy what the design does not promise
+to keep (the last copy of a payload, the whole quorum's honesty) is not made.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from protocol.ids import Digest
+from tests.simulation.coordinator_party import SimulatedCoordinator
+from tests.simulation.network import Network, Weather
+from tests.simulation.node_party import SimulatedNode
+from tests.simulation.session import COORDINATOR, Call
+from tests.simulation.world import World
+
+STEPS_MAX = 400
+"""A kill comes at most so many actions of its process later: at any step."""
+
+WEATHERS = (
+    Weather((1, 12), 0.0, 0.0, 0.0, 0.0),
+    Weather((2, 60), 0.01, 0.01, 0.005, 0.0005),
+    Weather((5, 400), 0.05, 0.05, 0.02, 0.003),
+    Weather((1, 900), 0.10, 0.10, 0.05, 0.01),
+)
+
+
+class Faults:
+    """Makes faults until it is told that it is enough."""
+
+    KINDS = (
+        *(["kill"] * 4), *(["lose_disk"] * 2), "power_cut", "kill_in_write", "stop", "leave", "slow", "fill_disk",
+        "rot", "cut_off", "cut_from_coordinator", "one_way", "partition", "break_sessions", "weather", *(["flip"] * 2),
+        *(["kill_coordinator"] * 2), "kill_coordinator_in_write", "stop_coordinator", "fill_journal",
+    )  # fmt: skip
+
+    def __init__(self, world: World, network: Network, coordinator: SimulatedCoordinator, nodes: list[SimulatedNode]):
+        self.world, self.network, self.coordinator, self.nodes = world, network, coordinator, nodes
+        self.counts: Counter[str] = Counter()
+        self.over = False
+        rounds = coordinator.spec.rounds
+        round_ms = rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms
+        self.pause_ms = round_ms * world.random.choice([1, 2, 4]) // 2
+        self._flips = 0
+        self._quiet: Callable[[], bool] = lambda: True
+
+    def begin(self) -> None:
+        """Plan the first."""
+        self.world.after(self.world.random.randint(0, 2 * self.pause_ms), self._next)
+
+    def _next(self) -> None:
+        if self.over:
+            return
+        kind = self.world.random.choice(self.KINDS)
+        if self._quiet() and getattr(self, f"_{kind}")(self.world.random.choice(self.nodes)) is not False:
+            self.counts[kind] += 1
+        self.world.after(self.world.random.randint(self.pause_ms // 4, 2 * self.pause_ms), self._next)
+
+    def end(self) -> None:
+        """Put everything right."""
+        self.over = True
+        self.world.say("the faults end")
+        self.network.weather = WEATHERS[0]
+        self.network.cut.clear()
+        self.coordinator.journal.full, self.coordinator.journal.steps_left = False, None
+        for node in self.nodes:
+            node.disk.full, node.disk.steps_left = False, None
+            node.replica and setattr(node.replica.trainee, "sample_ms", node.sample_ms)
+            if node.process:
+                node.process.steps_left = None
+                node.process.resume(self.world)
+        if self.coordinator.process:
+            self.coordinator.process.steps_left = None
+            self.coordinator.process.resume(self.world)
+        self.coordinator.start()
+        for node in self.nodes:
+            node.start()
+
+    def _later(self, action: Any, least_ms: int = 50, most_ms: int = 8_000) -> None:
+        """Put it right after a while: mostly a short one."""
+        span = most_ms - least_ms
+        self.world.after(least_ms + span * self.world.random.random() ** 3, action)
+
+    # ---- processes
+
+    def _kill(self, node: SimulatedNode) -> bool | None:
+        if not node.runs:
+            return False
+        assert node.process is not None
+        self.world.say("node %s is to die", node.peer[:8])
+        node.process.steps_left = self.world.random.randint(0, STEPS_MAX)
+        return None
+
+    def _kill_in_write(self, node: SimulatedNode) -> bool | None:
+        if not node.runs:
+            return False
+        node.disk.steps_left = self.world.random.randint(0, 12)
+        return None
+
+    def _power_cut(self, node: SimulatedNode) -> bool | None:
+        if not node.runs:
+            return False
+        node.kill()
+        remade = node.place.save_every == 1  # then it can make its payloads again from its state
+        spare = self._held_beside(node)
+        self.world.say(
+            "node %s lost power: %s files cut", node.peer[:8], node.disk.cut_power(lambda name: remade or spare(name))
+        )
+        return None
+
+    def _lose_disk(self, node: SimulatedNode) -> bool | None:
+        if self.coordinator.rounds.finished or not self._recoverable_without(node):
+            return False
+        node.lose_disk()
+        return None
+
+    def _stop(self, node: SimulatedNode) -> bool | None:
+        process = node.process
+        if process is None or process.state != "runs":
+            return False
+        self.world.say("node %s is stopped", node.peer[:8])
+        process.stop()
+        self._later(lambda: process.resume(self.world))
+        return None
+
+    def _leave(self, node: SimulatedNode) -> bool | None:
+        if node.trainer is None:
+            return False
+        self.world.say("node %s is asked to leave", node.peer[:8])
+        node.wanted = False
+        node.trainer.leave()
+        self._later(node.start, 1_000)
+        return None
+
+    def _slow(self, node: SimulatedNode) -> bool | None:
+        if node.replica is None:
+            return False
+        replica = node.replica
+        replica.trainee.sample_ms = node.sample_ms * self.world.random.choice([5, 20])
+        self._later(lambda: setattr(replica.trainee, "sample_ms", node.sample_ms))
+        return None
+
+    # ---- disks
+
+    def _fill_disk(self, node: SimulatedNode) -> None:
+        self.world.say("the disk of node %s is full", node.peer[:8])
+        disk = node.disk
+        disk.full = True
+        self._later(lambda: setattr(disk, "full", False))
+
+    def _rot(self, node: SimulatedNode) -> bool | None:
+        name = node.disk.rot("/payloads", self._held_beside(node))
+        self.world.say("a file of node %s rots: %s", node.peer[:8], name)
+        return None if name else False
+
+    def _flip(self, node: SimulatedNode) -> bool | None:
+        """A machine that computes wrong, once: an honest majority is at work beside it, and nothing else goes wrong
+        until it has started over."""
+        ready = [member.peer for member in self.coordinator.rounds.members.ready()]
+        replica = node.replica
+        if self._flips or replica is None or node.peer not in ready or len(ready) < 4 or len(ready) < len(self.nodes):
+            return False
+        self._flips += 1
+        self.network.weather = WEATHERS[0]
+        self._quiet = lambda: not replica.faulty or node.replica is not replica
+        self.world.say("a bit of node %s flips", node.peer[:8])
+        node.place.auditor.excuse(range(16_384))  # what it trains and sends until it starts over may be anything
+        replica.flip(16_000)
+        return None
+
+    # ---- the network
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        self.network.cut.update(pairs)
+        self._later(lambda: self.network.cut.difference_update(pairs), 100, 12_000)
+
+    def _cut_off(self, node: SimulatedNode) -> None:
+        others = [COORDINATOR, *(other.peer for other in self.nodes if other is not node)]
+        self.world.say("node %s is cut off", node.peer[:8])
+        self._cut([pair for other in others for pair in ((node.peer, other), (other, node.peer))])
+
+    def _cut_from_coordinator(self, node: SimulatedNode) -> None:
+        self.world.say("node %s is cut from the coordinator", node.peer[:8])
+        self._cut([(node.peer, COORDINATOR), (COORDINATOR, node.peer)])
+
+    def _one_way(self, node: SimulatedNode) -> None:
+        others = [COORDINATOR, *(other.peer for other in self.nodes if other is not node)]
+        other = self.world.random.choice(others)
+        pair = self.world.random.choice([(node.peer, other), (other, node.peer)])
+        self.world.say("nothing gets from %s to %s", pair[0][:8], pair[1][:8])
+        self._cut([pair])
+
+    def _partition(self, node: SimulatedNode) -> None:
+        """The nodes fall into two groups; each still sees the coordinator."""
+        group = {other.peer for other in self.nodes if self.world.random.random() < 0.5}
+        self.world.say("a partition into %s and %s", len(group), len(self.nodes) - len(group))
+        peers = [other.peer for other in self.nodes]
+        self._cut([(a, b) for a in peers for b in peers if (a in group) != (b in group)])
+
+    def _break_sessions(self, node: SimulatedNode) -> None:
+        switchboard = self.coordinator.switchboard
+        for call in list(switchboard.calls):
+            if isinstance(call, Call) and self.world.random.random() < 0.5:
+                call.break_()
+
+    def _weather(self, node: SimulatedNode) -> None:
+        self.network.weather = self.world.random.choice(WEATHERS)
+        self.world.say("the weather is %s", self.network.weather)
+
+    # ---- the coordinator
+
+    def _kill_coordinator(self, node: SimulatedNode) -> bool | None:
+        process = self.coordinator.process
+        if process is None or process.state == "dead":
+            return False
+        self.world.say("the coordinator is to die")
+        process.steps_left = self.world.random.randint(0, STEPS_MAX)
+        return None
+
+    def _kill_coordinator_in_write(self, node: SimulatedNode) -> bool | None:
+        if not self.coordinator.runs:
+            return False
+        self.coordinator.journal.steps_left = self.world.random.randint(0, 6)
+        return None
+
+    def _fill_journal(self, node: SimulatedNode) -> bool | None:
+        if not self.coordinator.runs:
+            return False
+        journal = self.coordinator.journal
+        self.world.say("the journal's disk is full")
+        journal.full = True
+        self._later(lambda: setattr(journal, "full", False), 50, 3_000)
+        return None
+
+    def _stop_coordinator(self, node: SimulatedNode) -> bool | None:
+        process = self.coordinator.process
+        if process is None or process.state != "runs":
+            return False
+        self.world.say("the coordinator is stopped")
+        process.stop()
+        self._later(lambda: process.resume(self.world))
+        return None
+
+    # ---- what may not be destroyed
+
+    def _held_beside(self, node: SimulatedNode) -> Callable[[str], bool]:
+        """Is a payload, by its file's name, whole on the disk of another node?"""
+        others = [other.disk for other in self.nodes if other is not node]
+        return lambda name: any(disk.holds(name) for disk in others)
+
+    def _recoverable_without(self, node: SimulatedNode) -> bool:
+        """Are all payloads that are or may become committed whole on the disks of the others?"""
+        commits = self.coordinator.journal.commits_by_round.values()
+        flights = self.coordinator.rounds.in_flight
+        needed = {entry.digest for commit in commits for entry in commit.entries}
+        needed |= {Digest(said.digest) for flight in flights for said in flight.announced.values() if said.digest}
+        return all(map(self._held_beside(node), (digest.hex() for digest in needed)))

@@ -1,0 +1,298 @@
+"""A node of a simulated run: the real trainer, ledger, client, swarm, exchange, payload log, snapshots and catch-up.
+
+Put together as `node.process` does it, around a replica that is cheap (`stand_in`), a link and a stub that lead to the
+simulated network, and a disk in memory. What a volunteer's machine adds is here: it starts the node again when it died.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.catch_up import CatchUp
+from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.ledger import Ledger
+from node.payload_log import PayloadLog
+from node.progress import Progress
+from node.snapshot import Snapshots
+from node.swarm import Swarm, SwarmLimits
+from node.trainer import Parts, Trainer
+from protocol import wire_pb2 as wire
+from protocol.errors import StorageError, UnavailableError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, peer_id
+from protocol.payload import PayloadShape
+from protocol.wire_pb2 import Offers
+from tests.simulation.auditor import Auditor
+from tests.simulation.disk import Disk
+from tests.simulation.link import SimulatedLink
+from tests.simulation.network import Network
+from tests.simulation.session import Stub, Switchboard
+from tests.simulation.stand_in import (
+    CHUNKS,
+    STATE_FILE,
+    Corpus,
+    Replica,
+    SavedState,
+    Trainee,
+    applied_positions,
+    saved_state,
+)
+from tests.simulation.world import Process, World
+
+TOP_K = 16
+MICRO_BATCH = 2
+SUPERVISOR_MS = (300, 8_000)
+"""A node that died or gave up is started again after so long: mostly soon."""
+
+
+LEFT = "this node was asked to leave"
+"""How a trainer ends that was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What all nodes share."""
+
+    world: World
+    network: Network
+    switchboard: Switchboard
+    auditor: Auditor
+    failed: Callable[[str, Exception], None]
+    save_every: int
+    part_bytes: int
+
+
+class Client(CoordinatorClient):
+    """The real client, whose stub leads to the simulated coordinator."""
+
+    def __init__(self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]) -> None:
+        super().__init__("coordinator:1", key)
+        self._simulated, self._says = stub, says
+
+    @property
+    def _stub(self) -> Any:
+        return self._simulated
+
+    def send(self, message: wire.NodeMessage) -> None:
+        """As the real one; judged."""
+        self._says(message)
+        super().send(message)
+
+
+class KeptLog(PayloadLog):
+    """The real log; remembers what was ever in it, verified, for the auditor."""
+
+    kept: set[bytes]
+
+    def put(self, round: int, blob: bytes | bytearray, expected: Digest | None = None) -> Digest:
+        digest = super().put(round, blob, expected)
+        self.kept.add(digest)
+        return digest
+
+    def get(self, digest: Digest) -> bytes | None:
+        blob = super().get(digest)
+        if blob is not None:
+            self.kept.add(digest)
+        return blob
+
+
+class SimulatedNode:
+    """One volunteer's machine: a disk, a clock that is wrong, and one process at a time."""
+
+    def __init__(self, place: Place, sample_ms: int) -> None:
+        chance = place.world.random
+        self.place, self.world = place, place.world
+        self.sample_ms = sample_ms
+        self._key = Ed25519PrivateKey.from_private_bytes(chance.randbytes(32))
+        self.peer = peer_id(public_bytes(self._key))
+        self._clock = (chance.randrange(10**12), chance.randint(-100, 100), chance.randint(-3, 3) * 3600 * 10**6)
+        self.disk = Disk(chance)
+        self.process: Process | None = None
+        self.replica: Replica | None = None
+        self.trainer: Trainer | None = None
+        self.progress: Progress | None = None
+        self.swarm: Swarm | None = None
+        self.kept: set[bytes] = set()
+        self.ended = ""
+        self.wanted = False
+
+    # ---- life and death
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, stopped or not."""
+        return self.process is not None and self.process.state != "dead"
+
+    def start(self) -> None:
+        """Start the node, if it does not run."""
+        self.wanted = True
+        if self.runs:
+            return
+        self.ended = ""
+        self.process = Process(self.peer, *self._clock)
+        self.process.on_death = self._died
+        self.place.network.processes[self.peer] = self.process
+        self.disk.steps_left = None
+        self.kept = set()
+        self.world.say("node %s starts", self.peer[:8])
+        self.world.start(self.process, self._main(self.process))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+
+    def _died(self) -> None:
+        self.world.say("node %s dies", self.peer[:8])
+        if self.place.save_every > 1 and self.replica is not None:
+            self.place.auditor.excuse(self.replica.trained_here)  # some of it may not have been saved
+            self.replica = None
+            self.place.auditor.excuse(self.samples_beyond())  # what was saved may have been sent since
+        self.replica = self.trainer = None
+        self.place.switchboard.died(self.peer)
+        self.link_ends.pop(self.peer, None)
+        if self.wanted and self.ended in ("", LEFT):
+            least, most = SUPERVISOR_MS
+            pause_ms = least + (most - least) * self.world.random.random() ** 3
+            self.world.after(pause_ms, lambda: self.start() if self.wanted else None)
+
+    def lose_disk(self) -> None:
+        """The machine is replaced: nothing of its disk is left."""
+        self.kill()
+        self.world.say("node %s loses its disk", self.peer[:8])
+        self.place.auditor.excuse(self.samples_beyond())
+        self.disk = Disk(self.world.random)
+
+    @property
+    def link_ends(self) -> dict[str, Any]:
+        """Who listens for peers."""
+        return self.place.network.ends
+
+    # ---- what is in it
+
+    def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
+        """Positions in its momentum and in its payloads that are neither settled nor `counted`; on its disk if it does
+        not run."""
+        if self.replica is not None and self.trainer is not None:
+            items = [(item.digest, item.extraction) for item in self.trainer.position.pending]
+            pending = [(digest, extraction.positions) for digest, extraction in items if extraction]
+            momentum = sorted(self.replica.momentum)
+        elif saved := self.saved:
+            pending, momentum = saved.payloads, saved.momentum
+        else:
+            return []
+        return momentum + [place for digest, places in pending if digest not in counted for place in places]
+
+    @property
+    def applied_positions(self) -> list[int]:
+        """Samples that are in its parameters; in those on its disk if it does not run."""
+        if self.replica is not None:
+            return self.replica.applied_positions
+        return applied_positions(self.saved.raw) if self.saved else []
+
+    @property
+    def head_round(self) -> int:
+        """Round of the last commit in its state; in that on its disk if it does not run."""
+        if self.replica is not None:
+            return self.replica.head_round
+        return self.saved.where[2] if self.saved else -1
+
+    @property
+    def saved(self) -> SavedState | None:
+        """What its disk would give back."""
+        path = self.disk.path(STATE_FILE)
+        return saved_state(path.read_bytes()) if path.is_file() else None
+
+    def in_words(self) -> str:
+        """Where it stands, for whoever reads a failure."""
+        if not self.runs:
+            return f"node {self.peer[:8]} does not run; {self.ended}"
+        if self.replica is None or self.progress is None or self.swarm is None:
+            return f"node {self.peer[:8]} starts"
+        phase, note, waits = self.progress.phase, self.progress.note, self.swarm.waiting_for
+        return f"node {self.peer[:8]} applied round {self.replica.head_round}: {phase}; {note}; {waits}"
+
+    # ---- the program
+
+    async def _main(self, process: Process) -> None:
+        try:
+            reason = await self._program(process)
+            self.ended = reason
+            self.world.say("node %s ends: %s", self.peer[:8], reason)
+        except (UnavailableError, StorageError) as error:
+            self.world.say("node %s gives up: %s", self.peer[:8], error)
+            if isinstance(error, StorageError) and not self.disk.failures:
+                self.place.failed(self.peer, error)
+        except Exception as error:
+            self.place.failed(self.peer, error)
+        process.kill()
+
+    async def _program(self, process: Process) -> str:
+        """As `node.process.NodeProcess`: start, run, finish, stop."""
+        client = Client(self._key, Stub(self.place.switchboard, self.peer), self._says)
+        info = await client.fetch_run()
+        retention, membership = info.spec.retention, info.spec.membership
+        replica = self._replica(info, process)
+        position = await asyncio.to_thread(replica.load, self.disk)
+        ledger = Ledger(info.run_id, info.coordinator_key, client.fetch_commits)
+        if position:
+            ledger.resume(position.next_round, position.head, position.head_round)
+        snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
+        log = KeptLog.__new__(KeptLog)
+        log.kept = self.kept
+        log.__init__(self.disk.path("payloads"), retention.log_rounds, retention.log_bytes_max)  # type: ignore[misc, arg-type]
+        swarm = Swarm(
+            self.peer, info.run_id, SwarmLimits(replica.shape.bytes_max, membership.neighbours), log,
+            SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
+            report_holding=lambda round, digests: trainer.report_holding(round, digests),
+            clock_ms=own_clock_ms, snapshots=snapshots,
+        )  # fmt: skip
+        addresses = await swarm.start()
+        progress = Progress(self.peer, self.peer[:8])
+        trainer = Trainer(
+            Parts(
+                info, self.peer, replica, Corpus(), client, ledger, swarm, progress,  # type: ignore[arg-type]
+                lambda position: replica.save(self.disk, position), self.place.save_every,
+                CatchUp(info, replica, snapshots, swarm, client.fetch_commits, progress=progress),  # type: ignore[arg-type]
+                position.pending if position else (),
+            )
+        )  # fmt: skip
+        self.trainer, self.progress, self.swarm = trainer, progress, swarm
+        reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
+        await asyncio.to_thread(replica.save, self.disk, trainer.position)
+        client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
+        await client.flushed(2)
+        await swarm.stop()
+        return reason
+
+    async def _run(self, client: Client, info: RunInfo, hello: wire.Hello, swarm: Swarm) -> str:
+        assert self.trainer is not None
+        session = asyncio.create_task(client.run(info, hello, self.trainer))
+        training = asyncio.create_task(self.trainer.run())
+        failing = asyncio.create_task(swarm.failed())
+        await asyncio.wait({training, session, failing}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (session, failing):
+            if task.done():
+                task.result()
+        return await training
+
+    def _replica(self, info: RunInfo, process: Process) -> Replica:
+        algorithm = info.spec.algorithm
+        shape = PayloadShape(CHUNKS, algorithm.top_k, algorithm.value_bits)
+        self.replica = Replica(
+            self.peer, info.run_id, shape, Trainee(process, self.sample_ms, MICRO_BATCH), self.place.auditor
+        )
+        return self.replica
+
+    def _offers(self, offers: Offers) -> None:
+        self.place.auditor.offers(self.peer, [offer.digest for offer in offers.offers], self.kept)
+
+    def _says(self, message: wire.NodeMessage) -> None:
+        match message.WhichOneof("kind"):
+            case "announced":
+                self.place.auditor.announces(self.peer, message.announced.round, message.announced.digest)
+            case "holding":
+                self.place.auditor.offers(self.peer, message.holding.digests, self.kept)

@@ -1,0 +1,270 @@
+"""In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost unseen.
+
+    gradient of a sample     its position in the data order
+    momentum                 a set of positions; extraction takes the k lowest of each chunk, as DeMo takes the largest
+    payload                  those positions in the real container (chunk = position / 4096, index = the rest, value 1)
+    parameters               one bit per position that a commit has applied, and which commit was the last
+
+So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest of the parameters is
+a function of the commits. `Replica` has the face of `node.replica.Replica`. What it is made to do is judged at once by
+the `Auditor`.
+"""
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from node.model import Work
+from node.replica import Pending, Position
+from node.snapshot import read_snapshot
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.errors import StorageError
+from protocol.ids import Digest, PeerId, RunId
+from protocol.payload import Coefficients, PayloadShape, decode
+from tests.simulation.auditor import Auditor
+from tests.simulation.checkers import Violation
+from tests.simulation.disk import Disk
+from tests.simulation.world import Process
+
+CHUNKS = 4
+POSITIONS_MAX = CHUNKS * 4096
+STATE_FILE = "state"
+_HEAD_BYTES = 40  # digest and round of the last commit
+_BYTES = POSITIONS_MAX // 8 + _HEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extraction:
+    """What a payload took from the momentum."""
+
+    positions: tuple[int, ...]
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """What to send."""
+        places = np.array(self.positions, np.int64)
+        counts = np.bincount(places // 4096, minlength=CHUNKS).astype(np.uint16)
+        return Coefficients(counts, (places % 4096).astype(np.uint16), np.ones(len(places), np.int16))
+
+
+class Corpus:
+    """Samples that are their own positions."""
+
+    def batch(self, first: int, count: int, sequence_length: int, seed: int) -> range:
+        """Positions from `first` on."""
+        return range(first, first + count)
+
+
+class Trainee:
+    """Trains at `sample_ms` milliseconds per sample."""
+
+    def __init__(self, process: Process, sample_ms: int, micro_batch_max: int) -> None:
+        self.micro_batch_max = micro_batch_max
+        self.sample_ms = sample_ms
+        self.done: list[int] = []
+        self._process = process
+
+    def work(self, batches: Iterable[range], stop: Any) -> Work:
+        """At least one micro-batch, then more until `stop()`."""
+        self.done = []
+        for batch in batches:
+            self.done += batch
+            self._process.busy(len(batch) * self.sample_ms)
+            if stop():
+                break
+        return Work(len(self.done), 2.0, 8 * len(self.done))
+
+
+class Replica:
+    """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
+
+    def __init__(self, peer: PeerId, run_id: RunId, shape: PayloadShape, trainee: Trainee, auditor: Auditor) -> None:
+        self.peer, self.run_id, self.shape, self.trainee = peer, run_id, shape, trainee
+        self._auditor = auditor
+        self.trained_here: set[int] = set()
+        self._raw = np.zeros(_BYTES, np.uint8)
+        self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
+        self.engine = self
+        self.reset()
+
+    # ---- what the trainer uses
+
+    def reset(self) -> None:
+        """Genesis, without momentum."""
+        self._raw[:] = 0
+        self._set_head(genesis_digest(self.run_id), -1)
+        self.momentum: set[int] = set()
+        self.has_momentum = False
+        self.faulty = False
+        self.digest = self._digest()
+
+    def stand_at(self, guess: None) -> None:
+        """Nothing to stand at: gradients do not depend on parameters."""
+
+    def guess(self, learning_rate_bits: int, decay_bits: int) -> None:
+        """No guess."""
+
+    def accumulate(self) -> None:
+        """The samples just trained go into the momentum."""
+        for position in self.trainee.done:
+            if (position in self.momentum or self.has_applied(position)) and position not in self._auditor.excused:
+                raise Violation(f"{self.peer} trains position {position} a second time")
+        self.momentum.update(self.trainee.done)
+        self.trained_here.update(self.trainee.done)
+        self.has_momentum = True
+
+    def extract(self) -> Extraction:
+        """The lowest positions of each chunk leave the momentum."""
+        by_chunk: dict[int, list[int]] = defaultdict(list)
+        for position in sorted(self.momentum):
+            by_chunk[position // 4096].append(position)
+        chosen = tuple(position for chunk in by_chunk.values() for position in chunk[: self.shape.top_k])
+        self.momentum.difference_update(chosen)
+        return Extraction(chosen)
+
+    def reclaim(self, extraction: Extraction) -> None:
+        """The positions go back."""
+        twice = (self.momentum & set(extraction.positions)) - self._auditor.excused
+        if twice:
+            raise Violation(f"{self.peer} reclaims positions {sorted(twice)} a second time")
+        self.momentum.update(extraction.positions)
+
+    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
+        """Make the commit's step; judged by the auditor."""
+        try:
+            check_link(commit, self.run_id, self.head, self.head_round)
+        except Exception as error:
+            raise Violation(f"{self.peer} applies out of order: {error}") from error
+        for entry, payload in zip(commit.entries, payloads, strict=True):
+            if Digest(hashlib.sha256(payload).digest()) != entry.digest:
+                raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
+            author, round, positions = _positions(payload, self.shape)
+            if (author, round) != (entry.author, commit.round):
+                raise Violation(f"round {commit.round} names a payload of {author} in round {round}")
+            for position in positions:
+                if self.has_applied(position) and not self.faulty and position not in self._auditor.excused:
+                    raise Violation(f"round {commit.round} counts position {position} of {author} a second time")
+                self._raw[position >> 3] |= 1 << (position & 7)
+        self._set_head(commit_digest(commit), commit.round)
+        self.digest = self._digest()
+        self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
+        return self.digest
+
+    def adopt(self, snapshot: Any) -> int:
+        """Take over a snapshot's parameters, and keep the momentum."""
+        read_snapshot(snapshot, self.committed)
+        self.digest = self._digest()
+        self._auditor.adopted(self.peer, self.head_round, self.digest)
+        return self.digest
+
+    # ---- on disk
+
+    def save(self, disk: Disk, position: Position) -> None:
+        """Everything that a kill must not lose."""
+        pending = [
+            (item.announcement.SerializeToString(), item.extraction.positions if item.extraction else None)
+            for item in position.pending
+        ]
+        where = (position.next_round, position.head, position.head_round)
+        body = msgspec.msgpack.encode(
+            (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending)
+        )
+        disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
+
+    def load(self, disk: Disk) -> Position | None:
+        """The saved state, or None and genesis."""
+        path = disk.path(STATE_FILE)
+        if not path.is_file():
+            return None
+        saved = saved_state(path.read_bytes())
+        self._raw[:] = np.frombuffer(saved.raw, np.uint8)
+        self.momentum, self.has_momentum, self.faulty = set(saved.momentum), saved.has_momentum, saved.faulty
+        self.digest = self._digest()
+        next_round, head, head_round = saved.where
+        if (head, head_round) != (self.head, self.head_round):
+            raise Violation(f"{self.peer} saved the state of round {self.head_round} as that of {head_round}")
+        pending = []
+        for blob, positions in saved.pending:
+            extraction = None if positions is None else Extraction(tuple(positions))
+            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, None))  # type: ignore[arg-type]
+        return Position(next_round, Digest(head), head_round, tuple(pending))
+
+    # ---- the bits
+
+    @property
+    def head(self) -> Digest:
+        """Digest of the last commit applied."""
+        return Digest(self._raw[-_HEAD_BYTES:-8].tobytes())
+
+    @property
+    def head_round(self) -> int:
+        """Round of the last commit applied; -1 at genesis."""
+        return int.from_bytes(self._raw[-8:].tobytes(), "big", signed=True)
+
+    def has_applied(self, position: int) -> bool:
+        """Whether a commit has counted this sample."""
+        return bool(self._raw[position >> 3] >> (position & 7) & 1)
+
+    @property
+    def applied_positions(self) -> list[int]:
+        """All samples that commits have counted."""
+        return applied_positions(self._raw.tobytes())
+
+    def flip(self, position: int) -> None:
+        """A bit of the memory changes: this machine computes wrong results until it starts over."""
+        self._raw[position >> 3] ^= 1 << (position & 7)
+        self.faulty, self.digest = True, self._digest()
+
+    def _set_head(self, head: Digest, round: int) -> None:
+        self._raw[-_HEAD_BYTES:] = np.frombuffer(head + round.to_bytes(8, "big", signed=True), np.uint8)
+
+    def _digest(self) -> int:
+        return int.from_bytes(hashlib.sha256(self._raw).digest()[:8], "big")
+
+
+class SavedState(msgspec.Struct, array_like=True, frozen=True):
+    """What is in the state file."""
+
+    raw: bytes
+    momentum: list[int]
+    has_momentum: bool
+    faulty: bool
+    where: tuple[int, bytes, int]
+    pending: list[tuple[bytes, list[int] | None]]
+
+    @property
+    def payloads(self) -> list[tuple[bytes, tuple[int, ...]]]:
+        """Digest and positions of what was announced and not settled."""
+        announced = [(wire.NodeMessage.FromString(blob).announced, places) for blob, places in self.pending]
+        return [(message.digest, tuple(places)) for message, places in announced if places is not None]
+
+
+def applied_positions(raw: bytes) -> list[int]:
+    """Positions that are in parameters."""
+    bits = np.unpackbits(np.frombuffer(raw, np.uint8)[:-_HEAD_BYTES], bitorder="little")
+    return [int(place) for place in np.flatnonzero(bits)]
+
+
+def saved_state(blob: bytes) -> SavedState:
+    """The state in a file's bytes; `StorageError` when they are damaged."""
+    digest, body = blob[:32], blob[32:]
+    if hashlib.sha256(body).digest() != digest:
+        raise StorageError("the state file is damaged")
+    return msgspec.msgpack.decode(body, type=SavedState)
+
+
+@functools.lru_cache(maxsize=512)
+def _positions(payload: bytes, shape: PayloadShape) -> tuple[PeerId, int, tuple[int, ...]]:
+    """Author, round and positions of a payload: a function of its bytes, computed once for all nodes."""
+    header, coefficients = decode(payload, shape)
+    chunks = np.repeat(np.arange(shape.chunks), coefficients.counts)
+    positions = tuple(int(chunk) * 4096 + int(index) for chunk, index in zip(chunks, coefficients.indices, strict=True))
+    return header.author, header.round, positions

@@ -1,0 +1,61 @@
+"""Many seeds, in several processes: a verdict on each, and what they come to together."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from tests.simulation.checkers import Violation
+from tests.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is told of one seed."""
+
+    seed: int
+    violation: str
+    nodes: int = 0
+    rounds: int = 0
+    commits: int = 0
+    node_rounds: int = 0
+    restarts: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    history: str = ""
+
+
+def judge(seed: int) -> Verdict:
+    """Run one seed."""
+    try:
+        outcome = Scenario(seed).run()
+    except Violation as violation:
+        return Verdict(seed, str(violation))
+    return Verdict(
+        seed, "", outcome.nodes, outcome.rounds, outcome.commits, outcome.nodes * outcome.rounds, outcome.restarts,
+        outcome.faults, outcome.fingerprint,
+    )  # fmt: skip
+
+
+def judge_all(seeds: range, jobs: int) -> Iterable[Verdict]:
+    """Run the seeds in `jobs` processes; verdicts in the order of the seeds."""
+    if jobs <= 1:
+        yield from map(judge, seeds)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(judge, seeds, chunksize=5)
+
+
+def summed_up(verdicts: list[Verdict]) -> str:
+    """The last line."""
+    faults: Counter[str] = sum((verdict.faults for verdict in verdicts), Counter())
+    violations = sum(bool(verdict.violation) for verdict in verdicts)
+    combined = hashlib.sha256(" ".join(verdict.history for verdict in verdicts).encode()).hexdigest()[:16]
+    return (
+        f"seeds={len(verdicts)} rounds={sum(verdict.rounds for verdict in verdicts)} "
+        f"commits={sum(verdict.commits for verdict in verdicts)} "
+        f"node_rounds={sum(verdict.node_rounds for verdict in verdicts)} faults={sum(faults.values())} "
+        f"({' '.join(f'{kind}={count}' for kind, count in sorted(faults.items()))}) "
+        f"violations={violations} history={combined}"
+    )
