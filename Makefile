@@ -22,6 +22,10 @@ test: $(SETUP)  ## every test that is not marked slow
 test-slow: $(SETUP)  ## the slow ones
 	$(BIN)/pytest -m slow
 
+.PHONY: test-compose
+test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine
+	$(BIN)/python -m tests.compose --json out/compose.json
+
 check: $(SETUP)  ## format, lint, types, layers, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

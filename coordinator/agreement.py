@@ -89,7 +89,7 @@ class Agreement(Votes):
         if isinstance(said, Applied) and member and member.state != "ready" and not self._replays(said):
             return []  # said before it heard that it must start over
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
-        passed = self.pass_by(said.peer, said.round)
+        passed = [*self.pass_by(said.peer, said.round), *self.overdue()]
         effects = [effect for round in passed for effect in self._count(round, members, now_ms)]
         ballot = self.take(said.round, said.peer, said.state_digest, snapshot_sha256)
         if ballot is None:
@@ -181,6 +181,8 @@ class Agreement(Votes):
             for peer, digest in sorted(ballot.before.items())
             if peer in ballot.reports and ballot.reports[peer][0] != digest
         ]
+        for peer in ballot.before.keys() & ballot.reports.keys():
+            self._recorded(peer).asked = 0  # it has started over: what it says now is its own fault
         ballot.before = {}
         steady = {peer: said for peer, said in ballot.reports.items() if peer not in changed}
         verdict, _ = ballot.leading(steady or None)
@@ -216,6 +218,10 @@ class Agreement(Votes):
         """The node is outvoted: it starts over, or is refused."""
         self.held.pop(peer, None)
         if members.get(peer) is None:
+            return []
+        record = self._recorded(peer)
+        if record.asked:  # it said so before it could start over: one offence
+            record.round = max(record.round, round)
             return []
         effects = self._blame(peer, round, members, now_ms)
         if not effects:

@@ -103,7 +103,8 @@ class Rounds:
         effects = self._dispatch(event, now_ms)
         if isinstance(event, Announced | Held | Applied):
             self.members.renew(event.peer, now_ms)  # a sign of life, even when it comes too late for its round
-        self.last_ms = now_ms
+        if not isinstance(event, Renewed):  # else a replay would count an outage from another instant
+            self.last_ms = now_ms
         return effects + self._advance(now_ms)
 
     def due(self, now_ms: int) -> list[Event]:

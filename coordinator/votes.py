@@ -20,6 +20,10 @@ ROUNDS_KEPT = 64
 """Newest rounds whose ballots are kept. A report of an older round counts for nothing: the node is catching up and
 compares itself with the recorded digest, which one late report must not replace."""
 
+AWAITED_ROUNDS = 8
+"""A voter that is so many rounds behind is not awaited any more: its word would hold up every verdict, and with them
+the recorded snapshots that it may need itself."""
+
 VOICES_FINAL = 2
 """Nodes with the same digest that make it final."""
 
@@ -138,10 +142,24 @@ class Votes:
             self.ballots[earlier].awaited.discard(peer)
         return passed
 
+    def overdue(self) -> list[int]:
+        """Rounds so old that nobody is awaited any more, but for who replays the log."""
+        late = [
+            round
+            for round, ballot in self.ballots.items()
+            if round <= self.newest - AWAITED_ROUNDS and ballot.awaited and not ballot.before
+        ]
+        for round in late:
+            self.ballots[round].awaited.clear()
+        return late
+
     def excuse(self, peer: PeerId) -> None:
-        """The node was told to start over: nobody waits for what it would have said."""
+        """The node was told to start over: nobody waits for what it would have said, and what it said of the state that
+        it discards counts nowhere any more."""
         for ballot in self.ballots.values():
             ballot.awaited.discard(peer)
+            if ballot.verdict is None and not ballot.before:
+                ballot.reports.pop(peer, None)
 
     def _slide(self, round: int) -> None:
         if round > self.newest:

@@ -220,7 +220,7 @@ class Exchange:
             return [Refuse(sender, f"no round is known here yet, got an offer for round {event.round}")]
         if event.round > self._newest + AHEAD_ROUNDS_MAX:
             text = f"expected an offer up to round {self._newest + AHEAD_ROUNDS_MAX}, got round {event.round}"
-            return [Blame(sender, text)]
+            return [Refuse(sender, text)]  # a matter of time: this node may be catching up
         round = self._rounds.get(event.round)
         if round is None and event.round <= self._newest:
             return []  # late: the round is decided here, and not yet where the offer comes from

@@ -156,10 +156,12 @@ class Swarm:
         if self._log.digests(round):  # from before a restart
             self._spawn(self._recall(round))
 
-    def publish(self, round: int, blob: bytes) -> Digest:
-        """Keep this node's own payload and, once it is in the log, offer it."""
+    async def publish(self, round: int, blob: bytes) -> Digest:
+        """Keep this node's own payload; returns when it is in the log and being offered."""
         digest = sha256(blob)
-        self._saves.add(self._spawn(self._keep(round, digest, blob)))
+        task = self._spawn(self._keep(round, digest, blob))
+        self._saves.add(task)
+        await asyncio.shield(task)  # what is being written is written to the end
         return digest
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:

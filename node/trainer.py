@@ -69,9 +69,9 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._overlap = parts.info.spec.rounds.overlap
-        self._pending = {pending.round: pending for pending in parts.restored}
+        self._pending: dict[int, Pending] = {}
         self._opened: wire.RoundOpened | None = None
-        self._newest_trained = max(self._pending, default=-1)
+        self._newest_trained = max((pending.round for pending in parts.restored), default=-1)
         self._unsaved_rounds = 0
         self._compute_ms = 1
         self._changed = asyncio.Event()
@@ -87,8 +87,8 @@ class Trainer:
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; why it ended, in words."""
-        for round in sorted(self._pending):
-            self._parts.swarm.open(round)
+        for pending in self._parts.restored:
+            await self._resume(pending)
         while (opened := await self._next_round()) is not None:
             await self._round(opened)
         await self._settle_rest()
@@ -98,7 +98,7 @@ class Trainer:
         work = await self._compute(opened)  # until the bell
         pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k; the rest stays
         await self._keep(pending)  # on disk before anybody hears of it
-        self._publish(pending, payload)  # announced to the coordinator, offered to neighbours
+        await self._publish(pending, payload)  # offered to neighbours, announced to the coordinator
         while self._parts.ledger.next_round <= opened.round - self._overlap:
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
 
@@ -162,10 +162,23 @@ class Trainer:
         self._newest_trained = pending.round
         await self._save_when_due()
 
-    def _publish(self, pending: Pending, payload: bytes) -> None:
-        self._parts.client.send(pending.announcement)
+    async def _resume(self, pending: Pending) -> None:
+        """An undecided round from before the restart. Its payload is made again from the saved extraction: what was
+        announced may be committed, and after a kill or a power cut nobody else need have it."""
+        parts = self._parts
+        parts.swarm.open(pending.round)
+        payload = b""
+        if pending.extraction:
+            header = Header(parts.info.run_id, pending.round, parts.own)
+            payload = encode(header, pending.extraction.coefficients, parts.replica.shape)
+        self._pending[pending.round] = pending
+        await self._publish(pending, payload)
+
+    async def _publish(self, pending: Pending, payload: bytes) -> None:
+        """To the log first: what the coordinator hears of can be had, whatever happens to this process."""
         if payload:
-            self._parts.swarm.publish(pending.round, payload)
+            await self._parts.swarm.publish(pending.round, payload)
+        self._parts.client.send(pending.announcement)
         self._parts.progress.phase = f"exchanges round {pending.round}"
 
     async def _settle_next(self) -> None:

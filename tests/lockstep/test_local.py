@@ -1,5 +1,8 @@
 """Clusters of real processes: coordinators that get killed, parents that die, orders that are impossible."""
 
+import contextlib
+import dataclasses
+import json
 import os
 import select
 import signal
@@ -127,3 +130,53 @@ def test_a_child_that_never_ran_has_neither_pid_nor_note(tmp_path: Path) -> None
     child = Child("node-0", tmp_path / "none", ["join"], {})
     assert (child.pid, child.exit_status, child.note()) == (None, None, None)
     assert "no log" in child.last_words()
+
+
+def test_a_relay_is_known_to_the_coordinator_before_any_node_is_started(settings: ClusterSettings) -> None:
+    with Cluster(dataclasses.replace(settings, relay=True)) as cluster:
+        cluster.start()
+        (relay,) = cluster.relays
+        assert relay.started_s > cluster.coordinator.started_s
+        assert [row["name"] for row in cluster.coordinator.status["relays"]] == ["relay"]
+        pid = relay.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        relay.wait(time.monotonic() + END_S)
+        assert cluster.watch() == ["relay was killed by signal 9; starting it again"]
+        assert relay.pid != pid
+
+
+def test_a_relay_that_cannot_start_is_told_with_its_last_words(settings: ClusterSettings) -> None:
+    class Impossible(Cluster):
+        def listens(self, name: str) -> str:
+            return "127.0.0.1:0" if name == "coordinator" else "127.0.0.1:99999"
+
+    with (
+        Impossible(dataclasses.replace(settings, relay=True)) as cluster,
+        pytest.raises(SettingsError, match=r"the relay did not come up: .*127\.0\.0\.1:99999"),
+    ):
+        cluster.start()
+
+
+def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(settings: ClusterSettings) -> None:
+    asked = dataclasses.replace(settings, nodes=3, relay=True, links=("libp2p", "grpc,libp2p"))
+    cluster = Cluster(asked)
+    given = [child._arguments[child._arguments.index("--links") + 1] for child in (*cluster.nodes, *cluster.relays)]
+    assert given == ["libp2p", "grpc,libp2p", "libp2p", "libp2p,grpc"]
+
+
+def test_a_child_is_started_and_asked_where_it_lives(tmp_path: Path) -> None:
+    visits: list[str] = []
+
+    @contextlib.contextmanager
+    def where(name: str) -> Iterator[None]:
+        visits.append(name)
+        yield
+
+    child = Child("node-0", tmp_path, ["--version"], dict(os.environ), where)
+    child.start()
+    assert visits == ["node-0"]
+    (tmp_path / "process.json").write_text(json.dumps({"pid": child.pid, "admin": "http://127.0.0.1:1"}))
+    child.refresh()
+    assert (visits, child.status) == (["node-0", "node-0"], {})
+    child.wait(time.monotonic() + END_S)

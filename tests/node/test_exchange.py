@@ -162,9 +162,9 @@ def test_an_offer_slightly_ahead_is_kept_and_pulled_when_the_round_opens() -> No
     assert of(Pull, exchange.handle(RoundStarted(7 + AHEAD_ROUNDS_MAX), 0)) == [Pull(A, X, SIZE, 9, exact=True)]
 
 
-def test_an_offer_far_ahead_is_blamed() -> None:
+def test_an_offer_far_ahead_is_refused_without_blame_for_this_node_may_be_catching_up() -> None:
     effects = machine().handle(Offered(A, 8 + AHEAD_ROUNDS_MAX, X, SIZE), 0)
-    assert [type(effect) for effect in effects] == [Blame]
+    assert [type(effect) for effect in effects] == [Refuse]
 
 
 def test_an_offer_for_a_decided_round_is_merely_late() -> None:

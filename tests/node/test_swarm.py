@@ -158,7 +158,7 @@ async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(t
     async with members(tmp_path, 4) as together:
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
-            assert member.swarm.publish(ROUND, blob) == sha256(blob)
+            assert await member.swarm.publish(ROUND, blob) == sha256(blob)
         await until(lambda: all(member.log.digests(ROUND) for member in together))  # nothing is committed before that
         holders = [[peer(number)] for number in range(4)]
         collected = await asyncio.gather(*(member.swarm.collect(commit_of(blobs), holders) for member in together))
@@ -180,7 +180,7 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
     async with members(tmp_path, 6) as together:
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
-            member.swarm.publish(ROUND, blob)
+            await member.swarm.publish(ROUND, blob)
         for member in together:
             for _ in range(5):
                 await soon(member.reports.get())
@@ -190,7 +190,7 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
 async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: Path) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
-        kept, dropped = one.swarm.publish(ROUND, payload(0)), two.swarm.publish(ROUND, payload(1))
+        kept, dropped = await one.swarm.publish(ROUND, payload(0)), await two.swarm.publish(ROUND, payload(1))
         await until(lambda: one.log.digests(ROUND) and two.log.digests(ROUND))
         await asyncio.gather(
             *(member.swarm.collect(commit_of([payload(0), payload(1)]), [[], []]) for member in (one, two))
@@ -425,7 +425,7 @@ async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_
     await swarm.start()
     swarm.set_members({peer(0): (), peer(1): ("dead:1",)})
     swarm.open(ROUND)
-    digest = swarm.publish(ROUND, b"payload")
+    digest = await swarm.publish(ROUND, b"payload")
     for _ in range(3):
         offers = await soon(link.offers.get())
         assert [offer.digest for offer in offers.offers] == [digest]
@@ -447,7 +447,7 @@ async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(tmp
 async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(tmp_path: Path) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
-        fresh, old = one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
+        fresh, old = await one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
         assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [payload(0)]
         async with aclosing(two.swarm.fetch(one.remote.peer_id, Blob(old))) as parts:
             assert b"".join([part.data async for part in parts]) == payload(1, 1000)

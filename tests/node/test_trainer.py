@@ -62,7 +62,7 @@ class FakeSwarm:
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
     ) -> None: ...
 
-    def publish(self, round: int, blob: bytes) -> Digest:
+    async def publish(self, round: int, blob: bytes) -> Digest:
         self.blobs[sha256(blob)] = blob
         return sha256(blob)
 

@@ -37,6 +37,9 @@ class PaperLaboratory:
     def restore(self, *what: Any) -> None:
         self.asked.append(("restore", *what))
 
+    def address(self, name: str) -> str:
+        return {"coordinator": "11.0.0.2", "relay": "11.0.0.10"}[name]
+
     @contextlib.contextmanager
     def inside(self, _: str) -> Iterator[None]:
         yield
@@ -118,3 +121,27 @@ def test_a_line_s_use_is_what_crossed_it_since_the_last_look(clock: Clock) -> No
     use.count(Counters(3000, 6000))
     assert (use.up_bit_s, use.down_bit_s) == (0, 8000)
     assert use.total == Counters(2000, 1000)
+
+
+def test_coordinator_and_relay_listen_on_their_own_computers(tmp_path: Path) -> None:
+    cluster, _ = built(tmp_path)
+    assert [cluster.listens(name) for name in ("coordinator", "relay")] == ["11.0.0.2:50700", "11.0.0.10:50710"]
+
+
+def test_how_links_go_is_noted_by_name_and_outlives_them(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, _ = built(tmp_path)
+    one, two = cluster.nodes
+    monkeypatch.setattr(type(one), "refresh", lambda child: None)
+    link = {"peer": "22", "transport": "libp2p", "remote": "x", "relayed": True, "dialled": False, "rtt_ms": 3}
+    one.status = {"peer_id": "11", "links": {"open": [link, {**link, "peer": "99"}]}}
+    two.status = {"peer_id": "22"}
+    cluster.watch()
+    one.status = {"peer_id": "11", "links": {"open": []}}
+    cluster.watch()
+    way = {"transport": "libp2p", "relayed": True, "dialled": False}
+    assert cluster.ways == {"node-0": {"node-1": way, "99": way}, "node-1": {}}
+    one.status = {"peer_id": "11", "links": {"open": [{**link, "relayed": False}]}}
+    cluster.watch()
+    assert cluster.ways["node-0"]["node-1"]["relayed"] is False

@@ -12,7 +12,7 @@ from lockstep.demo import DemoSettings, demo_spec
 from lockstep.exits import ExitCode
 from lockstep.wan import lab, measure, namespaces, up
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, plan_of
+from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
 from tests.lockstep.wan.ground import needs_ground
@@ -35,6 +35,25 @@ def test_profiles_nat_and_regions_are_given_to_the_nodes_in_turn() -> None:
     assert [line.one_way_s for line in plan.lines] == [0.038]
 
 
+def test_transports_of_one_node_are_joined_by_a_plus() -> None:
+    assert transports(settings(links=("grpc", "libp2p", "grpc+libp2p"))) == ("grpc", "libp2p", "grpc,libp2p")
+
+
+def test_a_relay_has_a_public_computer_of_its_own_beside_the_coordinator() -> None:
+    homes = plan_of(settings(relay=True, nat=("masquerade",), regions=("london", "virginia")), read_profiles()).homes
+    assert [(home.name, home.nat, home.link, home.region) for home in homes[-2:]] == [
+        ("coordinator", "none", None, "london"),
+        ("relay", "none", None, "london"),
+    ]
+    assert "relay" not in [home.name for home in plan_of(settings(), read_profiles()).homes]
+
+
+def test_the_summary_says_which_links_go_through_whom_and_over_what() -> None:
+    direct, relayed = ({"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True))
+    text = ways_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
+    assert text == "node-0 to relay (libp2p), node-1 (libp2p, relayed); node-1 to nobody"
+
+
 def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
     assert plan_of(settings(), read_profiles()).homes[-1].link is None
 
@@ -44,6 +63,7 @@ def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
     [
         ({"profiles": ("cabel",)}, "found 'cabel'"),
         ({"nat": ("upnp",)}, "expected none or masquerade, found 'upnp'"),
+        ({"links": ("grpc", "quic+grpc")}, "got quic"),
         ({"regions": ("london", "tokyo")}, "between london and tokyo"),
     ],
 )
@@ -64,7 +84,7 @@ def test_without_root_it_says_so_in_one_line(
     assert "needs root" in error
 
 
-@pytest.mark.parametrize("option", ["--profiles", "--nat"])
+@pytest.mark.parametrize("option", ["--profiles", "--nat", "--links"])
 def test_an_empty_list_is_an_error_and_not_a_crash(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +111,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     options = ["--nodes", "2", "--profiles", "cable", "--rounds", str(ROUNDS), "--fault", "cut:node-1@r2+1s"]
+    options += ["--nat", "none,masquerade", "--relay"]
     before = namespaces.laboratories()
     assert main(["wan", "up", *options, "--directory", str(tmp_path / "wan"), "--json", str(path)]) == ExitCode.OK
     document = json.loads(path.read_text())
@@ -105,6 +126,9 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tm
         assert link["measured_up"] == pytest.approx(link["asked_up"], rel=0.15)
         assert link["measured_down"] == pytest.approx(link["asked_down"], rel=0.15)
         assert link["measured_rtt"] == pytest.approx(link["asked_rtt"], rel=0.15)
+    assert {name: way["transport"] for name, way in document["ways"]["node-1"].items()} == dict.fromkeys(
+        ("node-0", "relay"), "grpc"
+    )
     for name in ("node-0", "node-1"):
         assert document["lines"][name]["up_bytes"] > ROUNDS * document["traffic"]["payload_bytes"]
     assert set(namespaces.laboratories()) <= set(before)
