@@ -161,7 +161,7 @@ class Swarm:
         digest = sha256(blob)
         task = self._spawn(self._keep(round, digest, blob))
         self._saves.add(task)
-        await asyncio.shield(task)  # what is being written is written to the end
+        await task
         return digest
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:

@@ -1,0 +1,186 @@
+"""The schedule, the bookkeeping of recoveries and the table; and one short storm over real processes."""
+
+import argparse
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from protocol.commits import Commit, Entry
+from protocol.ids import Digest, PeerId, RunId
+from tests.benchmarks import chaos
+from tests.benchmarks.chaos import FIRST_S, KINDS, LAST_S, LASTING, Fault, Run, Storm, document, schedule, spread, table
+
+ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0)
+
+
+@dataclass
+class Wire:
+    """Notes what is done to it."""
+
+    name: str
+    done: list[str]
+
+    def __getattr__(self, deed: str) -> Any:
+        return lambda: self.done.append(f"{deed} {self.name}")
+
+
+@dataclass
+class Child:
+    pid: int
+
+
+@dataclass
+class StandIn:
+    """A cluster of two nodes that notes what is done to it."""
+
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.children = {None: Child(100), 0: Child(101), 1: Child(102)}
+        self.lines = [Wire(f"line {number}", self.done) for number in range(2)]
+        self.doors = [Wire(f"door {number}", self.done) for number in range(2)]
+
+    def target(self, number: int | None) -> Child:
+        return self.children[number]
+
+    def peer(self, number: int) -> str:
+        return f"peer {number}"
+
+    def __getattr__(self, deed: str) -> Any:
+        return lambda number: self.done.append(f"{deed} {number}")
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(chaos.time, "monotonic", lambda: self.now_s)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def commit(round: int, *numbers: int) -> Commit:
+    entries = tuple(Entry(PeerId(f"peer {number}"), Digest(bytes(32)), 10, 1, 4) for number in numbers)
+    return Commit(RunId("0" * 32), round, round, entries, 0, 0, Digest(bytes(32)))
+
+
+def storm(*faults: Fault) -> tuple[StandIn, Storm, Run]:
+    cluster, run = StandIn(), Run()
+    stand_in: Any = cluster
+    return cluster, Storm(stand_in, faults, run), run
+
+
+def test_the_seed_decides_what_happens_to_whom_and_when() -> None:
+    assert schedule(1, 8, 600) == schedule(1, 8, 600)
+    assert schedule(1, 8, 600) != schedule(2, 8, 600)
+
+
+def test_every_kind_comes_in_ten_minutes_and_leaves_time_at_both_ends() -> None:
+    faults = schedule(1, 8, 600)
+    assert {fault.kind for fault in faults} == set(KINDS)
+    assert all(FIRST_S <= fault.at_s < 600 - LAST_S for fault in faults)
+    assert all((fault.node is None) == fault.kind.endswith("coordinator") for fault in faults)
+    assert all((fault.for_s > 0) == (fault.kind in LASTING) for fault in faults)
+    assert {fault.node for fault in faults} == {None, *range(8)}
+
+
+def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock: Clock) -> None:
+    cluster, storm_, run = storm(Fault(5.0, "kill node", 1))
+    storm_.look([], 10)
+    assert cluster.done == []
+    clock.now_s += 5
+    storm_.look([], 10)
+    assert cluster.done == ["kill 1"]
+    clock.now_s += 2
+    storm_.look([commit(11, 0)], 11)
+    assert len(storm_.wounds) == 1
+    clock.now_s += 2
+    storm_.look([commit(12, 0, 1)], 12)
+    assert (storm_.wounds, run.recovery_s, run.recovery_rounds) == ([], [4.0], [2])
+
+
+def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clock) -> None:
+    cluster, storm_, run = storm(Fault(0.0, "stop node", 0, 3.0))
+    storm_.look([], 10)
+    storm_.look([commit(11, 0, 1)], 11)
+    clock.now_s += 3
+    storm_.look([], 11)
+    assert cluster.done == ["pause 0", "resume 0"]
+    assert run.recovery_s == []
+    storm_.look([commit(12, 0, 1)], 12)
+    assert run.recovery_s == [3.0]
+
+
+def test_any_later_commit_says_that_the_coordinator_is_back(clock: Clock) -> None:
+    cluster, storm_, run = storm(Fault(0.0, "kill coordinator", None))
+    storm_.look([], 10)
+    clock.now_s += 1
+    storm_.look([commit(11, 1)], 11)
+    assert cluster.done == ["kill None"]
+    assert run.recovery_rounds == [1]
+
+
+def test_a_successor_is_not_woken_for_the_process_that_slept(clock: Clock) -> None:
+    cluster, storm_, _ = storm(Fault(0.0, "stop node", 0, 3.0))
+    storm_.look([], 10)
+    cluster.children[0].pid += 1
+    clock.now_s += 3
+    storm_.look([], 10)
+    assert cluster.done == ["pause 0"]
+
+
+def test_a_slow_node_sleeps_most_of_each_pulse_and_is_awake_in_the_end(clock: Clock) -> None:
+    cluster, storm_, _ = storm(Fault(0.0, "slow node", 0, 1.0))
+    for _ in range(17):
+        storm_.look([], 10)
+        clock.now_s += 0.0625
+    assert cluster.done == ["pause 0", "resume 0", "pause 0", "resume 0", "resume 0"]
+
+
+def test_a_cut_node_loses_its_line_and_its_door_for_a_while(clock: Clock) -> None:
+    cluster, storm_, _ = storm(Fault(0.0, "cut node", 1, 2.0))
+    storm_.look([], 10)
+    clock.now_s += 2
+    storm_.look([], 10)
+    assert cluster.done == ["cut line 1", "cut door 1", "mend line 1", "mend door 1"]
+
+
+def test_the_p95_is_a_value_that_was_seen() -> None:
+    assert spread([]) == {"median": None, "p95": None}
+    assert spread([3.0]) == {"median": 3.0, "p95": 3.0}
+    assert spread(list(range(1, 101))) == {"median": 50.5, "p95": 95}
+
+
+def test_one_dissenting_digest_resync_or_difference_is_a_divergence() -> None:
+    for hurt in (Run(disputed=1), Run(resyncs=1), Run(differs="round 3")):
+        assert document(ARGUMENTS, Run(), hurt)["divergences"] == 1
+    assert document(ARGUMENTS, Run(), Run())["divergences"] == 0
+
+
+def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns() -> None:
+    hurt = Run(rounds=900, samples=970, recovery_s=[1.0, 123.45], recovery_rounds=[1, 1000], replayed=99_999)
+    hurt.faults.update(dict.fromkeys(KINDS, 10))
+    found = document(ARGUMENTS, Run(rounds=1000, samples=1000), hurt)
+    promised = {"faults", "rounds_committed", "divergences", "recovery_rounds", "recovery_seconds", "throughput_kept"}
+    assert promised <= found.keys()
+    assert found["throughput_kept"] == 0.97
+    text = io.StringIO()
+    Console(file=text, width=200).print(table(found))
+    assert max(len(line.rstrip()) for line in text.getvalue().splitlines()) <= 80
+    assert "97.0 %" in text.getvalue()
+
+
+@pytest.mark.slow
+def test_a_short_storm_over_real_processes_ends_healed_and_equal(tmp_path: Path) -> None:
+    faults = (Fault(1.0, "kill node", 0), Fault(2.0, "corrupt", 1), Fault(3.0, "kill coordinator", None))
+    run = chaos.measured(tmp_path / "storm", 3, 8.0, faults)
+    assert run.faults == {"kill node": 1, "corrupt": 1, "kill coordinator": 1}
+    assert (run.unrecovered, run.divergences, run.differs) == (0, 0, "")
+    assert len(run.recovery_s) == 3
+    assert run.replayed >= run.rounds > 0
