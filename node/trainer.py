@@ -70,8 +70,9 @@ class Trainer:
         self._parts = parts
         self._overlap = parts.info.spec.rounds.overlap
         self._pending: dict[int, Pending] = {}
+        self._restored = {pending.round: pending for pending in parts.restored}  # whose payload is not in the log yet
         self._opened: wire.RoundOpened | None = None
-        self._newest_trained = max((pending.round for pending in parts.restored), default=-1)
+        self._newest_trained = max(self._restored, default=-1)
         self._unsaved_rounds = 0
         self._compute_ms = 1
         self._changed = asyncio.Event()
@@ -87,8 +88,8 @@ class Trainer:
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; why it ended, in words."""
-        for pending in self._parts.restored:
-            await self._resume(pending)
+        for round in sorted(self._restored):
+            await self._resume(self._restored[round])
         while (opened := await self._next_round()) is not None:
             await self._round(opened)
         await self._settle_rest()
@@ -171,8 +172,8 @@ class Trainer:
         if pending.extraction:
             header = Header(parts.info.run_id, pending.round, parts.own)
             payload = encode(header, pending.extraction.coefficients, parts.replica.shape)
-        self._pending[pending.round] = pending
         await self._publish(pending, payload)
+        self._pending[pending.round] = self._restored.pop(pending.round)
 
     async def _publish(self, pending: Pending, payload: bytes) -> None:
         """To the log first: what the coordinator hears of can be had, whatever happens to this process."""
@@ -236,7 +237,8 @@ class Trainer:
     def position(self) -> Position:
         """Where in the log the replica stands."""
         ledger = self._parts.ledger
-        pending = tuple(self._pending[round] for round in sorted(self._pending))
+        known = self._restored | self._pending
+        pending = tuple(known[round] for round in sorted(known))
         return Position(ledger.next_round, ledger.head, ledger.head_round, pending)
 
     async def _save_when_due(self) -> None:

@@ -278,7 +278,8 @@ class Mesh:
         try:
             await link.run()
         except LockstepError as error:
-            _log.debug("link ended peer=%s remote=%s reason=%s", link.session.peer, link.pipe.remote, error)
+            level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
+            _log.log(level, "link ended peer=%s remote=%s reason=%s", link.session.peer, link.pipe.remote, error)
         except Exception:
             _log.exception("a link died peer=%s remote=%s", link.session.peer, link.pipe.remote)
         finally:

@@ -239,7 +239,7 @@ def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
 
     async def resume(trainer: Trainer, pending: Any) -> None:
         trainer._parts.swarm.open(pending.round)
-        trainer._pending[pending.round] = pending
+        trainer._pending[pending.round] = trainer._restored.pop(pending.round)
 
     patch.setattr(Swarm, "publish", publish)
     patch.setattr(Trainer, "_resume", resume)
