@@ -108,10 +108,10 @@ def test_an_address_of_either_form_leads_through_another_port() -> None:
 
 def test_a_kind_is_measured_at_a_distance() -> None:
     row = links.measure("grpc", ROUND_TRIP_MS, repeats=2, nodes=3)
-    assert row["small_call_ms"]["least"] >= ROUND_TRIP_MS
-    assert row["all_gather_ms"]["least"] >= ROUND_TRIP_MS
+    assert row["small_call_ms"]["least"] >= 0.95 * ROUND_TRIP_MS  # clocks round
+    assert row["all_gather_ms"]["least"] >= 0.95 * ROUND_TRIP_MS  # clocks round
     for size, rate in row["stream_mb_per_s"].items():
-        assert 0 < rate["median"] <= int(size) / ROUND_TRIP_MS * 1000
+        assert 0 < rate["median"] <= int(size) / (0.95 * ROUND_TRIP_MS) * 1000
     assert row["cpu_ms_per_mb"] > 0
 
 
