@@ -37,8 +37,8 @@ class WanCluster(Cluster):
         return f"{self.laboratory.address(name)}:{PORTS[name]}"
 
     def watch(self) -> list[str]:
-        """As of any cluster; and the faults that are due, and what crossed the lines."""
-        happened = [*self._break_and_mend(), *super().watch()]
+        """As of any cluster; and the faults that are due by what it saw, and what crossed the lines."""
+        happened = [*super().watch(), *self._break_and_mend()]
         self.laboratory.check()
         self.count_lines()
         self._note_ways()

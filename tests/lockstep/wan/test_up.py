@@ -17,7 +17,7 @@ from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
 from tests.lockstep.wan.ground import needs_ground
 
-ROUNDS = 6
+ROUNDS = 30
 
 
 def settings(**changes: Any) -> WanSettings:
@@ -118,7 +118,7 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tm
     assert document["rounds"]["committed"] == ROUNDS
     assert document["digests"]["agreed"] is True
     assert document["digests"]["rounds_checked"] == ROUNDS
-    # on a fast machine the rounds before the cut are the last ones that it can delay
+    # whether the line is mended before the last round ends depends on the machine
     happened = [text.partition(": ")[2] for text in document["happened"]]
     assert happened in (["fault cut:node-1@r2+1s"], ["fault cut:node-1@r2+1s", "mended cut:node-1@r2+1s"])
     for link in document["links"]:
