@@ -59,8 +59,8 @@ LASTING = {"stop node": (2, 9), "stop coordinator": (2, 6), "slow node": (4, 10)
 FIRST_S, LAST_S = 3.0, 15.0
 """No blow falls so soon after the beginning, or so shortly before the end."""
 
-GAP_S = (3.0, 9.0)
-"""Between two blows."""
+EVERY_S = 6.0
+"""Between two blows, on the mean: one gap is from half of it to one and a half."""
 
 PULSE_S, ASLEEP_S = 0.5, 0.4
 """Of a slow node: the length of a beat, and how much of it the process sleeps."""
@@ -122,14 +122,14 @@ class Run:
         return self.disputed + self.resyncs + bool(self.differs)
 
 
-def schedule(seed: int, nodes: int, seconds: float) -> tuple[Fault, ...]:
+def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) -> tuple[Fault, ...]:
     """All faults of a run, in order: the same for the same arguments."""
     draw, faults, at_s = random.Random(seed), list[Fault](), FIRST_S
     while at_s < seconds - LAST_S:
         (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
         node = None if kind.endswith("coordinator") else draw.randrange(nodes)
         faults.append(Fault(at_s, kind, node, draw.uniform(*LASTING[kind]) if kind in LASTING else 0.0))
-        at_s += draw.uniform(*GAP_S)
+        at_s += draw.uniform(every_s / 2, every_s * 3 / 2)
     return tuple(faults)
 
 
@@ -266,6 +266,7 @@ def document(arguments: argparse.Namespace, calm: Run, hurt: Run) -> dict[str, A
         "seed": arguments.seed,
         "nodes": arguments.nodes,
         "minutes": arguments.minutes,
+        "mean_seconds_between_faults": arguments.every,
         "faults": dict(sorted(hurt.faults.items())),
         "rounds_committed": hurt.rounds,
         "rounds_committed_without_faults": calm.rounds,
@@ -322,10 +323,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="length of each of the two runs")
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1, help="decides what happens to whom, when, and for how long")
+    parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS", help="mean time between two faults")
     parser.add_argument("--json", default="", help="write the document there; - prints it")
     arguments = parser.parse_args()
+    if arguments.every <= 0:
+        parser.error(f"--every: expected more than 0 seconds, found {arguments.every:g}")
     seconds = 60 * arguments.minutes
-    faults = schedule(arguments.seed, arguments.nodes, seconds)
+    faults = schedule(arguments.seed, arguments.nodes, seconds, arguments.every)
     with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as place:
         messages.print(f"without faults, {arguments.minutes:g} minutes")
         calm = measured(Path(place) / "calm", arguments.nodes, seconds, ())

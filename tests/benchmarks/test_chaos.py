@@ -14,7 +14,7 @@ from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
 from tests.benchmarks.chaos import FIRST_S, KINDS, LAST_S, LASTING, Fault, Run, Storm, document, schedule, spread, table
 
-ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0)
+ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0, every=6.0)
 
 
 @dataclass
@@ -88,6 +88,11 @@ def test_every_kind_comes_in_ten_minutes_and_leaves_time_at_both_ends() -> None:
     assert all((fault.node is None) == fault.kind.endswith("coordinator") for fault in faults)
     assert all((fault.for_s > 0) == (fault.kind in LASTING) for fault in faults)
     assert {fault.node for fault in faults} == {None, *range(8)}
+
+
+def test_faults_come_as_often_as_asked() -> None:
+    assert 8 <= len(schedule(1, 8, 600, every_s=60)) <= 12
+    assert 85 <= len(schedule(1, 8, 600)) <= 115
 
 
 def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock: Clock) -> None:
