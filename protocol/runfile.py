@@ -81,6 +81,13 @@ class AlgorithmSpec(_Section):
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs."""
 
+    update: Literal["sign", "orthogonal"] = "sign"
+    """What moves a matrix: the sign of every entry, or all its directions alike (docs/results/parity.md). The second
+    costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
+
+    unit_gradients: bool = False
+    """Whether each gradient is scaled to a root mean square of one before it enters the momentum."""
+
 
 class ScheduleSpec(_Section):
     """Learning rate and weight decay by step."""

@@ -1,10 +1,10 @@
 """Everybody's coefficients into the parameters, with the same bits on every node.
 
     S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
-    U = sign(inverse(S))        whole numbers throughout: transform.py
+    U = sign(inverse(S))        whole numbers throughout: transform.py; or, of matrices, orthogonalised: orthogonal.py
     P <- P * decay              rounded to float32
-    P <- P - learning_rate * U  rounded to float32; the product is +-learning_rate or 0, so a fused
-                                multiply-subtract would give the same bits
+    P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so a fused
+                                multiply-subtract would give the same bits; the other is rounded by itself first
 
 Chunks are independent, so the work is done strip by strip in two small buffers, and the result depends on
 neither the strips nor threads, device or the order of contributions.
@@ -13,6 +13,7 @@ neither the strips nor threads, device or the order of contributions.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
+from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
@@ -27,6 +29,14 @@ from protocol.payload import Coefficients
 
 Contribution = tuple[int, Coefficients]
 """An author's weight in the commit, and what it sent."""
+
+Rule = Literal["sign", "orthogonal"]
+"""What an update is of the sum of votes. Small parameters have the sign in any case."""
+
+RULES: tuple[Rule, ...] = get_args(Rule)
+
+GUESS_ONE, GUESS_MAX = 16, 127
+"""A guess at an update is kept in sixteenths, in a byte."""
 
 
 def apply(
@@ -36,12 +46,14 @@ def apply(
     learning_rate: float,
     decay: float,
     *,
+    rule: Rule = "sign",
     strip_chunks: int | None = None,
 ) -> None:
     """Make one step: change `parameters`, float32 on one device, in place by a commit's contributions.
 
     `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before anything
-    changed, for anything that could make bits differ between nodes. Takes two strips of extra memory.
+    changed, for anything that could make bits differ between nodes. Takes two strips of extra memory, six with the
+    rule "orthogonal".
     """
     for name, tensor in parameters.items():
         if tensor.dtype != torch.float32:
@@ -50,7 +62,7 @@ def apply(
         if not math.isfinite(value) or float(np.float32(value)) != value:
             raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
     views = layout.views(parameters)
-    update(layout, views, contributions, (learning_rate, decay), strip_chunks=strip_chunks)
+    update(layout, views, contributions, (learning_rate, decay), rule=rule, strip_chunks=strip_chunks)
     layout.write_back(views, parameters)
 
 
@@ -60,6 +72,7 @@ def update(
     contributions: Sequence[Contribution],
     rates: tuple[float, float],
     *,
+    rule: Rule = "sign",
     strip_chunks: int | None = None,
 ) -> None:
     """`apply` for views from `layout.views`, of any of the parameters and any float dtype.
@@ -71,13 +84,20 @@ def update(
     size = min(layout.chunks, strip_chunks or strip_chunks_for(device))
     sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
     learning_rate, decay = rates
+    orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
     with exact_products(device):
-        for first, stop in strips(layout.chunks, size):
+        for first, stop in strips(orthogonal, size):
+            step = inverse_orthogonal_(votes.sum_strip(first, sums[: stop - first])).mul_(learning_rate)
+            for change, parameter in layout.pairs(views, first, step):
+                _decayed_(parameter, decay).sub_(change)
+        for first, stop in strips(layout.chunks, size, start=orthogonal):
             strip = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
             for signs, parameter in layout.pairs(views, first, strip):
-                if decay != 1:
-                    parameter.mul_(decay)
-                parameter.add_(signs, alpha=-learning_rate)
+                _decayed_(parameter, decay).add_(signs, alpha=-learning_rate)
+
+
+def _decayed_(parameter: Tensor, decay: float) -> Tensor:
+    return parameter if decay == 1 else parameter.mul_(decay)
 
 
 def look_ahead(
@@ -89,9 +109,9 @@ def look_ahead(
     learning_rate: float,
     decay: float,
 ) -> None:
-    """working <- committed * decay - learning_rate * guess, the parameters to take early gradients at.
+    """working <- committed * decay - learning_rate * guess / 16, the parameters to take early gradients at.
 
-    `guess` is int8 [chunks, 64, 64] from `Engine.guess_signs`. `working` has tensors of the same names and
+    `guess` is int8 [chunks, 64, 64] from `Engine.guess`. `working` has tensors of the same names and
     shapes and any dtype, apart from `committed`, which stays as it is.
     """
     sources, targets = layout.views(committed), layout.views(working)
@@ -99,8 +119,13 @@ def look_ahead(
         for first, stop in strips(layout.chunks, strip_chunks_for(guess.device)):
             pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
             for (signs, source), (_, target) in zip(*pairs, strict=True):
-                target.copy_((source * decay).add_(signs, alpha=-learning_rate))
+                target.copy_((source * decay).add_(signs, alpha=-learning_rate / GUESS_ONE))
     layout.write_back(targets, working)
+
+
+def as_guess(update: Tensor) -> Tensor:
+    """int8, in sixteenths, of an update whose root mean square is about one; changes it."""
+    return update.mul_(GUESS_ONE).round_().clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,6 +107,11 @@ class ChunkLayout:
         """Entries of all parameters together, padding not counted."""
         return sum(map(prod, self.shapes.values()))
 
+    @property
+    def matrix_chunks(self) -> int:
+        """Chunks of matrices, which come first; the others hold small parameters."""
+        return self.matrices[-1].stop if self.matrices else 0
+
     def chunks_of(self, names: Collection[str]) -> Tensor:
         """bool [chunks]: which chunks hold an entry of one of these parameters."""
         held = torch.zeros(self.chunks, dtype=torch.bool, device="cpu")
@@ -197,9 +202,9 @@ class ChunkLayout:
                 yield strip[low - first : high - first], views[line.name][low - line.first : high - line.first]
 
 
-def strips(chunks: int, strip_chunks: int) -> Iterator[tuple[int, int]]:
-    """Ranges [first, stop) of at most `strip_chunks` chunks that cover all of them in order."""
-    for first in range(0, chunks, strip_chunks):
+def strips(chunks: int, strip_chunks: int, *, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Ranges [first, stop) of at most `strip_chunks` chunks that cover all of them from `start` on, in order."""
+    for first in range(start, chunks, strip_chunks):
         yield first, min(first + strip_chunks, chunks)
 
 

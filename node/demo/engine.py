@@ -5,6 +5,7 @@ The orthonormal DCT is linear, so the momentum is kept as coefficients M and nev
     accumulate   M <- beta * M + DCT2(G)
     extract      the k largest |M| of each chunk are sent as q;  M <- M - alpha * sent,  sent = scale * q
     reclaim      M <- M + beta^n * alpha * sent, n accumulations later; the old bits if nothing happened since
+    withdraw     what `extract` would take at the places of a payload that an older copy of M has sent meanwhile
 
 q is a sign (1 bit, scale = mean |M| of the kept) or a signed integer of magnitude 1 to 2^(bits-1) (scale =
 max |kept| / 2^(bits-1)). The scale stays here: what quantisation lost remains in the momentum (error
@@ -22,7 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.demo.aggregate import Rule, as_guess
 from node.demo.chunks import ChunkLayout, strips
+from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.transform import exact_products, forward, inverse, strip_chunks_for, transposed
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
@@ -36,6 +39,10 @@ _GROUP = 16
 
 _CANDIDATES_PER_KEPT = 2
 """Candidates per entry to keep up to which ordering them is the faster way to the k largest; rarely are there 1.2."""
+
+
+EXTRACTED = ("indices", "values", "previous", "removed")
+"""The tensors of an `Extraction`."""
 
 
 class GradientError(LockstepError):
@@ -193,13 +200,48 @@ class Engine:
         extraction.reclaimed = True
         self._changes += 1
 
-    def guess_signs(self) -> Tensor:
-        """int8 [chunks, 64, 64]: the signs of the update that this momentum, before extraction, would make."""
-        guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=self.momentum.device)
+    def withdraw(self, coefficients: Coefficients) -> None:
+        """Take out what has been sent already: by the life of this node that went on where this momentum was saved.
+
+        `extract` again, at the places that were sent in place of the largest: with the scale that this momentum has
+        there, the old bits if it had not changed by then. An entry of the other sign than was sent stays: it was the
+        gradients since the save that were sent, and those are not in here."""
+        chunks, top_k = self.layout.chunks, self.settings.top_k
+        indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
+        filled = np.arange(top_k) < coefficients.counts[:, None]  # [chunks, k]: chunk by chunk, as the entries come
+        indices[filled], values[filled] = coefficients.indices, coefficients.values
         device = self.momentum.device
+        momentum = self.momentum.view(-1, CHUNK_ENTRIES)
+        places = transposed(torch.from_numpy(indices).to(device))
+        kept = momentum.gather(1, places)
+        same_sign = kept.sign() == torch.from_numpy(values).to(device).sign()  # never in an unused slot, but for zeros
+        sent, scale = quantise(kept * same_sign, self.settings)
+        momentum.scatter_add_(1, places, -sent * (scale * self.settings.alpha))  # an unused slot adds 0 to place 0
+        self._changes += 1
+
+    def age(self, extraction: Extraction) -> tuple[int, int]:
+        """(accumulations, changes) since an extraction: with its tensors, what `revive` needs after a restart."""
+        return self._accumulations - extraction.accumulations, self._changes - extraction.changes
+
+    def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
+        """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`,
+        `previous` and `removed`, and its `age` when they were saved. `KeyError` if one is missing."""
+        indices, values, previous, removed = (tensors[name] for name in EXTRACTED)
+        accumulations, changes = self._accumulations - age[0], self._changes - age[1]
+        return Extraction(indices, values, previous, removed, self._state, accumulations, changes)
+
+    def guess(self, rule: Rule = "sign") -> Tensor:
+        """int8 [chunks, 64, 64]: the update that this momentum, before extraction, would make, in sixteenths."""
+        device, size = self.momentum.device, strip_chunks_for(self.momentum.device)
+        guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
+        orthogonal = self.layout.matrix_chunks if rule == "orthogonal" else 0
         with exact_products(device):
-            for first, stop in strips(self.layout.chunks, strip_chunks_for(device)):
-                guess[first:stop] = inverse(self.momentum[first:stop]).sign_()
+            for first, stop in strips(orthogonal, size):
+                momentum = self.momentum[first:stop]
+                peak = momentum.abs().amax((1, 2), keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
+                guess[first:stop] = as_guess(inverse_orthogonal_((momentum / peak * ENTRY_MAX).round_()))
+            for first, stop in strips(self.layout.chunks, size, start=orthogonal):
+                guess[first:stop] = as_guess(inverse(self.momentum[first:stop]).sign_())
         return guess
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -232,6 +274,20 @@ def require_finite(gradients: Mapping[str, Tensor | None]) -> None:
             raise GradientError(
                 f"expected gradients of magnitude up to {GRADIENT_MAX:g}, got {name} with entries {nature}"
             )
+
+
+def to_unit_(gradients: Mapping[str, Tensor | None]) -> None:
+    """Scale each gradient in place to a root mean square of one, so that no step weighs more than another in the
+    momentum. Zeros stay zero; `GradientError`, before anything changed, for what has no finite norm. Waits once."""
+    named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
+    if not named:
+        return
+    norms = torch.stack([torch.linalg.vector_norm(tensor.detach().float()) for tensor in named.values()]).tolist()
+    for name, norm in zip(named, norms, strict=True):
+        if not math.isfinite(norm):
+            raise GradientError(f"expected gradients with a finite norm, got {name} with one of {norm}")
+    for tensor, norm in zip(named.values(), norms, strict=True):
+        tensor.detach().mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
 
 
 def largest(magnitudes: Tensor, top_k: int) -> Tensor:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.aggregate import Contribution, update
+from node.demo.aggregate import RULES, Contribution, Rule, update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction, GradientError, require_finite
 from node.demo.ranks import Ranks
@@ -50,12 +50,14 @@ class DeMo(Optimizer):
         value_bits: int = 1,
         weight_decay: float = 0.0,
         alpha: float = 1.0,
+        update: Rule = "sign",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         """`ValueError` for settings outside their bounds.
 
-        lr: by how much one step moves each parameter; weight_decay: decoupled, as in AdamW; the others as in
-        `DemoSettings`. process_group: None means the default group if there is one, else this process alone.
+        lr: by how much one step moves each parameter; weight_decay: decoupled, as in AdamW; update: see
+        `aggregate.Rule`; the others as in `DemoSettings`. process_group: None means the default group if there is
+        one, else this process alone.
         """
         defaults = {
             "lr": lr,
@@ -64,6 +66,7 @@ class DeMo(Optimizer):
             "value_bits": value_bits,
             "weight_decay": weight_decay,
             "alpha": alpha,
+            "update": update,
         }
         self._ranks = Ranks(process_group)
         super().__init__(params, defaults)
@@ -228,7 +231,7 @@ class _Member:
         if views:
             learning_rate = float(self.group["lr"])
             decay = 1 - learning_rate * self.group["weight_decay"]
-            update(layout, views, contributions, (learning_rate, decay))
+            update(layout, views, contributions, (learning_rate, decay), rule=self.group["update"])
             layout.write_back(views, parameters)
 
 
@@ -252,6 +255,8 @@ def _check(group: Group) -> None:
     for name in ("lr", "weight_decay"):
         if not 0 <= group[name] < float("inf"):
             raise ValueError(f"expected a finite {name} of at least 0, got {group[name]}")
+    if group["update"] not in RULES:
+        raise ValueError(f"expected an update of {' or '.join(RULES)}, got {group['update']!r}")
     devices = sorted({str(parameter.device) for parameter in group["params"]})
     if len(devices) != 1:
         raise ValueError(f"expected the parameters of a group on one device, got {devices}")

@@ -45,11 +45,8 @@ STRIP_CHUNKS_PER_THREAD = 128
 STRIP_CHUNKS_DEVICE = 8192
 """Chunks of a strip on an accelerator: 128 MiB, enough work to hide the launches."""
 
-_HALF_STEPS = tuple((2 * OPERAND_MAX + 1) * 2.0 ** (shift - 1) for shift in range(14))
-"""2047.5 * 2^s: the least magnitudes that s halvings still round above 2047 (a tie goes to the even 2048)."""
-
-_POWERS = tuple(2.0**-shift for shift in range(15))
-"""2^-s for every shift that an integer below 2^24 can need."""
+_SHIFTS = 16
+"""The most halvings that an integer below 2^24 can need here: down to 511 of them."""
 
 _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 """Since torch 2.9 each backend has its own setting, and reading the old global one may raise."""
@@ -74,14 +71,19 @@ def inverse_signs_(sums: Tensor, sum_max: int) -> Tensor:
 
     `sums` holds integers of magnitude up to `sum_max`, below 2^24, as float32. Call it under `exact_products`.
     """
-    matrix = integer_matrix(sums.device).T
     if sum_max > OPERAND_MAX:
-        _shift_(sums)
-    halfway = product(matrix, _rows(sums))  # Y = T^T S of all chunks side by side: [64, n * 64]
-    _shift_(_by_chunk(halfway))
-    torch.clamp(_by_chunk(product(_rows(halfway), matrix)), -1, 1, out=sums)  # the sign of whole numbers
+        shift_(sums, OPERAND_MAX)
+    torch.clamp(integer_inverse(sums)[0], -1, 1, out=sums)  # the sign of whole numbers
     # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
     return sums.add_(0.0)
+
+
+def integer_inverse(operands: Tensor) -> tuple[Tensor, Tensor]:
+    """(Z, 2^t) of transposed whole numbers up to 2047, contiguous [n, 64, 64]: Z of that shape, 2^t [n, 1, 1]."""
+    matrix = integer_matrix(operands.device).T
+    halfway = product(matrix, _rows(operands))  # Y = T^T S of all chunks side by side: [64, n * 64]
+    powers = shift_(_by_chunk(halfway), OPERAND_MAX)
+    return _by_chunk(product(_rows(halfway), matrix)), powers
 
 
 def inverse_signs(sums: Tensor) -> Tensor:
@@ -206,15 +208,26 @@ def _backends() -> tuple[Any, Any]:
     return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
-def _shift_(integers: Tensor) -> None:
-    """Halve each chunk of [n, 64, 64] the least number of times that brings it to |.| <= 2047, half to even."""
+def shift_(integers: Tensor, bound: int) -> Tensor:
+    """Halve each chunk of [n, 64, 64] the least number t of times that brings it to |.| <= bound, half to even.
+
+    2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
+    """
     if integers.device.type == "cpu":  # elsewhere to look would be to wait
         low, high = torch.aminmax(integers)
-        if low >= -OPERAND_MAX and high <= OPERAND_MAX:
-            return
+        if low >= -bound and high <= bound:
+            return torch.ones(len(integers), 1, 1)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
-    shift = torch.bucketize(peak, _constants(_HALF_STEPS, integers.device), right=True)
-    integers.mul_(_constants(_POWERS, integers.device)[shift, None, None]).round_()
+    # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
+    least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)
+    shift = torch.bucketize(peak, least, right=True)
+    integers.mul_(powers_of_two(-1, integers.device)[shift, None, None]).round_()
+    return powers_of_two(1, integers.device)[shift, None, None]
+
+
+def powers_of_two(sign: int, device: torch.device) -> Tensor:
+    """2^(sign * i) for i up to 16, float32."""
+    return _constants(tuple(2.0 ** (sign * power) for power in range(_SHIFTS + 1)), device)
 
 
 @cache

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply, look_ahead
+from node.demo.aggregate import Contribution, Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
 from node.demo.transform import integer_matrix, product
@@ -92,6 +92,7 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
         timed["engine"].append(ours.step(gradients))
         timed["straightforward"].append(theirs.step(gradients))
     guessed = [ours.guess() for _ in range(repeats)]
+    orthogonal = [ours.apply("orthogonal") for _ in range(repeats)]
     count = sum(tensor.numel() for tensor in parameters.values())
     floors = {
         "memory": count * BYTES_PER_PARAMETER / memory_bandwidth(),
@@ -111,6 +112,7 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
         "times_larger_floor_halved": seconds / max(floors["memory"], floors["halved arithmetic"]),
         "guess_seconds": _spread(guessed),
         "guess_bytes": ours.guess_bytes,
+        "orthogonal_apply_seconds": _spread(orthogonal),
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
             "encode": ours.coefficients / statistics.median(times["encode"] for times in timed["engine"]),
@@ -133,6 +135,7 @@ class _Ours:
         self._others = list(islice(cycle(distinct), payloads - 1))
         self.coefficients = self.payload_bytes = 0
         self.guess_bytes: dict[str, int] = {}
+        self._decoded: list[Contribution] = []
 
     def _author(self, seed: int) -> bytes:
         """Another author's payload: real top-k supports of its own noise."""
@@ -152,12 +155,18 @@ class _Ours:
         clock.lap("extract")
         own = self._encoded(coefficients, 0)
         clock.lap("encode")
-        decoded = [(1, decode(payload, self._shape)[1]) for payload in [own, *self._others]]
+        self._decoded = [(1, decode(payload, self._shape)[1]) for payload in [own, *self._others]]
         clock.lap("decode")
-        apply(self._layout, self._parameters, decoded, LEARNING_RATE, 1.0)
+        self.apply("sign")
         clock.lap("apply")
         self.coefficients, self.payload_bytes = len(coefficients.indices), len(own)
         return clock.laps
+
+    def apply(self, rule: Rule) -> float:
+        """Seconds of applying what was decoded last."""
+        started = time.perf_counter()
+        apply(self._layout, self._parameters, self._decoded, LEARNING_RATE, 1.0, rule=rule)
+        return time.perf_counter() - started
 
     def touch_momentum(self) -> None:
         """Make the momentum resident: fresh zeros are not until they are written."""
@@ -167,7 +176,7 @@ class _Ours:
         """Seconds of a guess: the signs of the update to come, and the parameters that it would make."""
         working = {name: torch.empty_like(tensor) for name, tensor in self._parameters.items()}
         started = time.perf_counter()
-        signs = self._engine.guess_signs()
+        signs = self._engine.guess()
         look_ahead(self._layout, self._parameters, signs, working, learning_rate=LEARNING_RATE, decay=1.0)
         seconds = time.perf_counter() - started
         self.guess_bytes = {"signs": signs.nbytes, "working parameters": sum(t.nbytes for t in working.values())}
@@ -304,6 +313,7 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{ratio['median']:.2f}x ({ratio['least']:.2f}-{ratio['most']:.2f}) the straightforward one, "
         f"{row['times_larger_floor']:.2f} times the floor ({row['times_larger_floor_halved']:.2f} the halved one), "
         f"extra {extra} momenta, guess {row['guess_seconds']['median'] * 1e3:.0f} ms, "
+        f"apply orthogonalised {row['orthogonal_apply_seconds']['median'] * 1e3:.0f} ms, "
         f"pack {rates['encode'] / 1e6:.0f} unpack {rates['decode'] / 1e6:.0f} M/s"
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
+from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec, ScheduleSpec
@@ -77,6 +78,12 @@ class Cell:
     value_bits: int = 1
     alpha: float = 1.0
 
+    update: Rule = "sign"
+    """What a step is of the sum of votes: the sign, or of matrices the nearest orthogonal update."""
+
+    unit_gradients: bool = False
+    """Whether each author scales each gradient to a root mean square of one before it enters the momentum."""
+
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
 
@@ -115,6 +122,8 @@ class Cell:
             raise SettingsError(f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}")
         if self.guess != "none" and not self.overlap:
             raise SettingsError(f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}")
+        if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
+            raise SettingsError(f"expected the sign with {self.method}, transform {self.transform}, got {self.update}")
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
         if self.authors < 1:

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply, look_ahead
-from node.demo.engine import Engine
-from node.demo.transform import dct_matrix, inverse_signs
+from node.demo.aggregate import Rule, apply, as_guess, look_ahead
+from node.demo.engine import Engine, to_unit_
+from node.demo.orthogonal import inverse_orthogonal_
+from node.demo.transform import dct_matrix, exact_products, inverse_signs
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
@@ -47,9 +48,9 @@ class PlainEngine(Engine):
         """M <- beta * M + G, for all chunks: `active` is not supported and not asked for here."""
         self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients).mT)
 
-    def guess_signs(self) -> Tensor:
-        """int8 [chunks, 64, 64]: the signs of the momentum."""
-        return self.momentum.mT.sign().to(torch.int8)
+    def guess(self, rule: Rule = "sign") -> Tensor:
+        """int8 [chunks, 64, 64]: the signs of the momentum, in sixteenths."""
+        return as_guess(self.momentum.mT.sign())
 
 
 class DemoAuthors:
@@ -69,7 +70,7 @@ class DemoAuthors:
         self._undecided: deque[list[bytes]] = deque()
         self._guesses: list[Tensor] = []
         """int8 [chunks, 64, 64] of each author, for the newest round; empty without a guess."""
-        self._last_signs = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
+        self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
         """Commit the oldest undecided round, when as many newer ones are computed as the overlap says."""
@@ -95,12 +96,15 @@ class DemoAuthors:
         for author, engine in enumerate(self.engines):
             if ground.cell.overlap:
                 self._stand_for(author)
-            engine.accumulate(ground.gradients(samples[author]))
+            gradients = ground.gradients(samples[author])
+            if ground.cell.unit_gradients:
+                to_unit_(gradients)
+            engine.accumulate(gradients)
             if ground.cell.guess == "own":
-                guesses.append(engine.guess_signs())
+                guesses.append(engine.guess(ground.cell.update))
             coefficients = engine.extract().coefficients
             if ground.cell.guess == "payload":
-                guesses.append(self._signs([coefficients]))
+                guesses.append(self._guess([coefficients]))
             containers.append(encode(Header(_RUN, round_, PeerId(f"{author:032x}")), coefficients, self._shape))
         self._guesses = guesses
         self._next_round += 1
@@ -109,7 +113,7 @@ class DemoAuthors:
     def _stand_for(self, author: int) -> None:
         """Where this author takes the gradients of the next round."""
         ground = self._ground
-        guess = self._guesses[author] if self._guesses else self._last_signs
+        guess = self._guesses[author] if self._guesses else self._last_update
         if ground.cell.guess == "none" or not self._undecided:
             self.stand_at_committed()
         else:
@@ -121,16 +125,22 @@ class DemoAuthors:
         sent = [decode(container, self._shape)[1] for container in containers]
         layout, (rate, decay) = self._ground.layout, self._ground.rates(step)
         if self._ground.cell.guess == "last":
-            self._last_signs = self._signs(sent)
+            self._last_update = self._guess(sent)
         if self._ground.cell.transform == "exact":
-            apply(layout, self.committed, [(1, coefficients) for coefficients in sent], rate, decay)
+            contributions = [(1, coefficients) for coefficients in sent]
+            apply(layout, self.committed, contributions, rate, decay, rule=self._ground.cell.update)
         else:
-            signs = self._signs(sent)
-            look_ahead(layout, self.committed, signs, self.committed, learning_rate=rate, decay=decay)
+            look_ahead(layout, self.committed, self._guess(sent), self.committed, learning_rate=rate, decay=decay)
 
-    def _signs(self, sent: Sequence[Coefficients]) -> Tensor:
-        """int8 [chunks, 64, 64]: the update that a commit of these would make."""
-        return update_signs(vote_sums(sent, self._ground.layout.chunks), self._ground.cell.transform)
+    def _guess(self, sent: Sequence[Coefficients]) -> Tensor:
+        """int8 [chunks, 64, 64]: the update that a commit of these would make, in sixteenths."""
+        cell, layout = self._ground.cell, self._ground.layout
+        sums = vote_sums(sent, layout.chunks)
+        update = update_signs(sums, cell.transform).float()
+        if cell.update == "orthogonal":
+            with exact_products(sums.device):
+                update[: layout.matrix_chunks] = inverse_orthogonal_(sums[: layout.matrix_chunks].mT.contiguous())
+        return as_guess(update)
 
 
 def vote_sums(sent: Sequence[Coefficients], chunks: int) -> Tensor:

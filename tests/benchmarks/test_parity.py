@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from node.data import Corpus
+from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
 from node.replica import Replica
 from protocol.commits import Commit, Entry
@@ -57,7 +58,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
-        algorithm=AlgorithmSpec(top_k=cell.top_k),
+        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, unit_gradients=cell.unit_gradients),
         schedule=cell.schedule,
         rounds=RoundsSpec(overlap=cell.overlap),  # type: ignore[arg-type]
     )
@@ -93,8 +94,11 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("overlap", "guess"), [(0, "none"), (1, "own")])
-def test_the_harness_trains_the_bits_that_nodes_would(corpus: Corpus, overlap: int, guess: Guess) -> None:
-    cell = replace(CELL, overlap=overlap, guess=guess)
+@pytest.mark.parametrize(("rule", "unit"), [("sign", False), ("orthogonal", True)])
+def test_the_harness_trains_the_bits_that_nodes_would(
+    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, unit: bool
+) -> None:
+    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, unit_gradients=unit)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

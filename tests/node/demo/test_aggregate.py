@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.demo.aggregate import Contribution, apply, look_ahead
+from node.demo.aggregate import Contribution, Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
 from protocol.errors import LocalProtocolError
@@ -23,6 +23,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
 LEARNING_RATE = float(np.float32(0.004))
 DECAY = float(np.float32(1 - 0.004 * 0.1))
+
+by_both_rules = pytest.mark.parametrize("rule", ["sign", "orthogonal"])
 
 
 @pytest.fixture(autouse=True)
@@ -72,50 +74,56 @@ def extremes() -> dict[str, list[Contribution]]:
     }
 
 
-def check(given: list[Contribution], strip_chunks: int | None = None) -> None:
+def check(given: list[Contribution], rule: Rule, strip_chunks: int | None = None) -> None:
     found = parameters()
-    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, strip_chunks=strip_chunks)
+    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, rule=rule, strip_chunks=strip_chunks)
     plain = {name: tensor.numpy() for name, tensor in parameters().items()}
-    expected = reference.apply(plain, given, LEARNING_RATE, DECAY)
+    expected = reference.apply(plain, given, LEARNING_RATE, DECAY, rule)
     for name in SHAPES:
         assert found[name].numpy().tobytes() == expected[name].tobytes(), name
 
 
+@by_both_rules
 @pytest.mark.parametrize("value_max", [1, 2, 8, 128])
-def test_a_step_is_that_of_the_whole_number_reference(value_max: int) -> None:
+def test_a_step_is_that_of_the_whole_number_reference(value_max: int, rule: Rule) -> None:
     for seed in range(3):
-        check(contributions(seed, value_max=value_max))
+        check(contributions(seed, value_max=value_max), rule)
 
 
+@by_both_rules
 @pytest.mark.parametrize("case", extremes())
-def test_extreme_contributions_give_the_reference_too(case: str) -> None:
-    check(extremes()[case])
+def test_extreme_contributions_give_the_reference_too(case: str, rule: Rule) -> None:
+    check(extremes()[case], rule)
 
 
+@by_both_rules
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_permission_for_lower_precision_changes_no_bit(precision: str) -> None:
+def test_permission_for_lower_precision_changes_no_bit(precision: str, rule: Rule) -> None:
     torch.set_float32_matmul_precision(precision)
     with torch.autocast("cpu"):
-        check(extremes()["the whole bound on every coefficient"])
+        check(extremes()["the whole bound on every coefficient"], rule)
 
 
+@by_both_rules
 @pytest.mark.parametrize("strip_chunks", [1, 7, 64, 10_000])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_strips_and_threads_change_no_bit(strip_chunks: int, threads: int) -> None:
+def test_strips_and_threads_change_no_bit(strip_chunks: int, threads: int, rule: Rule) -> None:
     torch.set_num_threads(threads)
-    check(contributions(1, value_max=8), strip_chunks)
+    check(contributions(1, value_max=8), rule, strip_chunks)
 
 
-def test_the_order_of_contributions_changes_no_bit() -> None:
+@by_both_rules
+def test_the_order_of_contributions_changes_no_bit(rule: Rule) -> None:
     given = contributions(2, value_max=128)
     for _ in range(3):
         given = [given[-1], *given[:-1]]
-        check(given)
+        check(given, rule)
 
 
-def test_zeros_keep_their_sign() -> None:
+@by_both_rules
+def test_zeros_keep_their_sign(rule: Rule) -> None:
     found = {name: torch.full(shape, -0.0) for name, shape in SHAPES.items()}
-    apply(LAYOUT, found, [], LEARNING_RATE, 1.0)
+    apply(LAYOUT, found, [], LEARNING_RATE, 1.0, rule=rule)
     assert all(torch.signbit(tensor).all() for tensor in found.values())
 
 
@@ -130,14 +138,15 @@ def test_a_step_reaches_parameters_of_any_strides_and_grad_flags() -> None:
     assert all(torch.equal(plain[name], odd[name]) for name in SHAPES)
 
 
+@by_both_rules
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_makes_the_same_step_bit_for_bit() -> None:
+def test_a_gpu_makes_the_same_step_bit_for_bit(rule: Rule) -> None:
     torch.set_float32_matmul_precision("high")
     given = contributions(4, value_max=128)
     on_cpu, on_gpu = parameters(), {name: tensor.cuda() for name, tensor in parameters().items()}
-    apply(LAYOUT, on_cpu, given, LEARNING_RATE, DECAY)
-    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY)
+    apply(LAYOUT, on_cpu, given, LEARNING_RATE, DECAY, rule=rule)
+    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY, rule=rule)
     assert all(torch.equal(on_cpu[name], on_gpu[name].cpu()) for name in SHAPES)
 
 
@@ -181,7 +190,7 @@ def test_parameters_in_another_dtype_are_refused() -> None:
 def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     engine = Engine(LAYOUT, DemoSettings(), "cpu")
     engine.accumulate({**parameters(5)})
-    guess = engine.guess_signs()
+    guess = engine.guess()
     committed = parameters()
     working = {name: torch.full_like(tensor, math.nan) for name, tensor in committed.items()}
     working["conv"] = working["conv"].to(torch.bfloat16)
@@ -189,5 +198,5 @@ def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     assert all(torch.equal(committed[name], tensor) for name, tensor in parameters().items())
     signs = reference.from_chunks(guess.numpy(), SHAPES)
     for name, tensor in committed.items():
-        expected = tensor * 0.5 - 0.25 * torch.from_numpy(signs[name])
+        expected = tensor * 0.5 - 0.25 / 16 * torch.from_numpy(signs[name])
         assert torch.equal(working[name], expected.to(working[name].dtype)), name

@@ -6,6 +6,7 @@ import torch
 
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import (
+    EXTRACTED,
     DemoSettings,
     Engine,
     Extraction,
@@ -14,6 +15,7 @@ from node.demo.engine import (
     _largest_in_groups,
     largest,
     quantise,
+    to_unit_,
 )
 from node.demo.transform import transposed
 from protocol.errors import LocalProtocolError, SettingsError
@@ -237,12 +239,50 @@ def test_none_is_a_gradient_of_zeros() -> None:
 def test_the_guess_is_the_update_of_one_author_that_sends_all_it_has() -> None:
     engine = engine_after(2)
     before = engine.momentum.clone()
-    guess = engine.guess_signs()
-    exact = np.sign(reference.D.T @ before.mT.double().numpy() @ reference.D)
+    guess = engine.guess()
+    exact = 16 * np.sign(reference.D.T @ before.mT.double().numpy() @ reference.D)
     assert guess.dtype == torch.int8
     held = LAYOUT.gather({name: torch.ones(shape) for name, shape in SHAPES.items()}) > 0
     assert (guess.numpy() == exact)[held.numpy()].mean() > 0.9999
     assert torch.equal(engine.momentum, before)
+
+
+def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> None:
+    layout = ChunkLayout.from_shapes({"matrix": (64, 128), "line": (50,)})
+    engine = Engine(layout, DemoSettings(), "cpu")
+    engine.momentum.normal_(generator=torch.Generator().manual_seed(0))
+    guess, signs = engine.guess("orthogonal"), engine.guess("sign")
+    assert (layout.matrix_chunks, layout.chunks) == (2, 3)
+    assert torch.equal(guess[2:], signs[2:])
+    moved = guess[:2].double() / 16
+    directions = torch.linalg.svdvals(moved) / 8
+    assert directions.max() < 1.3
+    assert directions.median() > 0.6
+    wanted = torch.from_numpy(reference.D.T @ engine.momentum[:2].mT.double().numpy() @ reference.D)
+    left, _, right = torch.linalg.svd(wanted)
+    assert (moved * (left @ right)).sum() / (moved.norm() * (left @ right).norm()) > 0.9
+
+
+def test_unit_gradients_have_a_root_mean_square_of_one_and_their_direction() -> None:
+    given = {**gradients(3), "nothing": torch.zeros(4), "none": None, "empty": torch.zeros(0)}
+    found = {name: None if tensor is None else tensor.clone() for name, tensor in given.items()}
+    to_unit_(found)
+    for name, tensor in gradients(3).items():
+        scaled = found[name]
+        assert scaled is not None
+        assert scaled.square().mean().sqrt() == pytest.approx(1, rel=1e-5)
+        assert torch.allclose(scaled * tensor.square().mean().sqrt(), tensor, rtol=1e-5)
+    assert found["nothing"] is not None
+    assert not found["nothing"].any()
+    assert found["none"] is None
+
+
+@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e30])
+def test_a_gradient_without_a_norm_is_refused_before_any_is_scaled(entry: float) -> None:
+    given = {"a": torch.full((3,), 2.0), "b": torch.tensor([1.0, entry])}
+    with pytest.raises(GradientError, match="finite norm, got b with"):
+        to_unit_(given)
+    assert torch.equal(given["a"], torch.full((3,), 2.0))
 
 
 def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> None:
@@ -271,3 +311,59 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
 def test_settings_outside_their_bounds_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match=f"expected .*{next(iter(wrong))}.*, got"):
         DemoSettings(**wrong)  # type: ignore[arg-type]
+
+
+# ---- a momentum from before
+
+
+def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
+    """An older copy of the engine, and what the engine has sent since."""
+    older = Engine(LAYOUT, engine.settings, "cpu")
+    older.load_state_dict({"momentum": engine.momentum.clone()})
+    return older, engine.extract()
+
+
+@pytest.mark.parametrize("value_bits", [1, 4])
+@pytest.mark.parametrize("alpha", [1.0, 0.25])
+def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(value_bits: int, alpha: float) -> None:
+    engine = engine_after(3, DemoSettings(top_k=24, alpha=alpha, value_bits=value_bits))
+    engine.momentum[0] = 0
+    engine.momentum[0, 3, :5] = torch.arange(1.0, 6)
+    older, extraction = sent_since(engine)
+    shape = PayloadShape(LAYOUT.chunks, 24, value_bits)
+    header = Header(RunId("ab" * 16), 0, PeerId("cd" * 16))
+    _, received = decode(encode(header, extraction.coefficients, shape), shape)
+    older.withdraw(received)
+    full = torch.from_numpy(received.counts == 24)
+    assert full.tolist() == [False, *[True] * (LAYOUT.chunks - 1)]
+    assert torch.equal(older.momentum[full], engine.momentum[full])
+    torch.testing.assert_close(older.momentum, engine.momentum, rtol=0, atol=1e-5)
+
+
+def test_what_only_later_gradients_sent_is_not_withdrawn_from_momentum_of_the_other_sign() -> None:
+    engine = engine_after(1, DemoSettings(top_k=8))
+    older, extraction = sent_since(engine)
+    older.momentum.neg_()
+    before = older.momentum.clone()
+    older.withdraw(extraction.coefficients)
+    assert torch.equal(older.momentum, before)
+
+
+def test_a_withdrawal_from_no_momentum_leaves_none() -> None:
+    engine = engine_after(1, DemoSettings(top_k=8))
+    _, extraction = sent_since(engine)
+    empty = Engine(LAYOUT, engine.settings, "cpu")
+    empty.withdraw(extraction.coefficients)
+    assert not empty.momentum.any()
+
+
+def test_a_revived_extraction_is_reclaimed_as_the_one_it_was() -> None:
+    engine = engine_after(2, DemoSettings(momentum_decay=0.5, top_k=8))
+    extraction = engine.extract()
+    engine.accumulate(gradients(7))
+    again = Engine(LAYOUT, engine.settings, "cpu")
+    again.load_state_dict({"momentum": engine.momentum.clone()})
+    revived = again.revive({name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction))
+    engine.reclaim(extraction)
+    again.reclaim(revived)
+    assert torch.equal(again.momentum, engine.momentum)

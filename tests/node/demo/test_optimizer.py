@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from node.demo.aggregate import Rule
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.optimizer import DeMo
@@ -48,15 +49,18 @@ def momentum_of(optimizer: DeMo, group: int = 0) -> torch.Tensor:
 class Plain:
     """One parameter group trained by an engine and the whole-number reference."""
 
-    def __init__(self, params: list[torch.nn.Parameter], settings: DemoSettings, lr: float, decay: float) -> None:
+    def __init__(
+        self, params: list[torch.nn.Parameter], settings: DemoSettings, lr: float, decay: float, rule: Rule = "sign"
+    ) -> None:
         self.tensors = {f"{index}": p.detach().numpy().copy() for index, p in enumerate(params)}
         layout = ChunkLayout.from_shapes({name: tensor.shape for name, tensor in self.tensors.items()})
         self.engine = Engine(layout, settings, "cpu")
-        self.rates = (lr, decay)
+        self.rates, self.rule = (lr, decay), rule
 
     def step(self, params: list[torch.nn.Parameter]) -> None:
         self.engine.accumulate({f"{index}": p.grad for index, p in enumerate(params)})
-        self.tensors = reference.apply(self.tensors, [(1, self.engine.extract().coefficients)], *self.rates)
+        sent = self.engine.extract().coefficients
+        self.tensors = reference.apply(self.tensors, [(1, sent)], *self.rates, self.rule)
 
 
 @pytest.mark.parametrize("value_bits", [1, 4])
@@ -64,7 +68,10 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
     params = parameters()
     heads, tails = params[:2], params[2:]
     optimizer = DeMo(
-        [{"params": heads}, {"params": tails, "lr": 0.5, "top_k": 9, "weight_decay": 0.0, "alpha": 0.5}],
+        [
+            {"params": heads},
+            {"params": tails, "lr": 0.5, "top_k": 9, "weight_decay": 0.0, "alpha": 0.5, "update": "orthogonal"},
+        ],
         lr=LR,
         momentum_decay=0.9,
         value_bits=value_bits,
@@ -72,7 +79,7 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
     )
     plain = [
         Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits), LR, 1 - LR * 0.1),
-        Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits), 0.5, 1.0),
+        Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits), 0.5, 1.0, "orthogonal"),
     ]
     for seed in range(4):
         give_gradients(params, seed)
@@ -286,6 +293,7 @@ def test_sparse_gradients_are_refused() -> None:
         {"top_k": 5000},
         {"value_bits": 3},
         {"alpha": 0.0},
+        {"update": "muon"},
     ],
 )
 def test_settings_outside_their_bounds_are_refused(wrong: dict[str, Any]) -> None:

@@ -1,0 +1,85 @@
+"""The orthogonalised update of matrices, in whole numbers: the same bits everywhere, like the sign it stands in for.
+
+Muon (Jordan et al., 2024) replaces a matrix's update by the nearest orthogonal matrix, so that all its directions move
+alike. Here this is done chunk by chunk, to the vote sums themselves: the DCT is orthogonal, so to orthogonalise
+coefficients is to orthogonalise what they stand for, and as small whole numbers they need no rounding to begin with.
+Three Newton-Schulz iterations X <- a X + X (b A + c A^2) with A = X^T X, in fixed point:
+
+    X0 = S * 2^e, to nearest-even             per chunk the largest e with |X0|_F <= 1
+    A  = X^T X,  A2 = A A                     64 * 511^2 < 2^24
+    B  = b A + c A2                           |306 A + 130 A2| < 2^18
+    X' = X B + a X                            64 * 500 * 511 + 441 * 511 < 2^24
+    Y  = T^T X3,  Y' = Y >> t,  Z = Y' T      as for the sign: transform.py; |Y| <= 5243 * 511 < 2^24
+    U  = Z * 2^(t - 24)                       8 times orthogonal: the root mean square of U is about 1
+
+X and A count in 1/256, B in 1/128, rounded to nearest-even after every product and bounded by 511 (B by 500). Every
+product and partial sum is a whole number below 2^24, exact in float32 in any order; operands have nine bits. U is a
+whole number times a power of two, so it is exact too. Zero chunks stay zero. The code has everything transposed.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from node.demo.transform import integer_inverse, powers_of_two, shift_
+
+ITERATIONS = 3
+"""More made no difference to training: docs/results/parity.md."""
+
+ENTRY_MAX, STEP_MAX = 511, 500
+"""Largest |X|, |A| and largest |B|: see the bounds above."""
+
+_ONE_BITS = 8
+"""X and A count in 2^-8."""
+
+_A, _B, _C = 441, -306, 130
+"""Muon's 3.4445, -4.7750 and 2.0315: a in 1/128, b and c in 1/64."""
+
+_UPDATE_SCALE = 2.0**-24
+"""Of Z: T^T . T is 2^19 times the orthonormal inverse, X counts in 2^-8, and the root mean square is to be 8 / 8."""
+
+
+def inverse_orthogonal_(sums: Tensor) -> Tensor:
+    """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U, exactly, and return it.
+
+    `sums` holds whole numbers below 2^24 as float32. Call it under `exact_products`.
+    """
+    found = orthogonalised(sums)
+    whole, powers = integer_inverse(found)
+    return torch.mul(whole, powers * _UPDATE_SCALE, out=sums).add_(0.0)  # no -0: see `inverse_signs_`
+
+
+def orthogonalised(sums: Tensor) -> Tensor:
+    """X3^T in 1/256, whole numbers as float32 [n, 64, 64], of transposed sums, which are changed."""
+    shift_(sums, ENTRY_MAX)
+    found = _rounded_(sums * _scales(sums), 0)
+    for _ in range(ITERATIONS):
+        found = _iterated(found)
+    return found
+
+
+def _rounded_(values: Tensor, bits: int, bound: int = ENTRY_MAX) -> Tensor:
+    """Divide by 2^bits, round to nearest-even, bound; in place."""
+    return values.mul_(2.0**-bits).round_().clamp_(-bound, bound)
+
+
+def _iterated(found: Tensor) -> Tensor:
+    square = _rounded_(torch.bmm(found, found.mT), _ONE_BITS)
+    fourth = _rounded_(torch.bmm(square, square), _ONE_BITS)
+    step = _rounded_(square.mul_(_B).add_(fourth, alpha=_C), _ONE_BITS - 1, STEP_MAX)
+    return _rounded_(torch.baddbmm(found, step, found, beta=_A), _ONE_BITS - 1)
+
+
+def _scales(entries: Tensor) -> Tensor:
+    """2^e, float32 [n, 1, 1], for whole entries up to 511: the sum of their squares, up to 2^30, is counted in
+    int64, of rows that float32 still sums exactly."""
+    squares = entries.square().sum(2).long().sum(1)  # [n]
+    halvings = torch.bucketize(squares, _squares(entries.device))
+    return powers_of_two(-1, entries.device)[halvings, None, None] * 2.0**_ONE_BITS
+
+
+@cache
+def _squares(device: torch.device) -> Tensor:
+    """int64 [16]: 4^i, the squares of the norms up to 2^i."""
+    return 4 ** torch.arange(16, device=device)
