@@ -234,7 +234,7 @@ class Agreement(Votes):
         if record.differed < DIFFERENCES_MAX:
             return []
         record.refused_until_ms, record.differed = now_ms + REFUSED_MS, DIFFERENCES_MAX - 1
-        members.expel(peer)
+        members.evict(peer)
         minutes = REFUSED_MS // 60_000
         reason = (
             f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; refused for {minutes} min"

@@ -113,7 +113,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The time that a finished run gives its stragglers is over."""
+    """The time that a finished run gives those behind is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,10 +230,10 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
     """The part of `shares` behind the first `samples` samples: what was leased and not trained."""
     unused, left = [], samples
     for share in shares:
-        used = min(left, share.count)
-        left -= used
-        if used < share.count:
-            unused.append(Share(share.first + used, share.count - used))
+        used, rest = share.split(min(left, share.count))
+        left -= used.count
+        if rest.count:
+            unused.append(rest)
     return unused
 
 

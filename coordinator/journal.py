@@ -132,13 +132,13 @@ class Journal:
             query = "SELECT sequence, state FROM snapshots ORDER BY sequence DESC LIMIT 1"
             return self._database.execute(query).fetchone() or (0, None)
 
-    def events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """All events in order, with their times; those behind the sequence number `after`."""
-        for _, at_ms, event in self.numbered_events(after):
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """All events in order, with their times."""
+        for _, at_ms, event in self.numbered_events():
             yield at_ms, event
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
-        """(sequence, time, event) of all events behind `after`; `StorageError` naming the first damaged one."""
+        """(sequence, time, event) of all events behind number `after`; `StorageError` naming the first damaged one."""
         with self._translated():
             rows = self._database.execute("SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,))
             for sequence, at_ms, kind, body in rows:

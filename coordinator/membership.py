@@ -63,7 +63,7 @@ class Member:
 
 class Membership:
     """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through the verdicts of the
-    rounds: `renew`, `set_back`, `expel`, `punctual` and `late`."""
+    rounds: `renew`, `set_back`, `evict`, `punctual` and `late`."""
 
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
@@ -95,8 +95,7 @@ class Membership:
     def keeps_time(self, peer: PeerId) -> bool:
         """Is the node one whose needs the slot of a round follows? Not when it has been late again and again, though
         the slot grew meanwhile."""
-        member = self.roster.get(peer)
-        return member is not None and member.connected and member.strikes < self._spec.strikes_to_mute
+        return self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
 
     def muted_reason(self, member: Member) -> str:
         """Why the member's payloads do not count at present; empty when they do."""
@@ -148,7 +147,7 @@ class Membership:
         if member := self.roster.get(peer):
             member.state = "catching up"
 
-    def expel(self, peer: PeerId) -> None:
+    def evict(self, peer: PeerId) -> None:
         """The member is removed by a verdict of the others."""
         self.roster.pop(peer, None)
 

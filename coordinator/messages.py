@@ -20,7 +20,7 @@ from coordinator.events import (
     TellMembers,
 )
 from coordinator.journal import RecordedCommit
-from coordinator.membership import Membership
+from coordinator.membership import Member, Membership
 from protocol import wire_pb2 as wire
 from protocol.commits import SignedCommit
 from protocol.errors import RemoteProtocolError
@@ -33,8 +33,8 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
     if len(hello.addresses) > ADDRESSES_MAX:
         raise RemoteProtocolError(f"{peer}: expected at most {ADDRESSES_MAX} addresses, got {len(hello.addresses)}")
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
-        if len(text.encode()) > TEXT_BYTES_MAX:
-            raise RemoteProtocolError(f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {len(text)}")
+        if (size := len(text.encode())) > TEXT_BYTES_MAX:
+            raise RemoteProtocolError(f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}")
     return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
 
 
@@ -73,15 +73,14 @@ def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.Coo
 
 def members_message(members: Membership) -> wire.Members:
     """The member list, sorted by id."""
-    return wire.Members(members=[wire.Member(peer_id=member.peer, addresses=member.addresses) for member in members])
+    return wire.Members(members=[_line(member) for member in members])
 
 
 def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire.CoordinatorMessage:
     """What several changes together make of the member list: a whole list to everybody at each join would cost a
     run of N members N cubed lines."""
     touched = {peer for change in changes for peer in (*change.came, *change.gone)}
-    here = [member for peer in sorted(touched) if (member := members.get(peer))]
-    told = [wire.Member(peer_id=member.peer, addresses=member.addresses) for member in here]
+    told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
     gone = sorted(peer for peer in touched if members.get(peer) is None)
     return wire.CoordinatorMessage(members=wire.Members(members=told, gone=gone, changes=True))
 
@@ -141,13 +140,18 @@ def commits_reply(recorded: list[RecordedCommit], decided_round: int, head_round
     )
 
 
+def _line(member: Member) -> wire.Member:
+    """A line of the member list."""
+    return wire.Member(peer_id=member.peer, addresses=member.addresses)
+
+
 def _announced(peer: PeerId, message: wire.Announced) -> Announced:
     if message.digest:
         parse_digest(message.digest)
     if not math.isfinite(message.loss):
         raise RemoteProtocolError(f"{peer}: expected a finite loss, got {message.loss}")
-    if max(message.samples, message.compute_ms, message.payload_bytes) >= 2**48:
-        raise RemoteProtocolError(f"{peer}: expected counts below 2**48 in its announcement")
+    if (largest := max(message.samples, message.compute_ms, message.payload_bytes)) >= 2**48:
+        raise RemoteProtocolError(f"{peer}: expected counts below 2**48 in its announcement, got {largest}")
     return Announced(
         peer,
         _round(peer, message.round),

@@ -257,13 +257,13 @@ class Rounds:
         if not self.finished and self.committed >= self.spec.schedule.steps:
             self.finished, self.reason = True, f"all {self.committed} steps are done"
             self.conclude_by_ms = now_ms + 2 * self.spec.membership.lease_ms
-        if self.finished and not self.concluded and not self._stragglers():
+        if self.finished and not self.concluded and not self._behind():
             effects.append(self._conclude())
         if not self.finished and self._may_open():
             effects.append(self._open(now_ms))
         return effects
 
-    def _stragglers(self) -> list[PeerId]:
+    def _behind(self) -> list[PeerId]:
         """Who lacks the last commit of a finished run and may still ask others for it."""
         behind = [member.peer for member in self.members if member.round < self.head_round]
         return behind + self.members.missing(self.conclude_by_ms - 4 * self.spec.membership.lease_ms)

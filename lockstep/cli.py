@@ -43,12 +43,16 @@ app.add_typer(wan_app)
 UrlArgument = Annotated[
     str, typer.Argument(envvar="LOCKSTEP_COORDINATOR", help="Coordinator: HOST:PORT or lockstep://HOST:PORT.")
 ]
+AdvertiseOption = Annotated[
+    list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
+]
 LinksOption = Annotated[
     str, typer.Option(envvar="LOCKSTEP_LINKS", help="Transports to peers: grpc, libp2p, or both: grpc,libp2p.")
 ]
 UploadLimitOption = Annotated[
     int, typer.Option(envvar="LOCKSTEP_UPLOAD_LIMIT", min=0, help="Bytes per second at most; 0: no limit.")
 ]
+AdminOption = Annotated[str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")]
 FollowParentOption = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
 ThreadsOption = Annotated[int, typer.Option(envvar="LOCKSTEP_THREADS", min=0, help="CPU threads; 0: all cores.")]
 MicroBatchOption = Annotated[
@@ -147,9 +151,7 @@ def coordinator(
     listen: Annotated[
         str, typer.Option(envvar="LOCKSTEP_LISTEN", help="Address for nodes; port 0: a free one.")
     ] = "127.0.0.1:50700",
-    admin: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
-    ] = "127.0.0.1:50701",
+    admin: AdminOption = "127.0.0.1:50701",
     check: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Only verify the journal of a stopped coordinator, and exit.")
     ] = None,
@@ -185,9 +187,7 @@ def join(
     listen: Annotated[
         str, typer.Option(envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers; auto: towards the coordinator.")
     ] = "auto",
-    advertise: Annotated[
-        list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
-    ] = None,
+    advertise: AdvertiseOption = None,
     links: LinksOption = "grpc",
     upload_limit: UploadLimitOption = 0,
     device: Annotated[str, typer.Option(envvar="LOCKSTEP_DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -197,9 +197,7 @@ def join(
         int, typer.Option(envvar="LOCKSTEP_SAVE_EVERY", min=1, help="Rounds between two saves of the state.")
     ] = 20,
     name: Annotated[str, typer.Option(envvar="LOCKSTEP_NAME", help="What you call this node.")] = "",
-    admin: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
-    ] = "127.0.0.1:0",
+    admin: AdminOption = "127.0.0.1:0",
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Give this machine to a run. Ctrl-C finishes the round and leaves; twice stops at once."""
@@ -234,9 +232,7 @@ def relay(
         "~/.lockstep/relay"
     ),
     listen: Annotated[str, typer.Option(envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers.")] = "0.0.0.0:50710",
-    advertise: Annotated[
-        list[str] | None, typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable.")
-    ] = None,
+    advertise: AdvertiseOption = None,
     links: LinksOption = "grpc",
     upload_limit: UploadLimitOption = 0,
     peer_limit: Annotated[
@@ -244,9 +240,7 @@ def relay(
     ] = 0,
     disk: Annotated[int, typer.Option(envvar="LOCKSTEP_DISK", min=1, help="Bytes of payloads on disk at most.")] = 4
     * 1024**3,
-    admin: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
-    ] = "127.0.0.1:0",
+    admin: AdminOption = "127.0.0.1:0",
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU and no torch."""

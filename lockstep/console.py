@@ -35,7 +35,7 @@ def error_line(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str, unit: str = "") -> Iterator[Advance]:
+def progress(what: str, unit: str) -> Iterator[Advance]:
     """A bar for something longer than two seconds; yields the function that moves it."""
     if not messages.is_terminal:
         yield _lines(what, unit)
@@ -60,7 +60,7 @@ def _lines(what: str, unit: str) -> Advance:
 
 
 def _reached(done: float, total: float | None, unit: str) -> str:
-    return f"{100 * min(1.0, done / total):.0f} %" if total else f"{done:,.0f} {unit}".rstrip()
+    return f"{100 * min(1.0, done / total):.0f} %" if total else f"{done:,.0f} {unit}"
 
 
 def write_json(path: str, document: Mapping[str, object]) -> None:

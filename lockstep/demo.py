@@ -24,6 +24,7 @@ from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from lockstep.plot import plot_loss
 from lockstep.results import Evaluation, Finished, evaluate, summary
+from lockstep.status import agreement
 from lockstep.watch import shown
 from node.corpus import prepare_builtin
 from node.files import storage_errors
@@ -192,14 +193,14 @@ def _validation(finished: Finished, evaluation: Evaluation) -> dict[int, float]:
 def _print_summary(document: Mapping[str, Any]) -> None:
     loss, traffic, digests = document["loss"], document["traffic"], document["digests"]
     rounds = document["rounds"]
-    agreed = "equal" if digests["agreed"] else "DIFFERENT"
     facts = {
         "run": document["run_id"],
         "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, {document['nodes']} nodes",
         "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, in {document['seconds']} s",
         "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
         "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
-        "replicas": f"{agreed} in {digests['rounds_checked']} rounds checked, last digest {digests['last']}",
+        "replicas": f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
+        f"last digest {digests['last']}",
         "payload": f"{bytes_text(traffic['payload_bytes'])}, {traffic['bits_per_value']:.2f} bits per value",
         "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
         f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",

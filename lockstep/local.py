@@ -47,6 +47,9 @@ STATUS_TIMEOUT_S = 1.0
 HOPELESS = {ExitCode.USAGE, ExitCode.SETTINGS, ExitCode.VERSION, ExitCode.STORAGE, ExitCode.DATA}
 """Exit codes that another start would only repeat."""
 
+THREADS = "1"
+"""CPU threads of each process: all of them share the machine's cores."""
+
 RELAY = "relay"
 
 Where: TypeAlias = Callable[[str], AbstractContextManager[object]]
@@ -75,9 +78,6 @@ class ClusterSettings:
 
     nodes: int
     """Node processes."""
-
-    threads: int = 1
-    """CPU threads of each node; nodes share the machine's cores."""
 
     links: tuple[str, ...] = ("grpc",)
     """Transports for the nodes in turn, each as `lockstep join --links` takes them."""
@@ -240,13 +240,13 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the coordinator, then the relay, then the nodes, each when what it needs is there."""
-        self.coordinator.start(str(self._run_file), "--listen", self.listens(self.coordinator.name))
+        self.coordinator.start(*self._arguments(self.coordinator))
         self.address = self.wait_for_coordinator()
         for relay in self.relays:
-            relay.start(self.address, "--listen", self.listens(relay.name))
+            relay.start(*self._arguments(relay))
             self._wait_for(relay, lambda: self._asked().get("relays"))
         for node in self.nodes:
-            node.start(self.address)
+            node.start(*self._arguments(node))
 
     def listens(self, name: str) -> str:
         """HOST:PORT on which the coordinator or the relay listens."""
@@ -264,17 +264,10 @@ class Cluster:
     def watch(self) -> list[str]:
         """Refreshes every status and starts what died again; what happened, in words."""
         happened = []
-        if _died(self.coordinator):
-            happened.append(_obituary(self.coordinator))
-            self.coordinator.restart(str(self._run_file), "--listen", self.address)  # nodes look for it where it was
-        for relay in self.relays:
-            if _died(relay) and not self.finished:
-                happened.append(_obituary(relay))
-                relay.restart(self.address, "--listen", self.listens(relay.name))
-        for node in self.nodes:
-            if _died(node) and not self.finished:
-                happened.append(_obituary(node))
-                node.restart(self.address)
+        for child in self.children:
+            if _died(child) and not self.finished:
+                happened.append(_obituary(child))
+                child.restart(*self._arguments(child))
         for child in self.children:
             child.refresh()
         return happened
@@ -300,6 +293,12 @@ class Cluster:
             for child in reversed(self.children):
                 child.wait(time.monotonic())
 
+    def _arguments(self, child: Child) -> tuple[str, ...]:
+        """What a process is started with besides its own options."""
+        if child is self.coordinator:  # which nodes look for where it was
+            return str(self._run_file), "--listen", self.address or self.listens(child.name)
+        return (self.address, "--listen", self.listens(child.name)) if child in self.relays else (self.address,)
+
     def _asked(self) -> Mapping[str, Any]:
         self.coordinator.refresh()
         return self.coordinator.status
@@ -322,7 +321,7 @@ def _node(settings: ClusterSettings, number: int, where: Where) -> Child:
         "--data": str(settings.data),
         "--name": f"node-{number}",
         "--device": "cpu",
-        "--threads": str(settings.threads),
+        "--threads": THREADS,
         "--links": settings.links[number % len(settings.links)],
     }
     return _child(f"node-{number}", settings, options, where, command="join")
@@ -334,13 +333,13 @@ def _child(
     """A process with a directory of its own; `command` is its name unless given."""
     directory = settings.directory / name
     flags = [word for option in {"--directory": str(directory), **options}.items() for word in option]
-    return Child(name, directory, [command or name, *flags, *_ANY_ADMIN_PORT], _environment(settings.threads), where)
+    return Child(name, directory, [command or name, *flags, *_ANY_ADMIN_PORT], _environment(), where)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """This process's environment without LOCKSTEP_* settings, which would reach every process of the cluster."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-    pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), THREADS)
     return {**kept, **pools, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 

@@ -66,7 +66,7 @@ class Record(Protocol):
 class RecordInFiles:
     """The record that a coordinator's journal and some nodes' payload logs hold."""
 
-    def __init__(self, directory: Path, payloads: tuple[Path, ...] = ()) -> None:
+    def __init__(self, directory: Path, payloads: tuple[Path, ...]) -> None:
         place = directory / "coordinator" if (directory / "coordinator" / JOURNAL_NAME).is_file() else directory
         if not (place / JOURNAL_NAME).is_file():
             raise UsageError(f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}")

@@ -111,17 +111,22 @@ def _check(commit: Commit) -> None:
     if authors != sorted(set(authors)):
         raise RemoteProtocolError(f"commit of round {commit.round}: expected authors sorted and once each")
     if not 1 <= len(authors) <= MEMBERS_MAX:
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected 1..{MEMBERS_MAX} entries")
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected 1..{MEMBERS_MAX} entries, got {len(authors)}"
+        )
     for entry in commit.entries:
         parse_digest(entry.digest)
         if not 1 <= entry.payload_bytes <= PAYLOAD_BYTES_LIMIT or not 1 <= entry.weight <= VOTE_SUM_MAX:
-            raise RemoteProtocolError(f"commit of round {commit.round}: size or weight of {entry.author} out of bounds")
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: size or weight of {entry.author}: expected 1..{PAYLOAD_BYTES_LIMIT} "
+                f"and 1..{VOTE_SUM_MAX}, got {entry.payload_bytes} and {entry.weight}"
+            )
     if (weights := sum(entry.weight for entry in commit.entries)) > VOTE_SUM_MAX:
         raise RemoteProtocolError(
             f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, got {weights}"
         )
     parse_digest(commit.previous)
-    if min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits) < 0:
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected no negative field")
-    if max(commit.learning_rate_bits, commit.decay_bits) >= 2**32:
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected float32 bits below 2**32")
+    if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
+        raise RemoteProtocolError(f"commit of round {commit.round}: expected no negative field, got {least}")
+    if (most := max(commit.learning_rate_bits, commit.decay_bits)) >= 2**32:
+        raise RemoteProtocolError(f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}")

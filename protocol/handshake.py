@@ -18,6 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, RunId, peer_id
 
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+"""Of ed25519, raw."""
+
 NONCE_BYTES = 32
 
 _DOMAIN = b"lockstep.hello.v1"
@@ -51,9 +54,9 @@ class Greeting:
 
 def check_greeting(own: Greeting, other: Greeting) -> None:
     """`RemoteProtocolError` when the other's greeting cannot be answered with a proof."""
-    if len(other.public_key) != 32 or len(other.nonce) != NONCE_BYTES:
+    if len(other.public_key) != KEY_BYTES or len(other.nonce) != NONCE_BYTES:
         got = f"{len(other.public_key)} and {len(other.nonce)}"
-        raise RemoteProtocolError(f"expected a key of 32 and a nonce of {NONCE_BYTES} bytes, got {got}")
+        raise RemoteProtocolError(f"expected a key of {KEY_BYTES} and a nonce of {NONCE_BYTES} bytes, got {got}")
     if other.public_key == own.public_key:
         raise RemoteProtocolError("expected a peer, got a greeting with this node's own key")
 
@@ -74,9 +77,10 @@ def _meeting(run_id: RunId, signer: Greeting, verifier: Greeting) -> bytes:
 
 
 def _verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
-    if len(public_key) != 32 or len(signature) != 64:
+    if len(public_key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        got = f"{len(public_key)} and {len(signature)}"
         raise RemoteProtocolError(
-            f"expected a key of 32 and a signature of 64 bytes, got {len(public_key)} and {len(signature)}"
+            f"expected a key of {KEY_BYTES} and a signature of {SIGNATURE_BYTES} bytes, got {got}"
         )
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)

@@ -99,11 +99,6 @@ def _mix(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def sample_of(position: int, samples: int, seed: int) -> int:
-    """Sample at one position of the endless order over `samples` samples."""
-    return int(samples_of(position, 1, samples, seed)[0])
-
-
 def samples_of(first: int, count: int, samples: int, seed: int) -> Int64s:
     """Samples at positions first .. first + count - 1, as int64[count]; they may span epochs."""
     _require("a first position", first, 0, POSITIONS_MAX)

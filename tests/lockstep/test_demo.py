@@ -19,6 +19,7 @@ from node.checkpoint import load_checkpoint
 from node.digest import state_digest
 from node.model import named_parameters_once
 from protocol.runfile import RunSpec
+from tests.lockstep.shared import tiny_model
 
 KILLED_ROUNDS = 36
 """Rounds of the real demo, a second each: the killed node needs about ten of them to start again and catch up."""
@@ -61,14 +62,7 @@ def test_the_next_demo_keeps_the_corpus_and_nothing_of_the_last_run(tmp_path: Pa
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo of seconds: a tiny model and little text."""
-    whole = demo_spec
-
-    def small(settings: DemoSettings) -> RunSpec:
-        spec = whole(settings)
-        tiny = {**spec.model.config, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-        return spec.model_copy(update={"model": spec.model.model_copy(update={"config": tiny})})
-
-    monkeypatch.setattr(demo, "demo_spec", small)
+    monkeypatch.setattr(demo, "demo_spec", lambda settings: tiny_model(demo_spec(settings)))
     monkeypatch.setattr(demo, "CORPUS_BYTES", 300_000)
 
 

@@ -4,8 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -19,9 +17,7 @@ from lockstep.init import write_run_file
 from lockstep.local import RESTARTS_MAX, Child, Cluster, ClusterSettings
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
-
-END_S = 30.0
-"""A process of these tests ends within a second unless the machine is very busy."""
+from tests.lockstep.shared import END_S, kill, wait_for_end
 
 PARENT = """
 import sys
@@ -48,18 +44,6 @@ def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         yield cluster
 
 
-def wait_for_end(pid: int) -> None:
-    """Waits until a process that need not be our child has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], END_S)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)
-
-
 def test_a_started_coordinator_has_an_address_and_a_status(cluster: Cluster) -> None:
     cluster.start()
     assert cluster.address.startswith("127.0.0.1:")
@@ -72,9 +56,7 @@ def test_a_killed_coordinator_is_started_again_where_nodes_look_for_it(cluster: 
     cluster.start()
     cluster.watch()
     run_id, pid = cluster.coordinator.status["run_id"], cluster.coordinator.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    cluster.coordinator.wait(time.monotonic() + END_S)
+    kill(cluster.coordinator)
     assert cluster.watch() == ["coordinator was killed by signal 9; starting it again"]
     assert cluster.wait_for_coordinator() == cluster.address
     cluster.watch()
@@ -139,9 +121,7 @@ def test_a_relay_is_known_to_the_coordinator_before_any_node_is_started(settings
         assert relay.started_s > cluster.coordinator.started_s
         assert [row["name"] for row in cluster.coordinator.status["relays"]] == ["relay"]
         pid = relay.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        relay.wait(time.monotonic() + END_S)
+        kill(relay)
         assert cluster.watch() == ["relay was killed by signal 9; starting it again"]
         assert relay.pid != pid
 

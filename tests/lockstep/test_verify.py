@@ -76,9 +76,9 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def flip(path: Path, at: int = -1) -> None:
+def flip(path: Path) -> None:
     blob = bytearray(path.read_bytes())
-    blob[at] ^= 1
+    blob[-1] ^= 1
     path.write_bytes(blob)
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lockstep import watch
 from lockstep.local import Cluster, ClusterSettings
+from tests.lockstep.shared import NODE, printed
 
 COORDINATOR: dict[str, Any] = {
     "round": 1234,
@@ -16,20 +16,6 @@ COORDINATOR: dict[str, Any] = {
     "steps": {"committed": 1230, "skipped": 4, "total": 2000},
     "loss": 3.14159,
     "digests": {"agreed": True, "rounds_checked": 1229},
-}
-NODE: dict[str, Any] = {
-    "phase": "waits for payload e59463a1 of round 1234 from node-0, node-1, node-2",
-    "round": 1233,
-    "loss": 3.21,
-    "state_digest": "e59463a125c7b231",
-    "traffic": {
-        "payload_up_bytes": 123_456_789,
-        "payload_down_bytes": 987_654_321,
-        "catch_up_up_bytes": 1,
-        "catch_up_down_bytes": 2,
-        "control_up_bytes": 3,
-        "control_down_bytes": 4,
-    },
 }
 
 
@@ -41,13 +27,6 @@ def cluster(tmp_path: Path) -> Cluster:
     for node in cluster.nodes[1:]:
         node.status = dict(NODE)
     return cluster
-
-
-def printed(part: Any) -> str:
-    console = Console(width=80, force_terminal=False)
-    with console.capture() as capture:
-        console.print(part)
-    return capture.get()
 
 
 def test_the_table_fits_80_columns_with_every_node_its_traffic_and_digest(cluster: Cluster) -> None:

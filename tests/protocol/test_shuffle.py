@@ -16,7 +16,6 @@ from protocol.shuffle import (
     DataOrder,
     Permutation,
     Share,
-    sample_of,
     samples_of,
 )
 
@@ -81,7 +80,7 @@ def test_numpy_and_plain_integers_agree(size: int, seed: int, epoch: int, data: 
 
 def test_the_order_is_fixed_for_all_time() -> None:
     assert samples_of(0, 12, 10, 1).tolist() == [1, 3, 8, 2, 6, 5, 9, 7, 4, 0, 2, 5]
-    assert [sample_of(position, 10**12, 2**64 - 1) for position in (0, 1, 10**12)] == [
+    assert [samples_of(position, 1, 10**12, 2**64 - 1).item() for position in (0, 1, 10**12)] == [
         245950266582,
         824279938767,
         830877822188,
@@ -142,9 +141,9 @@ def test_a_stretch_of_the_order_is_its_positions_one_by_one(first: int, count: i
 
 
 def test_the_last_position_of_the_order_has_a_sample() -> None:
-    assert 0 <= sample_of(POSITIONS_MAX - 1, 7, 0) < 7
+    assert 0 <= samples_of(POSITIONS_MAX - 1, 1, 7, 0).item() < 7
     with pytest.raises(LocalProtocolError, match="a count from 0 to 0, got 1"):
-        sample_of(POSITIONS_MAX, 7, 0)
+        samples_of(POSITIONS_MAX, 1, 7, 0)
 
 
 def test_a_share_splits_into_what_was_used_and_what_returns() -> None:
