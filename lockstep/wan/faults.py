@@ -5,6 +5,7 @@ cut-up:node-2@r4+5s     everything that node-2 sends is lost, from the opening o
 cut-down:node-2@r4+5s   everything that is sent to it
 slow:node-1/10@10s+20s  its line has a tenth of its rates
 kill:coordinator@r8     SIGKILL; the laboratory starts it again
+cut:relay@10s+5s        the coordinator and the relay, where there is one, can be cut and killed
 random:3                three faults drawn from the seed
 """
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.local import RELAY
 from protocol.errors import SettingsError
 
 COORDINATOR = "coordinator"
@@ -93,25 +95,29 @@ class Schedule:
         return [*map(Mend, mends), *map(Break, breaks)]
 
 
-def parse_faults(texts: Sequence[str], nodes: int, rounds: int, seed: int) -> tuple[Fault, ...]:
-    """The faults that a person asked for; `SettingsError` says what is wrong with one."""
+def parse_faults(texts: Sequence[str], nodes: int, rounds: int, seed: int, *, relay: bool = False) -> tuple[Fault, ...]:
+    """The faults that a person asked for of so many nodes and perhaps a relay; `SettingsError` says what is wrong with
+    one."""
     faults: list[Fault] = []
     for text in texts:
         kind, _, count = text.partition(":")
-        faults += _random_faults(count, nodes, rounds, seed) if kind == "random" else [_parse(text, nodes)]
+        faults += _random_faults(count, nodes, rounds, seed) if kind == "random" else [_parse(text, nodes, relay)]
     return tuple(faults)
 
 
-def _parse(text: str, nodes: int) -> Fault:
+def _parse(text: str, nodes: int, relay: bool) -> Fault:
     if not (found := _FAULT.fullmatch(text)):
         raise SettingsError(f"fault: expected {_FORM}, found {text!r}")
     kind, target, lasts = found["kind"], found["target"], found["for_s"]
-    computers = [f"node-{number}" for number in range(nodes)]
+    computers, public = [f"node-{number}" for number in range(nodes)], (COORDINATOR, RELAY)[: 1 + relay]
     if kind not in (*_LINE_KINDS, "kill"):
         raise SettingsError(f"fault {text!r}: expected one of {', '.join(_LINE_KINDS)}, kill, found {kind!r}")
-    if target not in computers and (target, kind) not in ((COORDINATOR, "kill"), (COORDINATOR, "cut")):
+    if target == RELAY and not relay:
+        raise SettingsError(f"fault {text!r}: expected a laboratory with a relay (--relay), this one has none")
+    if target not in computers and not (target in public and kind in ("kill", "cut")):
         raise SettingsError(
-            f"fault {text!r}: expected node-0 to {computers[-1]}, or the coordinator to cut or kill, found {target!r}"
+            f"fault {text!r}: expected node-0 to {computers[-1]}, or the {' or '.join(public)} to cut or kill, found "
+            f"{target!r}"
         )
     if (kind == "kill") == bool(lasts):
         raise SettingsError(f"fault {text!r}: expected {'no duration' if lasts else 'a duration, such as +5s'}")

@@ -79,7 +79,7 @@ def wan_up(settings: WanSettings) -> None:
     """Builds, measures, trains, reports and removes everything; raises what went wrong after removing it too."""
     if reason := unable():
         raise UsageError(reason)
-    faults = parse_faults(settings.faults, settings.nodes, settings.rounds, settings.seed)
+    faults = parse_faults(settings.faults, settings.nodes, settings.rounds, settings.seed, relay=settings.relay)
     plan = plan_of(settings, read_profiles(settings.profiles_file))
     profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
     with stopped_like_ctrl_c(), Laboratory(plan, seed=settings.seed) as laboratory:

@@ -3,10 +3,13 @@
 hivemind's wheel carries the program. It is started by ourselves and not by `hivemind.P2P`: the flags that matter cannot
 be reached from there, and finding a file takes no import, so that a relay runs without torch.
 
-    -autoRelay -relayDiscovery=0 -trustedRelays   reservation at once; with discovery it waits 180 s for candidates
-    -relayDataLimit -relayTimeLimit               else a relay cuts each circuit after 4 GiB or half an hour
-    -forceReachability...                         else it guesses for minutes whether others can dial it
-    -autonat                                      also switches hole punching on
+    -relayDataLimit -relayTimeLimit   else a relay cuts each circuit after 4 GiB or half an hour
+    -forceReachability...             else it guesses for minutes whether others can dial it
+    -autonat                          also switches hole punching on, and lets who asks be dialled back
+    -announceAddrs                    what peers are told in place of all addresses that it hears of
+
+Never -autoRelay: it knows the relays of its start alone, and sets one that it lost aside for an hour. Places at relays
+are taken by `node.links.reservations`.
 
 The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only our user can enter.
 The daemon ends with our lifeline to it, so it outlives no owner, not even one that was killed; the directory that such
@@ -69,11 +72,8 @@ class DaemonSettings:
     announce: tuple[str, ...] = ()
     """What it tells peers instead, HOST:PORT or libp2p's; nothing: what it finds out by itself."""
 
-    relays: tuple[str, ...] = ()
-    """Relays, each with its peer id, through which a daemon that is not public keeps itself reachable."""
-
     public: bool = False
-    """Whether others can dial it."""
+    """Whether others can dial it for sure; one that is not punches holes."""
 
     relays_for_others: bool = False
     """Whether it carries circuits; it has to be public."""
@@ -233,17 +233,12 @@ async def _launch(key: Ed25519PrivateKey, settings: DaemonSettings, control: Pat
 
 
 def _flags(settings: DaemonSettings) -> list[str]:
-    relays = ",".join(settings.relays)
     flags = {
         "hostAddrs": ",".join(settings.listen),
         "announceAddrs": ",".join(settings.announce),
         "forceReachabilityPublic" if settings.public else "forceReachabilityPrivate": 1,
         "natPortMap": int(settings.upnp),
         "autonat": 1,
-        "autoRelay": int(bool(relays)),
-        "dhtClient": int(bool(relays)),  # it insists on this beside autoRelay; nobody here serves a DHT
-        "relayDiscovery": 0,
-        "trustedRelays": relays,
         "relayService": int(settings.relays_for_others),
         "relayMaxReservations": RESERVATIONS_MAX,
         "relayMaxCircuits": CIRCUITS_PER_PEER_MAX,

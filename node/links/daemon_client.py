@@ -2,6 +2,7 @@
 
     ask     connect to the control socket, one sized request, one sized response, close
     open    the same, and then the connection is the stream
+    inquire open, one sized message there, one back: how libp2p's own services are asked
     accept  the daemon connects to a socket of ours, says who calls, and then the connection is the stream
 
 Every question is bounded in time, here and in the daemon: one that is stuck fails its caller and hangs nobody. The
@@ -26,7 +27,7 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 ASK_TIMEOUT_S = 10
 """Longest wait for an answer that needs no network, on a machine where everything is slow."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _PERSISTENT = 0, 1, 2, 3, 5, 9
+_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _DISCONNECT, _PERSISTENT = 0, 1, 2, 3, 5, 7, 9
 _ERROR, _STREAM_INFO, _IDENTITY, _PEERS = 2, 3, 4, 6  # fields of a response
 
 
@@ -70,6 +71,10 @@ class DaemonClient:
         where = b"".join(field(2, encode(address)) for address in addresses)
         await self._ask(_request(_CONNECT, 2, field(1, id_bytes(peer)) + where + field(3, timeout_s)), timeout_s)
 
+    async def disconnect(self, peer: str) -> None:
+        """Close every connection to a peer, and with them every stream."""
+        await self._ask(_request(_DISCONNECT, 7, field(1, id_bytes(peer))))
+
     async def handle(self, protocol: str, listener: Path) -> None:
         """Let the daemon hand each stream of a protocol to the socket that listens at a path."""
         handler = field(1, encode(f"/unix{listener}")) + field(2, protocol.encode()) + field(3, 0)
@@ -85,6 +90,19 @@ class DaemonClient:
         except UnavailableError:
             stream.close()
             raise
+
+    async def inquire(self, peer: str, protocol: str, message: bytes, timeout_s: int) -> bytes:
+        """What a connected peer answers to one message, or to a stream alone when the message is empty."""
+        stream, _ = await self.open(peer, protocol, timeout_s)
+        with stream:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    if message:
+                        await asyncio.get_running_loop().sock_sendall(stream, sized(message))
+                    return await receive_sized(stream)
+            except (OSError, TimeoutError, RemoteProtocolError) as error:
+                reason = str(error) or f"not within {timeout_s} s"
+                raise UnavailableError(f"{peer} did not answer over {protocol}: {reason}") from None
 
     async def hold(self) -> socket.socket:
         """A lifeline, the caller's to close: the daemon ends with it, however its owner died."""

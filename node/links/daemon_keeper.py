@@ -1,11 +1,11 @@
 """Keeps one libp2p daemon alive at one address with one identity.
 
-    start --> running --> died, or does not answer, or of no use any more --> pause, start another --> running ...
-                                                                             (doubling up to `RESTART_MAX_S`)
+    start --> running --> died, or does not answer --> pause, start another --> running ...
+                                                      (doubling up to `RESTART_MAX_S`)
 
 The port is held by a socket of ours that does not listen, so that it stays ours while there is no daemon; the daemon
 shares it (SO_REUSEPORT). What a new daemon needs before it is of use, its owner does in `prepare`; a daemon for which
-that fails is replaced like one that died, and so is one for which the owner's `spoiled` returns.
+that fails is replaced like one that died.
 """
 
 import asyncio
@@ -43,7 +43,6 @@ class DaemonKeeper:
         settings: DaemonSettings,
         prepare: Callable[[Daemon], Awaitable[None]],
         *,
-        spoiled: Callable[[Daemon], Awaitable[str]] | None = None,
         starts_max: int = 1,
     ) -> None:
         self.peer = libp2p_id(key.public_key().public_bytes_raw())
@@ -56,7 +55,6 @@ class DaemonKeeper:
         self._listen = listen
         self._settings = settings
         self._prepare = prepare
-        self._spoiled = spoiled
         self._starts_max = starts_max
         self._port: socket.socket | None = None
         self._directory: SocketDirectory | None = None
@@ -162,8 +160,7 @@ class DaemonKeeper:
 
     async def _until_useless(self, daemon: Daemon) -> str:
         """Wait until a daemon has to be replaced; returns why."""
-        signs = [daemon.ended(), _until_silent(daemon), *([self._spoiled(daemon)] if self._spoiled else [])]
-        tasks = [asyncio.ensure_future(sign) for sign in signs]
+        tasks = [asyncio.ensure_future(sign) for sign in (daemon.ended(), _until_silent(daemon))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()

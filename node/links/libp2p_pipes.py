@@ -7,11 +7,13 @@
 One stream of libp2p is one pipe, kept open as long as its owner likes, so that its window has grown when bytes come. A
 libp2p peer id is a function of the node's own key (`multiaddr.libp2p_id`); a connection proves it: `SocketPipe.peer`.
 
-    public     dialled at /ip4/192.0.2.7/tcp/50702/p2p/ID
-    private    dialled through relays, /ip4/198.51.100.1/tcp/50702/p2p/RELAY/p2p-circuit/p2p/ID, or over a connection
-               that it made itself, /p2p/ID. After a relayed dial the daemons try to punch a hole; when that works
-               within `direct_wait_s` the pipe goes the direct way, and later dials do in any case. libp2p tries it only
-               where four others at four addresses have told a node its public address: else the relay carries the pipe.
+    public     dialled at /ip4/192.0.2.7/tcp/50702/p2p/ID: it was told so, or carries circuits for others
+    any other  dialled there when a relay has done so from outside (`node.links.reservations`), else through relays,
+               /ip4/198.51.100.1/tcp/50702/p2p/RELAY/p2p-circuit/p2p/ID, or over a connection that it made, /p2p/ID
+
+A relayed connection gives way to a direct one: when the peer's own address answers, and when the daemons punch a hole,
+which they try where four others see both ends (`node.links.hole_punching`); else the relay carries the pipe. libp2p
+opens no second connection to a peer, so the relayed one is closed first.
 
 The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon starts in its
 place, with the same identity and port. It is driven without hivemind's Python, which would import torch and cannot pass
@@ -24,7 +26,7 @@ import logging
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +35,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.links.daemon import Daemon, DaemonSettings
 from node.links.daemon_client import Contact, receive_caller
 from node.links.daemon_keeper import DaemonKeeper
-from node.links.multiaddr import encode, from_host_port, ip_of, split_peer, with_port
+from node.links.hole_punching import Attempts
+from node.links.multiaddr import encode, from_host_port, host_of, ip_of, split_peer, tcp_port, with_port
 from node.links.pipes import Accept
-from node.links.reservations import until_unreserved
+from node.links.reservations import Reservations
 from node.links.socket_pipe import SocketPipe
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
@@ -55,14 +58,11 @@ FAILURES_MAX = 1024
 ACCEPTED_MAX = 512
 """Pipes that peers have open to us; a further one is closed at once."""
 
-RESERVATION_WAIT_S = 5.0
-"""How long a start waits for the first relay; it goes on without."""
+PROBE_TIMEOUT_S = 5
+"""Longest wait for a direct address of a peer that a relay connects already."""
 
 PROVEN_STARTS_MAX = 12
 """Daemons tried until one proves itself as a relay: three of four do."""
-
-RESERVATION_GRACE_S = 0.3
-"""From the connection to a relay to its promise: two round trips to another continent."""
 
 _LOOK_S = 0.05
 _CIRCUIT = "/p2p-circuit"
@@ -80,13 +80,16 @@ class Libp2pSettings:
     """Addresses to announce as dialled directly, HOST:PORT or libp2p's; port 0 stands for the port that is bound."""
 
     relays: tuple[str, ...] = ()
-    """libp2p addresses of relays, each with its peer id."""
+    """libp2p addresses of the relays known at the start, each with its peer id; see `Libp2pTransport.use_relays`."""
 
     public: bool = False
-    """Whether peers can dial it directly."""
+    """Whether peers can dial it directly for sure."""
+
+    hidden: bool = False
+    """Whether it never announces a direct address, as if it were behind a router: to try a relay."""
 
     upnp: bool = False
-    """Whether it asks the home router for a port; `addresses` has it once it is granted."""
+    """Whether it asks the home router for a port; `addresses` has it once a relay has dialled it."""
 
     direct_wait_s: float = 1.0
     """How long a dial through a relay waits for hole punching to find a direct way."""
@@ -94,11 +97,8 @@ class Libp2pSettings:
     def __post_init__(self) -> None:
         for address in self.advertise:
             encode(from_host_port(address))
-        for relay in self.relays:
-            if not split_peer(relay)[0]:
-                raise SettingsError(f"expected where the relay listens before its peer id, found {relay}")
-        if (count := len(self.advertise) + len(self.relays)) >= ADDRESSES_MAX:
-            raise SettingsError(f"expected fewer than {ADDRESSES_MAX} addresses and relays, got {count}")
+        if len(self.advertise) > ADDRESSES_MAX:
+            raise SettingsError(f"expected at most {ADDRESSES_MAX} addresses, got {len(self.advertise)}")
 
 
 class Libp2pTransport:
@@ -117,17 +117,20 @@ class Libp2pTransport:
     ) -> None:
         self._settings = settings or Libp2pSettings()
         self._proof = proof
-        private = not self._settings.public and self._settings.relays
         self._keeper = DaemonKeeper(
             key,
             self._settings.listen,
             self._daemon_settings(),
             self._prepare,
-            spoiled=self._unreserved if private else None,
             starts_max=1 if proof is None else PROVEN_STARTS_MAX,
         )
+        self._changed = asyncio.Event()
+        self._reservations = Reservations(
+            self._keeper.peer, lambda: self._keeper.port, self._changed.set, looks=not self._settings.hidden
+        )
+        self.use_relays(self._settings.relays)
+        self._attempts = Attempts(self._keeper.peer)
         self._accept: Accept | None = None
-        self._interfaces: frozenset[str] = frozenset()
         self._listener: socket.socket | None = None
         self._accepting: set[asyncio.Task[None]] = set()
         self._pipes: set[SocketPipe] = set()
@@ -167,7 +170,7 @@ class Libp2pTransport:
         self._accept = accept
         try:
             await self._keeper.start()
-            await self._until_reserved()
+            await self._reservations.settle()
             return await self.addresses()
         except BaseException:
             await self.stop()
@@ -184,6 +187,7 @@ class Libp2pTransport:
         for task in (accepting := list(self._accepting)):
             task.cancel()
         await asyncio.gather(*accepting, return_exceptions=True)
+        await self._reservations.stop()
         await self._keeper.stop()
         self._accept = None
 
@@ -208,17 +212,33 @@ class Libp2pTransport:
             raise self._failed(address, " ".join(str(error).split())[:TEXT_BYTES_MAX]) from None
 
     async def addresses(self) -> tuple[str, ...]:
-        """What to announce now, the best first: a router may have granted a port since the start."""
-        port, settings = self._keeper.port, self._settings
-        direct = [with_port(from_host_port(address), port) for address in settings.advertise]
-        if not direct:
-            _, found = await self._keeper.client.identify()
-            direct = self._reachable(found)
-        through = [] if settings.public else [f"{relay}{_CIRCUIT}" for relay in settings.relays]
+        """What to announce now, the best first: relays come and go, and reach this node directly or not.
+
+        `UnavailableError` while there is no daemon."""
+        _, found = await self._keeper.client.identify()
+        settings, reservations = self._settings, self._reservations
+        direct = [with_port(from_host_port(address), self._keeper.port) for address in settings.advertise]
+        through = list(reservations.circuits)
+        if not direct and not settings.hidden:
+            # Where nobody has ever carried circuits there is nothing to lose by saying where it listens.
+            direct = list(reservations.direct) if reservations.used else _dialled(found)
         bare = [] if settings.public else [""]
         # What comes first wins a place: a circuit is worth more than a seventh direct address.
         room = ADDRESSES_MAX - len(through) - len(bare)
         return tuple(f"{where}/p2p/{self.peer}" for where in (*direct[:room], *through, *bare))
+
+    async def moved(self, announced: tuple[str, ...]) -> tuple[str, ...]:
+        """Wait until other addresses are to be announced than these; returns them."""
+        while True:
+            self._changed.clear()
+            with contextlib.suppress(UnavailableError):  # a daemon that is being replaced
+                if (now := await self.addresses()) != announced:
+                    return now
+            await self._changed.wait()
+
+    def use_relays(self, relays: Sequence[str]) -> None:
+        """The relays of the run from now on, each with its peer id. A node that is public needs none."""
+        self._reservations.use(() if self._settings.public else relays)
 
     async def contacts(self) -> list[Contact]:
         """The open connections of the daemon. `UnavailableError` while there is none, or it does not answer."""
@@ -229,11 +249,25 @@ class Libp2pTransport:
     async def _open(self, where: str, peer: str) -> SocketPipe:
         client = self._keeper.client
         if where:
+            await self._make_way(where, peer)
             await client.connect(peer, (where,), DIAL_TIMEOUT_S)
         if where.endswith(_CIRCUIT):
             await self._until_direct(peer)
         stream, contact = await client.open(peer, PROTOCOL, DIAL_TIMEOUT_S)
         return self._pipe(stream, contact)
+
+    async def _make_way(self, where: str, peer: str) -> None:
+        """Close a relayed connection that keeps the daemon from making a direct one, when one can be hoped for."""
+        contacts = await self.contacts()
+        ours = [contact for contact in contacts if contact.peer == peer]
+        if not ours or not all(contact.relayed for contact in ours):
+            return
+        if where.endswith(_CIRCUIT):
+            if not self._attempts.due(peer, contacts, time.monotonic()):
+                return
+        elif not await _answers(where):
+            raise UnavailableError("nobody answers there; a relay connects the two")
+        await self._keeper.client.disconnect(peer)
 
     async def _until_direct(self, peer: str) -> None:
         """Wait a moment for a direct connection beside the relayed one; libp2p opens new streams over that."""
@@ -275,8 +309,8 @@ class Libp2pTransport:
         await daemon.client.handle(PROTOCOL, path)
         if self._proof is not None:
             await self._proof(f"{self._keeper.local_address}/p2p/{daemon.peer}")
-        self._interfaces = frozenset(daemon.addresses)
         self._failures.clear()  # they were another daemon's
+        self._reservations.renew(daemon.client)
 
     def _take_stream(self) -> None:
         assert self._listener
@@ -305,30 +339,13 @@ class Libp2pTransport:
         finally:
             await pipe.close()
 
-    async def _until_reserved(self) -> None:
-        """Wait a moment until a relay carries circuits to us: a peer that dials too early waits for its second try."""
-        if self._settings.public or not self._settings.relays:
-            return
-        relays = {split_peer(relay)[1] for relay in self._settings.relays}
-        if await self._look_for(lambda contact: contact.peer in relays, RESERVATION_WAIT_S):
-            await asyncio.sleep(RESERVATION_GRACE_S)
-
-    async def _unreserved(self, daemon: Daemon) -> str:
-        return await until_unreserved(daemon.client, self._settings.relays)
-
-    def _reachable(self, found: tuple[str, ...]) -> list[str]:
-        """Of the addresses that the daemon found, those that a stranger can dial."""
-        direct = [address for address in found if _CIRCUIT not in address]
-        if self._settings.public:
-            return [address for address in direct if not _is_loopback(address)] or direct
-        # The interfaces of a node that is not public lead nowhere; an address that came up later is the router's.
-        return [address for address in direct if address not in self._interfaces and not _is_loopback(address)]
-
     def _daemon_settings(self) -> DaemonSettings:
         settings = self._settings
+        # Where a router stands between, peers that heard of its public address would dial that before they punch a
+        # hole, and spoil it. So they are told of nothing but this machine's own address.
+        own = () if settings.public or not _is_one_address(settings.listen) else (settings.listen,)
         return DaemonSettings(
-            announce=settings.advertise,
-            relays=settings.relays,
+            announce=settings.advertise or own,
             public=settings.public,
             relays_for_others=self._proof is not None,
             upnp=settings.upnp,
@@ -343,6 +360,33 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
+def _dialled(found: Sequence[str]) -> list[str]:
+    """Of the addresses of a daemon those that peers can dial; loopback only when there is nothing else."""
+    direct = [address for address in found if _CIRCUIT not in address]
+    return [address for address in direct if not _is_loopback(address)] or direct
+
+
 def _is_loopback(address: str) -> bool:
     ip = ip_of(address)
     return ip is not None and ip.is_loopback
+
+
+def _is_one_address(listen: str) -> bool:
+    """Whether HOST:PORT names an interface, and not all of them, or a name that others may not know."""
+    with contextlib.suppress(SettingsError):
+        ip = ip_of(from_host_port(listen))
+        return ip is not None and not ip.is_unspecified
+    return False
+
+
+async def _answers(where: str) -> bool:
+    """Whether somebody listens at an address."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host_of(where), tcp_port(where))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True

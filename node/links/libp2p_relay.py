@@ -33,7 +33,7 @@ def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransp
 
 async def prove(relay: str) -> None:
     """Send `PROOF_BYTES` both ways between two nodes that only the relay connects; `UnavailableError` when it fails."""
-    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(relay,), upnp=False, direct_wait_s=0)
+    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(relay,), hidden=True, direct_wait_s=0)
     nodes = [Libp2pTransport(Ed25519PrivateKey.generate(), settings) for _ in range(2)]
     try:
         async with asyncio.timeout(PROOF_TIMEOUT_S):

@@ -164,10 +164,21 @@ def from_host_port(address: str) -> str:
 
 def ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """The IP address that an address begins with, if it does."""
-    words = address.split("/")
-    with contextlib.suppress(ValueError, IndexError):
-        return ipaddress.ip_address(words[2])
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host_of(address))
     return None
+
+
+def host_of(address: str) -> str:
+    """The IP address or name that an address begins with; empty when there is none."""
+    words = address.split("/")
+    return words[2] if len(words) > 2 else ""
+
+
+def tcp_port(address: str) -> int:
+    """The TCP port that an address names; 0 when it names none."""
+    _, mark, rest = address.partition("/tcp/")
+    return int(rest.partition("/")[0]) if mark else 0
 
 
 def of_socket(bound: socket.socket) -> str:

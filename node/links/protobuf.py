@@ -3,7 +3,9 @@
     field = varint(number * 8 + kind) then, for kind 0, a varint, or, for kind 2, varint(length) and the bytes
 
 hivemind ships the schema of the daemon's control socket as generated code, which cannot be had without importing all
-of hivemind, and with it torch. Six small messages do not need a schema."""
+of hivemind, and with it torch. A dozen small messages do not need a schema."""
+
+from collections.abc import Iterator
 
 from protocol.errors import RemoteProtocolError
 
@@ -53,18 +55,30 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def fields(message: bytes) -> dict[int, list[bytes]]:
-    """The values of each field of bytes by its number; integers are passed over, since nothing here asks for one.
+    """The values of each field of bytes by its number.
 
     `RemoteProtocolError` for half a field, or one of another kind."""
     found: dict[int, list[bytes]] = {}
+    for number, value in _values(message):
+        if isinstance(value, bytes):
+            found.setdefault(number, []).append(value)
+    return found
+
+
+def numbers(message: bytes) -> dict[int, int]:
+    """The last value of each field of integers by its number. Raises what `fields` does."""
+    return {number: value for number, value in _values(message) if isinstance(value, int)}
+
+
+def _values(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(message):
         tag, at = read_varint(message, at)
         if tag & 7 == _VARINT:
-            _, at = read_varint(message, at)
+            number, at = read_varint(message, at)
+            yield tag >> 3, number
         elif tag & 7 == _BYTES:
             value, at = read_sized(message, at)
-            found.setdefault(tag >> 3, []).append(value)
+            yield tag >> 3, value
         else:
             raise RemoteProtocolError(f"expected a field of kind 0 or 2, got kind {tag & 7} at byte {at}")
-    return found

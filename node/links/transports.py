@@ -34,7 +34,7 @@ def make_transports(
 
     `listen` is HOST:PORT; of both kinds, since a port holds one of them, gRPC takes this port and libp2p the next, and
     each a free one where the port is 0.
-    `advertise` may name addresses of both. `relays` are libp2p addresses to be reached through; `relay`: be one."""
+    `advertise` may name addresses of both. `relays` are libp2p addresses of the relays known now; `relay`: be one."""
     transports = list[Transport]()
     for kind in kinds:
         if kind == "grpc":
@@ -59,5 +59,4 @@ def _libp2p(
 
     if relay:
         return make_relay(key, Libp2pSettings(listen, advertise))
-    direct = bool(advertise) or not relays  # nothing to lose by saying where it listens
-    return Libp2pTransport(key, Libp2pSettings(listen, advertise, tuple(relays), public=direct))
+    return Libp2pTransport(key, Libp2pSettings(listen, advertise, tuple(relays), public=bool(advertise)))

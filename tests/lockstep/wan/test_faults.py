@@ -45,6 +45,19 @@ def test_a_fault_that_cannot_be_says_why(text: str, why: str) -> None:
         parse_faults([text], nodes=4, rounds=30, seed=0)
 
 
+@pytest.mark.parametrize("text", ["cut:relay@10s+5s", "kill:relay@r4"])
+def test_a_relay_is_cut_and_killed_where_there_is_one(text: str) -> None:
+    (fault,) = parse_faults([text], nodes=2, rounds=30, seed=0, relay=True)
+    assert (fault.target, str(fault)) == ("relay", text)
+    with pytest.raises(SettingsError, match=r"expected a laboratory with a relay \(--relay\), this one has none"):
+        parse_faults([text], nodes=2, rounds=30, seed=0)
+
+
+def test_a_line_that_is_not_shaped_cannot_be_slowed() -> None:
+    with pytest.raises(SettingsError, match="or the coordinator or relay to cut or kill, found 'relay'"):
+        parse_faults(["slow:relay/10@r4+5s"], nodes=2, rounds=30, seed=0, relay=True)
+
+
 def test_random_faults_follow_the_seed_and_leave_time_to_heal() -> None:
     first = parse_faults(["random:50"], nodes=4, rounds=30, seed=7)
     assert first == parse_faults(["random:50"], nodes=4, rounds=30, seed=7)

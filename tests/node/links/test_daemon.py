@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.links import daemon, daemon_client
 from node.links.daemon import Daemon, DaemonSettings, SocketDirectory, find_p2pd
 from node.links.daemon_client import DaemonClient, receive_caller
-from node.links.protobuf import field, sized
+from node.links.multiaddr import decode
+from node.links.protobuf import field, fields, sized
 from protocol.errors import UnavailableError
 from tests.node.links.p2pd import is_alive, needs_p2pd
 from tests.waiting import until
@@ -140,6 +141,28 @@ async def test_a_daemon_that_does_not_answer_hangs_nobody(
         for question in (client.identify(), client.contacts(), client.hold()):
             with pytest.raises(UnavailableError, match="did not answer"):
                 await question
+
+
+@needs_p2pd
+async def test_a_peer_is_asked_over_a_stream_until_it_is_hung_up_on(directory: SocketDirectory) -> None:
+    settings = DaemonSettings(listen=("/ip4/127.0.0.1/tcp/0",), public=True)
+    other = SocketDirectory()
+    asked, asking = await Daemon.start(KEY, settings, directory), None
+    try:
+        asking = await Daemon.start(Ed25519PrivateKey.generate(), settings, other)
+        await asking.client.connect(asked.peer, asked.addresses, 5)
+        about = fields(await asking.client.inquire(asked.peer, "/ipfs/id/1.0.0", b"", 5))
+        assert decode(about[4][0]).startswith("/ip4/127.0.0.1/tcp/")
+        for protocol, words in (("/ipfs/ping/1.0.0", "not within 1 s"), ("/no/such/thing", "protocol")):
+            with pytest.raises(UnavailableError, match=words):
+                await asking.client.inquire(asked.peer, protocol, b"", 1)
+        assert [contact.peer for contact in await asking.client.contacts()] == [asked.peer]
+        await asking.client.disconnect(asked.peer)
+        assert await asking.client.contacts() == []
+    finally:
+        for running in filter(None, (asked, asking)):
+            await running.stop()
+        other.remove()
 
 
 async def test_a_daemon_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

@@ -1,21 +1,25 @@
 """Promises of the libp2p relay, and of nodes that only it connects."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links import libp2p_pipes, libp2p_relay, reservations
+from node.links import daemon, libp2p_pipes, libp2p_relay, reservations
 from node.links.daemon import Daemon, DaemonSettings
 from node.links.daemon_keeper import DaemonKeeper
 from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
 from node.links.libp2p_relay import make_relay, prove
+from node.links.multiaddr import libp2p_id
+from node.links.pipes import Pipe
 from protocol.errors import UnavailableError
 from tests.node.links.conformance import MIB, echo, pattern, receive, send
 from tests.node.links.p2pd import needs_p2pd
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = needs_p2pd
 
@@ -23,7 +27,7 @@ pytestmark = needs_p2pd
 @asynccontextmanager
 async def relay(key: Ed25519PrivateKey, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """The address of a relay that has proven itself."""
-    running = make_relay(key, Libp2pSettings(listen=listen, upnp=False))
+    running = make_relay(key, Libp2pSettings(listen=listen))
     try:
         yield (await running.start(echo))[0]
     finally:
@@ -32,13 +36,23 @@ async def relay(key: Ed25519PrivateKey, listen: str = "127.0.0.1:0") -> AsyncIte
 
 @asynccontextmanager
 async def private(through: str) -> AsyncIterator[tuple[Libp2pTransport, tuple[str, ...]]]:
-    """(a node that cannot be dialled directly, what it announces)."""
-    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(through,), upnp=False, direct_wait_s=0.1)
+    """(a node that nobody can dial directly, as far as it says; what it announces)."""
+    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(through,), hidden=True, direct_wait_s=0.1)
     transport = Libp2pTransport(Ed25519PrivateKey.generate(), settings)
     try:
         yield transport, await transport.start(echo)
     finally:
         await transport.stop()
+
+
+async def dialled(node: Libp2pTransport, address: str) -> Pipe:
+    """A pipe to an address, as soon as one can be had."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                return await node.dial(address)
+            except UnavailableError:
+                await asyncio.sleep(0.05)
 
 
 async def test_two_nodes_behind_routers_exchange_megabytes_through_a_relay_and_say_so() -> None:
@@ -65,7 +79,7 @@ async def test_a_relay_takes_pipes_itself() -> None:
 
 
 async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reservations, "PING_INTERVAL_S", 0.05)
+    monkeypatch.setattr(reservations, "RETRY_S", (0.1, 0.1))
     key = Ed25519PrivateKey.generate()
     async with relay(key) as address:
         _, _, host, _, port, *_ = address.split("/")
@@ -74,13 +88,85 @@ async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(monkeyp
     try:
         async with relay(key, f"{host}:{port}") as again:
             assert again == address
-            await until(lambda: transport.restarts)
             async with private(address) as (other, _):
-                pipe = await other.dial(announced[0])
+                pipe = await dialled(other, announced[0])
                 await pipe.write(b"back")
                 assert await receive(pipe, 4) == b"back"
+            assert not transport.restarts, "its daemon stayed"
     finally:
         await node.__aexit__(None, None, None)
+
+
+async def test_a_relay_that_comes_later_is_used_by_nodes_that_run_and_one_that_goes_is_not_announced_any_more() -> None:
+    async with (
+        relay(Ed25519PrivateKey.generate()) as first,
+        private(first) as (node, announced),
+        private(first) as (other, _),
+    ):
+        bare = f"/p2p/{node.peer}"
+        assert announced == (f"{first}/p2p-circuit{bare}", bare)
+        pid = node.daemon_pid
+        async with relay(Ed25519PrivateKey.generate()) as second:
+            node.use_relays((first, second))
+            both = await node.moved(announced)
+            assert set(both[:-1]) == {f"{first}/p2p-circuit{bare}", f"{second}/p2p-circuit{bare}"}
+            node.use_relays((second,))
+            alone = await node.moved(both)
+            assert alone == (f"{second}/p2p-circuit{bare}", bare)
+            pipe = await other.dial(alone[0])
+            await pipe.write(b"hello")
+            assert await receive(pipe, 5) == b"hello"
+            assert pipe.relayed
+            assert second.rpartition("/")[2] in pipe.remote
+        assert node.daemon_pid == pid, "nothing had to be started anew"
+
+
+async def test_a_daemon_that_is_replaced_has_its_place_at_the_relay_again() -> None:
+    async with (
+        relay(Ed25519PrivateKey.generate()) as through,
+        private(through) as (node, announced),
+        private(through) as (other, _),
+    ):
+        os.kill(node.daemon_pid, signal.SIGKILL)
+        await until(lambda: node.restarts)
+        pipe = await dialled(other, announced[0])
+        await pipe.write(b"again")
+        assert await receive(pipe, 5) == b"again"
+        assert await node.addresses() == announced
+
+
+async def test_a_node_with_no_router_between_announces_its_own_address_first_and_a_relayed_pipe_gives_way() -> None:
+    settings = Libp2pSettings(listen="127.0.0.1:0", direct_wait_s=0)
+    async with relay(Ed25519PrivateKey.generate()) as through, private(through) as (other, _):
+        node = Libp2pTransport(Ed25519PrivateKey.generate(), settings)
+        try:
+            listens = await node.start(echo)
+            node.use_relays((through,))
+            announced = await node.moved(listens)
+            while len(announced) < 3:  # the place comes before the look
+                announced = await node.moved(announced)
+            assert announced == (listens[0], f"{through}/p2p-circuit/p2p/{node.peer}", f"/p2p/{node.peer}")
+            relayed = await other.dial(announced[1])
+            assert relayed.relayed
+            direct = await other.dial(announced[0])
+            assert not direct.relayed
+            await direct.write(b"hello")
+            assert await receive(direct, 5) == b"hello"
+        finally:
+            await node.stop()
+
+
+async def test_a_relayed_pipe_stays_when_nobody_answers_at_the_direct_address() -> None:
+    async with (
+        relay(Ed25519PrivateKey.generate()) as through,
+        private(through) as (node, announced),
+        private(through) as (other, _),
+    ):
+        pipe = await other.dial(announced[0])
+        with pytest.raises(UnavailableError, match="nobody answers there; a relay connects the two"):
+            await other.dial(f"/ip4/127.0.0.1/tcp/1/p2p/{node.peer}")
+        await pipe.write(b"still")
+        assert await receive(pipe, 5) == b"still"
 
 
 async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +182,36 @@ async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.Monkey
             await prove(f"{plain.local_address}/p2p/{plain.peer}")
     finally:
         await plain.stop()
+
+
+async def test_a_relay_that_carries_little_is_not_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def believed(relay: str) -> None:
+        """Without a proof."""
+
+    monkeypatch.setattr(libp2p_relay, "prove", believed)
+    monkeypatch.setattr(daemon, "_UNLIMITED_BYTES", 1 << 16)  # less than libp2p's own default, which may win the race
+    monkeypatch.setattr(reservations, "WAIT_S", 1.0)
+    with caplog.at_level("INFO", reservations.__name__):
+        async with relay(Ed25519PrivateKey.generate()) as address, private(address) as (node, announced):
+            assert announced == (f"/p2p/{node.peer}",)
+            await until(lambda: f"expected {reservations.CIRCUIT_BYTES_MIN} bytes for each circuit" in caplog.text)
+
+
+@pytest.mark.parametrize("nonsense", ["/", "192.0.2.7:1", "/p2p/x", "/ip4/192.0.2.7/tcp/1", "{bare}", "{circuit}"])
+async def test_what_is_no_relay_is_passed_over(nonsense: str) -> None:
+    async with relay(Ed25519PrivateKey.generate()) as address, private(address) as (node, announced):
+        bare = f"/p2p/{node.peer}"
+        node.use_relays((nonsense.format(bare=bare, circuit=f"{address}/p2p-circuit{bare}"), address))
+        assert await node.addresses() == announced
+
+
+async def test_of_many_relays_a_node_uses_some_and_every_node_others() -> None:
+    relays = [f"/ip4/192.0.2.7/tcp/{number}/p2p/{libp2p_id(bytes([number] * 32))}" for number in range(1, 17)]
+    chosen = [reservations._chosen(libp2p_id(bytes([200 + number] * 32)), relays) for number in range(20)]
+    assert {len(places) for places in chosen} == {reservations.PLACES_MAX}
+    assert len({place.peer for places in chosen for place in places}) > 3 * reservations.PLACES_MAX
 
 
 async def test_a_daemon_that_cuts_circuits_short_is_replaced_by_one_that_does_not(

@@ -6,8 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.links.multiaddr import decode, encode, from_host_port, id_bytes, id_text, libp2p_id, split_peer, with_port
-from node.links.protobuf import field, fields, read_sized, read_varint, sized, varint
+from node.links.multiaddr import (
+    decode,
+    encode,
+    from_host_port,
+    host_of,
+    id_bytes,
+    id_text,
+    libp2p_id,
+    split_peer,
+    tcp_port,
+    with_port,
+)
+from node.links.protobuf import field, fields, numbers, read_sized, read_varint, sized, varint
 from protocol.errors import RemoteProtocolError, SettingsError
 
 PEER = "12D3KooWGzxzKZYveHXtpG6AsrUJBcWxHBFS2HsEoGTxrMLvKXtf"
@@ -123,3 +134,25 @@ def test_a_message_that_is_cut_short_is_an_error() -> None:
         fields(b"\x0d1234")  # a field of 32 bits
     with pytest.raises(RemoteProtocolError):
         read_sized(sized(b"four")[:-1], 0)
+
+
+def test_a_message_is_read_by_the_kind_of_its_fields() -> None:
+    message = field(1, 7) + field(2, b"x") + field(1, 300) + field(2, b"y")
+    assert numbers(message) == {1: 300}
+    assert fields(message) == {2: [b"x", b"y"]}
+    with pytest.raises(RemoteProtocolError):
+        numbers(message[:-1])
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("/ip4/192.0.2.7/tcp/5/p2p/x", "192.0.2.7", 5),
+        ("/dns/node.example/tcp/65535", "node.example", 65535),
+        ("/ip6/::1/udp/4", "::1", 0),
+        ("/", "", 0),
+        ("", "", 0),
+    ],
+)
+def test_host_and_port_of_an_address(address: str, host: str, port: int) -> None:
+    assert (host_of(address), tcp_port(address)) == (host, port)
