@@ -8,6 +8,10 @@ A snapshot is trusted for its SHA-256, which the majority reported and the coord
 belongs to is found by walking the chain of commits, each checked, from where this node stands. Its ranges come from
 several members at once and are checked for place and size as they arrive. When the whole has another SHA-256 nobody
 can be blamed, so it is fetched again from one member at a time, and the one that lies is named.
+
+Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it (`node.snapshot`,
+`node.payload_log`), so who has begun with one stays with it, however new the newest is, and replays from there, however
+far it is behind by then: only when nobody holds what it needs does it begin with a newer one.
 """
 
 import asyncio
@@ -21,7 +25,7 @@ from typing import Protocol
 
 from node.coordinator_client import RunInfo
 from node.ledger import Ledger
-from node.links.base import Blob
+from node.links.base import Blob, NotHeldError
 from node.links.frames import Part
 from node.progress import Progress
 from node.replica import Position, Replica
@@ -71,6 +75,10 @@ class Walk:
     """The newest recorded snapshots, oldest first."""
     kept: dict[int, list[Digest]] = field(default_factory=dict)
     """Payloads committed in the rounds that were asked about."""
+    begun: Landmark | None = None
+    """The newest recorded snapshot of which something has come already."""
+    own: dict[int, Digest] = field(default_factory=dict)
+    """This node's payloads that were committed, by round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,8 @@ class Jump:
     landmark: Landmark
     kept: dict[int, list[Digest]]
     """Payloads committed in the rounds that were asked about and that the snapshot has passed."""
+    own: dict[int, Digest]
+    """This node's payloads that were committed in rounds that the snapshot has passed, by round, oldest first."""
 
 
 class CatchUp:
@@ -99,6 +109,8 @@ class CatchUp:
         self._fetch_commits = fetch_commits
         self._progress = progress
         self._tried_round = -1
+        self._jumped = False
+        self._gone = False
 
     # ---- for others
 
@@ -117,43 +129,57 @@ class CatchUp:
     # ---- from others
 
     def too_far_behind(self, ledger: Ledger) -> bool:
-        """Is the log that members retain too short to reach back to here? Said once per snapshot that may help."""
+        """Is the log that members retain too short to reach back to here? Said once per snapshot that may help, and not
+        after one was adopted: its keepers have what comes after it."""
         retention = self._info.spec.retention
         if ledger.decided_round - ledger.next_round < retention.log_rounds:
+            self._jumped = False
+            return False
+        if self._jumped:
             return False
         return self._tried_round < 0 or ledger.decided_round >= self._tried_round + retention.snapshot_every
 
-    async def jump(self, start: Position, decided_round: int, rounds: Collection[int]) -> Jump | None:
+    async def jump(self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId) -> Jump | None:
         """Put the replica at the newest recorded snapshot beyond `start` that a member gives; None when none does.
 
-        Tells which payloads of `rounds` were committed on the way there. Raises `RemoteProtocolError` when the chain
-        of commits does not hold."""
+        Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Raises
+        `RemoteProtocolError` when the chain of commits does not hold."""
         self._tried_round = decided_round
         self._progress.phase = f"looks for a snapshot after round {start.head_round}"
-        walk = await self._walk(start, decided_round, rounds)
-        for landmark in reversed(walk.landmarks):
+        walk = await self._walk(start, decided_round, rounds, own)
+        newest_first = [landmark for landmark in reversed(walk.landmarks) if landmark != walk.begun]
+        for landmark in [walk.begun, *newest_first] if walk.begun else newest_first:
             path = await self._obtain(landmark)
             if path is not None:
                 await asyncio.to_thread(self._replica.adopt, path)
-                passed = landmark.position.next_round
+                self._jumped, passed = True, landmark.position.next_round
                 log.info("goes on from a snapshot round=%s", landmark.position.head_round)
-                return Jump(landmark, {round: kept for round, kept in walk.kept.items() if round < passed})
-            if self._snapshots.begun(landmark.sha256):
-                return None  # to begin with an older one would throw away what has come of this one
+                kept = {round: digests for round, digests in walk.kept.items() if round < passed}
+                return Jump(landmark, kept, {round: digest for round, digest in walk.own.items() if round < passed})
+            outdated = self._gone and landmark != walk.landmarks[-1]
+            if self._snapshots.begun(landmark.sha256) and not outdated:
+                return None  # to begin with another one would throw away what has come of this one
         return None
 
-    async def _walk(self, start: Position, decided_round: int, rounds: Collection[int]) -> Walk:
+    async def _walk(self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId) -> Walk:
         walker = Ledger(self._info.run_id, self._info.coordinator_key, self._fetch_commits)
         walker.resume(start.next_round, start.head, start.head_round)
         walker.saw_decided(decided_round)
         walk = Walk()
         while walker.behind():
             word = await walker.next()
+            entries = word.commit.entries if word.commit else ()
             if word.round in rounds:
-                walk.kept[word.round] = [entry.digest for entry in word.commit.entries] if word.commit else []
+                walk.kept[word.round] = [entry.digest for entry in entries]
+            for entry in entries:
+                if entry.author == own:
+                    walk.own[word.round] = entry.digest
             if word.snapshot_sha256 and word.recorded_digest is not None:
                 position = Position(walker.next_round, walker.head, walker.head_round)
-                walk.landmarks.append(Landmark(position, parse_digest(word.snapshot_sha256), word.recorded_digest))
+                landmark = Landmark(position, parse_digest(word.snapshot_sha256), word.recorded_digest)
+                walk.landmarks.append(landmark)
+                if await asyncio.to_thread(self._snapshots.begun, landmark.sha256):
+                    walk.begun = landmark
         return walk
 
     async def _obtain(self, landmark: Landmark) -> Path | None:
@@ -164,7 +190,7 @@ class CatchUp:
         size, peers = canonical_size(self._replica.committed), self._peers.peers
         for sources in (peers, *([peer] for peer in peers)):
             partial = await asyncio.to_thread(self._snapshots.partial, digest, size)
-            await self._fetch(partial, sources, round)
+            await self._fetch(partial, sources)
             if partial.missing:
                 if sources is peers:
                     return None  # nobody has the rest now; what has come is kept for the next attempt
@@ -176,31 +202,36 @@ class CatchUp:
             await asyncio.to_thread(partial.clear)
         return None
 
-    async def _fetch(self, partial: Partial, sources: Sequence[PeerId], round: int) -> None:
-        """Fill a partial, as far as the sources have it."""
-        willing = list(sources)
+    async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> None:
+        """Fill a partial, as far as the sources have it; `_gone` says whether all of them say that they do not."""
+        willing, absent = list(sources), set[PeerId]()
         while partial.missing and willing:
             ranges, asked = deque(partial.missing), willing[:SOURCES_MAX]
-            tasks = [asyncio.create_task(self._fetch_ranges(partial, peer, ranges, round)) for peer in asked]
+            tasks = [asyncio.create_task(self._fetch_ranges(partial, peer, ranges, absent)) for peer in asked]
             try:
                 gave_up = await asyncio.gather(*tasks)
             finally:
                 for task in tasks:
                     task.cancel()
             willing = [peer for peer in willing if peer not in gave_up]
+        self._gone = bool(sources) and absent.issuperset(sources)
 
-    async def _fetch_ranges(self, partial: Partial, peer: PeerId, ranges: deque[int], round: int) -> PeerId | None:
+    async def _fetch_ranges(
+        self, partial: Partial, peer: PeerId, ranges: deque[int], absent: set[PeerId]
+    ) -> PeerId | None:
         """Fetch ranges from one member while there are any; the member, if it stopped giving them."""
         while ranges:
             offset = ranges.popleft()
             try:
                 blob = await self._fetch_range(partial, peer, offset)
             except (UnavailableError, RemoteProtocolError) as error:
-                log.info("no snapshot round=%s peer=%s reason=%s", round, short(peer), str(error))
+                log.info("no snapshot sha256=%s peer=%s reason=%s", partial.digest.hex()[:8], short(peer), str(error))
+                if isinstance(error, NotHeldError):
+                    absent.add(peer)
                 return peer
             await asyncio.to_thread(partial.put, offset, blob)
             done = partial.size - sum(map(partial.length, partial.missing))
-            self._progress.phase = f"fetches the snapshot of round {round}: {done} of {partial.size} bytes"
+            self._progress.phase = f"fetches a snapshot: {done} of {partial.size} bytes"
         return None
 
     async def _fetch_range(self, partial: Partial, peer: PeerId, offset: int) -> bytearray:

@@ -6,14 +6,18 @@ The file's name says what must be in it, so nothing else has to be trusted or sy
 disk or a bad sector is noticed by its digest, deleted, and fetched again from a peer. Files appear by renaming, the
 index is rebuilt by listing. Bytes that are handed out were verified once since the process started.
 
-Rounds are decided in order: what is newer than the last settled round is undecided and is never pruned. All methods
-may be called from any thread. Every method that touches the disk raises `StorageError` when the disk fails.
+Rounds are decided in order: what is newer than the last settled round is undecided and is never pruned. Nobody who
+replays the log, or will with the snapshot that it fetches, is outrun: beyond their number rounds stay while there is
+room for their bytes and somebody needs them. All methods may be called from any thread. Every method that touches the
+disk raises `StorageError` when the disk fails.
 """
 
+import math
 import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +27,9 @@ from protocol.ids import Digest, sha256
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 """Recent payloads kept in memory too: they are offered on and applied within seconds of their arrival."""
+
+READ_SECONDS = 60
+"""A peer that has read of the older half of the log so lately replays it, and will need the rounds after that."""
 
 _PART_SUFFIX = ".part"
 
@@ -35,16 +42,22 @@ class _Entry:
 
 
 class PayloadLog:
-    """Payloads of the last `rounds_max` settled rounds and of all undecided ones, in at most `bytes_max` bytes
-    unless the undecided ones alone need more. Opening it lists what an earlier process left."""
+    """Payloads of the last `rounds_max` settled rounds, of those that somebody needs, and of all undecided ones, in at
+    most `bytes_max` bytes unless the undecided ones alone need more. Opening it lists what an earlier process left.
 
-    def __init__(self, directory: Path, rounds_max: int, bytes_max: int) -> None:
+    `needed_after()`: those who fetch a snapshot will need the rounds after this one; None when nobody does."""
+
+    def __init__(
+        self, directory: Path, rounds_max: int, bytes_max: int, needed_after: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._directory = directory
         self._rounds_max = rounds_max
         self._bytes_max = bytes_max
         self._entries: dict[Digest, _Entry] = {}
         self._cache: OrderedDict[Digest, bytes] = OrderedDict()
         self._cached_bytes = 0
+        self._needed_after = needed_after
+        self._read_seconds: dict[int, float] = {}  # when a peer has last read of an old round
         self._settled = -1
         self._index = threading.Lock()  # held for moments: the event loop takes it too
         self._disk = threading.Lock()  # held while files appear or vanish
@@ -114,6 +127,8 @@ class PayloadLog:
         """At most `count` bytes from `offset` on, or None when the payload is not here (any more)."""
         with self._index:
             entry, blob = self._entries.get(digest), self._cache.get(digest)
+            if entry is not None and entry.round <= self._settled - self._rounds_max // 2:
+                self._read_seconds[entry.round] = time.monotonic()
         if entry is not None and blob is None and not entry.verified:
             blob = self.get(digest)  # once per process: our name is on what we serve
             entry = entry if blob is not None else None
@@ -137,17 +152,25 @@ class PayloadLog:
         self.prune()
 
     def prune(self) -> None:
-        """Remove the oldest settled rounds until both bounds hold."""
+        """Remove the oldest settled rounds until both bounds hold, as far as nobody needs them."""
         with self._index:
             entries = list(self._entries.items())
+            needed = self._needed_from()
         total = sum(entry.size for _, entry in entries)
         settled = sorted({entry.round for _, entry in entries if entry.round <= self._settled})
-        while settled and (len(settled) > self._rounds_max or total > self._bytes_max):
+        while settled and (total > self._bytes_max or (len(settled) > self._rounds_max and settled[0] < needed)):
             oldest = settled.pop(0)
             total -= sum(entry.size for _, entry in entries if entry.round == oldest)
             self._delete(digest for digest, entry in entries if entry.round == oldest)
             with self._disk, _translated(self._directory, "prune"):
                 _remove_empty(self._directory / str(oldest))
+
+    def _needed_from(self) -> float:
+        """The first round that somebody who is behind needs."""
+        since = time.monotonic() - READ_SECONDS
+        self._read_seconds = {round: at for round, at in self._read_seconds.items() if at > since}
+        after = self._needed_after()
+        return min([*self._read_seconds, *([] if after is None else [after + 1])], default=math.inf)
 
     def _path(self, round: int, digest: Digest) -> Path:
         return self._directory / str(round) / digest.hex()

@@ -4,15 +4,14 @@ admin port."""
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node import hardware, progress
+from node import contact, hardware, progress
 from node.catch_up import CatchUp
 from node.checkpoint import save_checkpoint
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
@@ -20,16 +19,18 @@ from node.corpus import prepare_builtin
 from node.data import Corpus
 from node.ledger import Ledger
 from node.links.mesh import Mesh
+from node.links.pipes import Transport
 from node.links.session import Identity
 from node.links.transports import make_transports, parse_kinds
 from node.links.uplink import Uplink
 from node.model import require_fits
 from node.payload_log import PayloadLog
-from node.reachable import address_towards, announced
+from node.reachable import address_towards, announced, keep_session
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
 from node.swarm import Swarm, SwarmLimits
+from node.traffic import Overhead, unknown_overhead
 from node.trainer import Parts, Trainer
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
@@ -39,20 +40,25 @@ from protocol.ids import Digest, PeerId, peer_id
 
 log = logging.getLogger("lockstep.node")
 
+_Answer = TypeVar("_Answer")
+
 BUILTIN_CORPUS = "python-stdlib"
 
 LEAVE_SECONDS = 2
 """How long a leaving node waits for its goodbye to reach the coordinator."""
 
 TRAFFIC_SECONDS = 1
-"""How often the traffic counters of the links are copied to the status."""
+"""How often the traffic counters are copied to the status."""
 
 
 class NodeProcess:
-    """One node of one run. `key` is its identity."""
+    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its traffic."""
 
-    def __init__(self, settings: NodeSettings, key: Ed25519PrivateKey, software: str) -> None:
+    def __init__(
+        self, settings: NodeSettings, key: Ed25519PrivateKey, software: str, overhead: Overhead = unknown_overhead
+    ) -> None:
         self._settings, self._key, self._software = settings, key, software
+        self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
         self._progress = progress.Progress(self._peer, settings.name or self._peer[:8])
@@ -60,6 +66,7 @@ class NodeProcess:
         self._trainer: Trainer | None = None
         self._swarm: Swarm | None = None
         self._mesh: Mesh | None = None
+        self._transports: list[Transport] = []
         self.address = settings.listen
         self._background: list[asyncio.Task[None]] = []
         self._hello = wire.Hello()
@@ -67,11 +74,12 @@ class NodeProcess:
     async def start(self) -> None:
         """Everything up to the point where rounds can come.
 
-        Raises `UnavailableError`, `VersionError`, `SettingsError`, `DataError`, `StorageError`,
-        `AddressInUseError`."""
+        Raises `UnavailableError` when no coordinator has ever answered at the address, `VersionError`,
+        `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
         settings, progress = self._settings, self._progress
         progress.phase = f"asks {self._client.address} for the run"
-        info = await self._client.fetch_run()
+        info = await self._reach(self._client.fetch_run)
+        await asyncio.to_thread(contact.remember, settings.directory, self._client.address)
         hardware.use_threads(settings.threads)
         device = hardware.choose_device(settings.device)
         progress.phase = "opens its data"
@@ -87,7 +95,7 @@ class NodeProcess:
             progress.round = position.head_round
         progress.state_digest = replica.digest
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
-        relays = (await self._client.fetch_members()).relays
+        relays = (await self._reach(lambda _: self._client.fetch_members())).relays
         self._swarm = self._make_swarm(info, replica, snapshots, relays)
         addresses = await self._swarm.start()
         self.address = addresses[0]
@@ -110,7 +118,7 @@ class NodeProcess:
                 self._saver(replica),
                 settings.save_every,
                 CatchUp(info, replica, snapshots, self._swarm, self._client.fetch_commits, progress=progress),
-                position.pending if position else (),
+                position,
             )
         )
         self._info, self._replica, self._corpus = info, replica, corpus
@@ -121,7 +129,9 @@ class NodeProcess:
         Raises `RefusedError` and `DivergedError`; whatever the network does is waited out."""
         if self._trainer is None or self._swarm is None:
             raise LocalProtocolError("expected start() before run()")
-        session = asyncio.create_task(self._client.run(self._info, self._hello, self._trainer))
+        session = asyncio.create_task(
+            keep_session(self._client, self._info, self._hello, self._trainer, self._transports)
+        )
         training = asyncio.create_task(self._trainer.run())
         traffic = asyncio.create_task(self._watch_traffic())
         failing = asyncio.create_task(self._swarm.failed())
@@ -159,6 +169,7 @@ class NodeProcess:
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
+        self._count_traffic()
         links = self._mesh.document() if self._mesh else {}
         known = {"coordinator": self._client.address, "session": self._client.state, "links": links}
         return known | self._progress.document()
@@ -170,6 +181,15 @@ class NodeProcess:
         return "" if self._client.state == "connected" else self._client.state
 
     # ---- parts
+
+    async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
+        """An answer of the coordinator: for ever once it has answered, else within `contact.FIRST_CONTACT_SECONDS`."""
+
+        def say(why: str) -> None:
+            self._progress.phase = why
+
+        known = contact.is_known(self._settings.directory, self._client.address)
+        return await contact.reach(call, say, None if known else contact.FIRST_CONTACT_SECONDS)
 
     @property
     def _state_path(self) -> Path:
@@ -185,10 +205,12 @@ class NodeProcess:
         kinds = parse_kinds(self._settings.links)
         ways = [address for addresses in relays.values() for address in addresses if address.startswith("/")]
         advertise = announced(listen, self._settings.advertise, self._client.address)
-        transports = make_transports(kinds, self._key, listen, advertise, ways)
+        transports = self._transports = make_transports(kinds, self._key, listen, advertise, ways)
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
         self._mesh = Mesh(Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms)
-        payloads = PayloadLog(self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max)
+        payloads = PayloadLog(
+            self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max, snapshots.held_round
+        )
         return Swarm(
             self._peer,
             info.run_id,
@@ -230,8 +252,14 @@ class NodeProcess:
 
     async def _watch_traffic(self) -> None:
         while self._swarm:
-            self._progress.traffic = asdict(self._swarm.statistics)
+            self._count_traffic()
             await asyncio.sleep(TRAFFIC_SECONDS)
+
+    def _count_traffic(self) -> None:
+        if self._swarm and self._mesh:
+            statistics = self._swarm.statistics.complete(self._client.traffic, self._overhead)
+            self._mesh.uplink.carried(statistics.up_bytes)
+            self._progress.traffic = statistics.document()
 
 
 def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:

@@ -9,6 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from node.traffic import Rising
+
 
 @dataclass(slots=True)
 class Progress:
@@ -31,7 +33,7 @@ class Progress:
     resyncs: int = 0
     payload_bytes: int = 0
     payload_values: int = 0
-    traffic: dict[str, int] = field(default_factory=dict)
+    traffic: dict[str, int | None] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The document of /status.json."""
@@ -63,6 +65,7 @@ class ProgressCollector(Collector):
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self._traffic = Rising()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -78,11 +81,13 @@ class ProgressCollector(Collector):
         if now.loss is not None:
             yield _gauge("loss_nats_per_token", "Loss of the last round's samples.", now.loss)
         traffic = CounterMetricFamily("lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"])
-        for kind in ("payload", "catch_up", "control"):
+        counts = self._traffic(now.traffic)
+        for kind in ("payload", "catch_up", "control", "overhead"):
             for direction in ("up", "down"):
-                traffic.add_metric([kind, direction], now.traffic.get(f"{kind}_{direction}_bytes", 0))
+                if kind != "overhead" or f"overhead_{direction}_bytes" in counts:  # else it is not known
+                    traffic.add_metric([kind, direction], counts.get(f"{kind}_{direction}_bytes", 0))
         yield traffic
-        yield _counter("duplicate_bytes", "Payload bytes received in vain.", now.traffic.get("duplicate_bytes", 0))
+        yield _counter("duplicate_bytes", "Payload bytes received in vain.", counts.get("duplicate_bytes", 0))
 
 
 def registry(progress: Progress) -> CollectorRegistry:

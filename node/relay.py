@@ -34,6 +34,7 @@ from node.reachable import announced
 from node.roster import Roster
 from node.self_test import TestShelf, self_test
 from node.swarm import Swarm, SwarmLimits
+from node.traffic import Overhead, Rising, unknown_overhead
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.commits import Commit, SignedCommit, open_commit
@@ -42,6 +43,9 @@ from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 
 log = logging.getLogger("lockstep.relay")
+
+TRAFFIC_SECONDS = 1
+"""How often the relay looks at what nobody owns of its traffic, and charges it to its upload limit."""
 
 DRAIN_SECONDS = 10
 """How long transfers under way may take when the relay is told to stop."""
@@ -100,10 +104,13 @@ class RelaySettings:
 
 
 class RelayProcess:
-    """One relay of one run. `key` is its identity."""
+    """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its traffic."""
 
-    def __init__(self, settings: RelaySettings, key: Ed25519PrivateKey, software: str) -> None:
+    def __init__(
+        self, settings: RelaySettings, key: Ed25519PrivateKey, software: str, overhead: Overhead = unknown_overhead
+    ) -> None:
         self._settings, self._key, self._software = settings, key, software
+        self._overhead = overhead
         self.peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
         self._roster = Roster()
@@ -163,6 +170,7 @@ class RelayProcess:
         session = asyncio.create_task(self._client.run(self._info, hello, self))
         failing = asyncio.create_task(self._swarm.failed())
         left = asyncio.create_task(self._left.wait())
+        counting = asyncio.create_task(self._watch_traffic())
         self.phase = "relays"
         try:
             await asyncio.wait({session, failing, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,9 +180,9 @@ class RelayProcess:
                 failing.result()
             await self._drain()
         finally:
-            for task in (session, failing, left):
+            for task in (session, failing, left, counting):
                 task.cancel()
-            await asyncio.gather(session, failing, left, return_exceptions=True)
+            await asyncio.gather(session, failing, left, counting, return_exceptions=True)
         return self._finished or "this relay was asked to leave"
 
     def leave(self) -> None:
@@ -255,6 +263,18 @@ class RelayProcess:
             del self._collects[commit.round]
             swarm.settle(commit.round, kept)
 
+    async def _watch_traffic(self) -> None:
+        while True:
+            self._count_traffic()
+            await asyncio.sleep(TRAFFIC_SECONDS)
+
+    def _count_traffic(self) -> dict[str, int | None]:
+        if self._swarm is None or self._mesh is None:
+            return {}
+        statistics = self._swarm.statistics.complete(self._client.traffic, self._overhead)
+        self._mesh.uplink.carried(statistics.up_bytes)
+        return statistics.document()
+
     # ---- for people
 
     def status(self) -> dict[str, Any]:
@@ -270,7 +290,7 @@ class RelayProcess:
             "round": self.round,
             "members": len(self._roster.members),
             "links": mesh.document() if mesh else {},
-            "traffic": self._swarm.statistics.document() if self._swarm else {},
+            "traffic": self._count_traffic(),
             "payloads": {"bytes": payloads.held_bytes if payloads else 0, "bytes_max": self._settings.log_bytes_max},
         }
 
@@ -286,6 +306,7 @@ class _Collector(Collector):
 
     def __init__(self, relay: RelayProcess) -> None:
         self._relay = relay
+        self._traffic = Rising()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -295,7 +316,7 @@ class _Collector(Collector):
         held = status["payloads"]["bytes"]
         yield GaugeMetricFamily("lockstep_relay_payload_log_bytes", "Payloads on disk.", value=held)
         traffic = CounterMetricFamily("lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"])
-        for name, count in status["traffic"].items():
+        for name, count in self._traffic(status["traffic"]).items():
             owner, _, direction = name.removesuffix("_bytes").rpartition("_")
             if direction in ("up", "down"):
                 traffic.add_metric([owner, direction], count)

@@ -5,9 +5,12 @@ tensors. With overlap 1 the model computes elsewhere: at the committed parameter
 still being exchanged (DESIGN.md section 4, lookahead), so the committed ones are a copy that no guess touches.
 
 What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place in the log, and
-what was announced beyond it, so that a payload which its commit leaves out can still be reclaimed.
+what was announced beyond it, so that a payload which its commit leaves out can still be reclaimed. When it is not saved
+every round, a kill takes what the rounds since left in the momentum; what they sent is in the log, and `withdraw` takes
+it out of the momentum that was saved, so that nothing is sent twice.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from torch import Tensor, nn
 from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import Contribution, apply, look_ahead
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, Extraction
+from node.demo.engine import EXTRACTED, DemoSettings, Engine, Extraction, to_unit_
 from node.digest import state_digest
 from node.genesis import fill
 from node.model import Trainee, build_model
@@ -36,20 +39,19 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/momentum"
-_EXTRACTED = ("indices", "values", "previous", "removed")
-_SIGNS = "signs"
+_UPDATE = "guess"
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The update that an undecided round may make: int8 signs [chunks, 64, 64] and the round's scalars."""
+    """The update that an undecided round may make, int8 [chunks, 64, 64] in sixteenths, and the round's scalars."""
 
-    signs: Tensor
+    update: Tensor
     learning_rate: float
     decay: float
 
@@ -83,6 +85,8 @@ class Position:
     head: Digest
     head_round: int
     pending: tuple[Pending, ...] = ()
+    unsaved_rounds: int = 0
+    """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a node that ended."""
 
 
 class Replica:
@@ -112,8 +116,7 @@ class Replica:
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)
         self.committed = {name: t.clone() for name, t in working.items()} if self._spec.rounds.overlap else working
-        self.engine = Engine(self.layout, self._settings, self.trainee.device)
-        self.has_momentum = False
+        self.forget_momentum()
         self.digest = state_digest(self.committed)
 
     def _fresh_model(self) -> nn.Module:
@@ -132,20 +135,35 @@ class Replica:
                     tensor.copy_(self.committed[name])
             else:
                 look_ahead(
-                    self.layout, self.committed, guess.signs, working,
+                    self.layout, self.committed, guess.update, working,
                     learning_rate=guess.learning_rate, decay=guess.decay,
                 )  # fmt: skip
 
     def accumulate(self) -> None:
         """The gradients of the work just done go into the momentum; `GradientError` leaves it as it was."""
-        self.engine.accumulate({name: parameter.grad for name, parameter in self.trainee.parameters.items()})
+        gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
+        if self._spec.algorithm.unit_gradients:
+            to_unit_(gradients)
+        self.engine.accumulate(gradients)
         self.has_momentum = True
 
     def guess(self, learning_rate_bits: int, decay_bits: int) -> Guess | None:
         """What this node expects of the round whose payload it is about to extract; None with overlap 0."""
         if not self._spec.rounds.overlap:
             return None
-        return Guess(self.engine.guess_signs(), float32_value(learning_rate_bits), float32_value(decay_bits))
+        return Guess(
+            self.engine.guess(self._spec.algorithm.update), float32_value(learning_rate_bits), float32_value(decay_bits)
+        )
+
+    def withdraw(self, payload: bytes) -> None:
+        """Take out of the momentum what an earlier life of this node has sent since it was saved."""
+        with contextlib.suppress(RemoteProtocolError):  # as a payload that counts for nothing: see `apply`
+            self.engine.withdraw(decode(payload, self.shape)[1])
+
+    def forget_momentum(self) -> None:
+        """Begin again without momentum: what it held is lost."""
+        self.engine = Engine(self.layout, self._settings, self.trainee.device)
+        self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
 
@@ -159,7 +177,7 @@ class Replica:
             contributions += self._contribution(commit, entry, payload)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
-            apply(self.layout, self.committed, contributions, *rates)
+            apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
         self.digest = state_digest(self.committed)
         return self.digest
 
@@ -195,6 +213,7 @@ class Replica:
             "next_round": position.next_round,
             "head": position.head.hex(),
             "head_round": position.head_round,
+            "unsaved_rounds": position.unsaved_rounds,
             "state_digest": f"{self.digest:016x}",
             "has_momentum": self.has_momentum,
             "local_digest": f"{_digest_of_floats(local):016x}",
@@ -230,29 +249,28 @@ class Replica:
         self.engine.load_state_dict({"momentum": tensors[_MOMENTUM]})
         self.has_momentum = about["has_momentum"]
         pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])
-        return Position(about["next_round"], Digest(bytes.fromhex(about["head"])), about["head_round"], pending)
+        head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
+        return Position(about["next_round"], head, head_round, pending, about["unsaved_rounds"])
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data
 
 
-# ---- undecided rounds on disk. An extraction counts what has happened to its momentum by the engine's own counters,
-# which start anew with the process: what is kept is how far behind them it is.
+# ---- undecided rounds on disk
 
 
 def _tensors(pending: Pending) -> dict[str, Tensor]:
     extraction, guess = pending.extraction, pending.guess
-    tensors = {name: getattr(extraction, name) for name in _EXTRACTED} if extraction else {}
+    tensors = {name: getattr(extraction, name) for name in EXTRACTED} if extraction else {}
     if guess:
-        tensors[_SIGNS] = guess.signs
+        tensors[_UPDATE] = guess.update
     return {f"pending/{pending.round}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
     described: dict[str, Any] = {"announcement": pending.announcement.SerializeToString().hex()}
-    if extraction := pending.extraction:
-        described["accumulations_since"] = engine._accumulations - extraction.accumulations
-        described["changes_since"] = engine._changes - extraction.changes
+    if pending.extraction:
+        described["age"] = engine.age(pending.extraction)
     if guess := pending.guess:
         described["guess"] = [guess.learning_rate, guess.decay]  # float32 values, which JSON carries exactly
     return described
@@ -261,19 +279,13 @@ def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
 def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Engine) -> Pending:
     announcement = wire.NodeMessage.FromString(bytes.fromhex(described["announcement"]))
     place = f"pending/{announcement.announced.round}/"
+    own = {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
     extraction = guess = None
-    if "changes_since" in described:
-        extraction = Extraction(
-            indices=tensors[place + "indices"],
-            values=tensors[place + "values"],
-            previous=tensors[place + "previous"],
-            removed=tensors[place + "removed"],
-            state=engine._state,
-            accumulations=engine._accumulations - described["accumulations_since"],
-            changes=engine._changes - described["changes_since"],
-        )
+    if "age" in described:
+        accumulations, changes = described["age"]
+        extraction = engine.revive(own, (accumulations, changes))
     if "guess" in described:
-        guess = Guess(tensors[place + _SIGNS], *described["guess"])
+        guess = Guess(own[_UPDATE], *described["guess"])
     return Pending(announcement, extraction, guess)
 
 

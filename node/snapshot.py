@@ -6,16 +6,19 @@
 The bytes are those whose SHA-256 `node.digest.canonical_sha256` is: per parameter in sorted-name order a header
 (name and shape) and the float32 bits, little-endian. A node knows names and shapes from the run file, so it knows
 the size of a snapshot before it takes memory or disk for one, and every header before it reads it. Files appear by
-renaming; the newest `SNAPSHOTS_KEPT` stay. Bytes that are handed out were verified once since the process started.
+renaming; the newest `SNAPSHOTS_KEPT` stay, and a few older ones for as long as somebody fetches them. Bytes that are
+handed out were verified once since the process started.
 
 Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything that touches the
 disk raises `StorageError` when the disk fails, and may be called from any thread, one snapshot at a time.
 """
 
 import hashlib
+import math
 import os
 import re
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,7 +32,17 @@ from protocol.ids import Digest
 from protocol.limits import PART_BYTES
 
 SNAPSHOTS_KEPT = 2
-"""The newest, and the one before it for those who are fetching it."""
+"""The newest, and the one before it for those who have just heard of it."""
+
+SNAPSHOTS_HELD_MAX = 2
+"""Older ones that stay because somebody fetches them: with a run that makes a snapshot every few seconds, a late joiner
+would otherwise never see the end of one. With the newest, that is all the disk that snapshots take."""
+
+HELD_SECONDS = 60
+"""A snapshot that was read so lately is being fetched: longer than any patience of a link, and a pause for breath."""
+
+HELD_SECONDS_MAX = 4 * 3600
+"""So long after it was first read a snapshot is held no more: nobody may occupy the disk by reading a byte a minute."""
 
 RANGE_BYTES = 8 * PART_BYTES
 """What one peer is asked for at a time, and what a broken connection may cost: seconds of a thin uplink."""
@@ -84,6 +97,10 @@ def file_sha256(path: Path) -> Digest:
     return Digest(hasher.digest())
 
 
+def _round_of(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
+
 def _header(name: str, tensor: Tensor) -> bytes:
     text, shape = name.encode(), tensor.shape
     return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
@@ -96,6 +113,7 @@ class Snapshots:
         self._directory = directory
         self._verified: set[Digest] = set()
         self._paths: dict[Digest, Path] = {}
+        self._read_seconds: dict[Digest, tuple[float, float]] = {}  # the first and the last time that a peer read it
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(directory.iterdir()):
@@ -160,6 +178,8 @@ class Snapshots:
         path = self.path(digest)
         if path is None:
             return None
+        now = time.monotonic()
+        self._read_seconds[digest] = (self._read_seconds.get(digest, (now, now))[0], now)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -168,6 +188,12 @@ class Snapshots:
             return None  # a newer one took its place
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def held_round(self) -> int | None:
+        """The round of the oldest snapshot that is being fetched: who has it needs the payloads from there on."""
+        return min(
+            (_round_of(path) for digest, path in list(self._paths.items()) if self._is_held(digest)), default=None
+        )
 
     def _take(self, source: Path, round: int, digest: Digest) -> None:
         """Give a whole and verified file its name, and let the oldest go."""
@@ -178,15 +204,20 @@ class Snapshots:
             self._forget(digest)  # the same parameters after an earlier round
         self._paths[digest] = path
         self._verified.add(digest)
-        for old in sorted(self._paths, key=self._round_of)[:-SNAPSHOTS_KEPT]:
-            self._forget(old)
+        old = sorted(self._paths, key=lambda digest: _round_of(self._paths[digest]))[:-SNAPSHOTS_KEPT]
+        held = [digest for digest in old if self._is_held(digest)][:SNAPSHOTS_HELD_MAX]
+        for digest in [digest for digest in old if digest not in held]:
+            self._forget(digest)
 
-    def _round_of(self, digest: Digest) -> int:
-        return int(self._paths[digest].name.partition("-")[0])
+    def _is_held(self, digest: Digest) -> bool:
+        first, last = self._read_seconds.get(digest, (-math.inf, -math.inf))
+        now = time.monotonic()
+        return now - last < HELD_SECONDS and now - first < HELD_SECONDS_MAX
 
     def _forget(self, digest: Digest) -> None:
         path = self._paths.pop(digest)
         self._verified.discard(digest)
+        self._read_seconds.pop(digest, None)
         with storage_errors(path):
             path.unlink(missing_ok=True)
 

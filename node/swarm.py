@@ -98,8 +98,7 @@ class Swarm:
         clock_ms: Callable[[], int],
         snapshots: Shelf | None = None,
     ) -> None:
-        self._own = own
-        self._run_id = run_id
+        self._own, self._run_id = own, run_id
         self._exchange = Exchange(own, limits)
         self._log = log
         self._shelves = Shelves(log, snapshots, clock_ms)
@@ -161,7 +160,7 @@ class Swarm:
         digest = sha256(blob)
         task = self._spawn(self._keep(round, digest, blob))
         self._saves.add(task)
-        await task
+        await asyncio.shield(task)  # `stop` waits for it, whatever becomes of who has asked
         return digest
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
@@ -194,6 +193,10 @@ class Swarm:
         """The round is decided and applied (or skipped: nothing kept): drop what was not committed."""
         self._forget(round)
         self._saves.add(self._spawn(asyncio.to_thread(self._log.settle, round, list(kept))))
+
+    async def kept(self, digest: Digest) -> bytes | None:
+        """A payload of this node's own log, None when it is not there (any more)."""
+        return await asyncio.to_thread(self._log.get, digest)
 
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round: to report again after a reconnect."""

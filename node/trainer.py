@@ -11,7 +11,8 @@ Whether its state is right the coordinator says, who hears all: told to resync, 
 replays the log, and says on the way what it comes to after the round in question. It never judges itself.
 
 The state is saved between extract and announce: what others know of, the file knows of too. After a kill with
-`save_every` 1 nothing is lost; with more, the residual of the rounds since the last save.
+`save_every` 1 nothing is lost; with more, what the rounds since the last save left in the momentum, and nothing counts
+twice (`node.earlier_life`).
 """
 
 import asyncio
@@ -26,7 +27,8 @@ import numpy.typing as npt
 from node.catch_up import RETRY_SECONDS, CatchUp
 from node.coordinator_client import CoordinatorClient, RunInfo
 from node.data import Corpus
-from node.demo.engine import GradientError
+from node.demo.engine import Extraction, GradientError
+from node.earlier_life import EarlierLife
 from node.ledger import FinalWord, Ledger
 from node.model import Work
 from node.progress import Progress
@@ -59,8 +61,8 @@ class Parts:
     save_every: int
     catch_up: CatchUp | None = None
     """None: no snapshots are written or taken."""
-    restored: tuple[Pending, ...] = ()
-    """What the loaded state had announced and not settled."""
+    restored: Position | None = None
+    """Where the loaded state stands."""
 
 
 class Trainer:
@@ -69,10 +71,12 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._overlap = parts.info.spec.rounds.overlap
-        self._pending: dict[int, Pending] = {}
-        self._restored = {pending.round: pending for pending in parts.restored}  # whose payload is not in the log yet
+        self._pending: dict[int, Pending] = {}  # announced, and not settled
+        restored = parts.restored
+        self._unannounced = {pending.round: pending for pending in restored.pending} if restored else {}
+        self._earlier = EarlierLife(parts.own, parts.replica, restored)
         self._opened: wire.RoundOpened | None = None
-        self._newest_trained = max(self._restored, default=-1)
+        self._newest_trained = max(self._unannounced, default=-1)
         self._unsaved_rounds = 0
         self._compute_ms = 1
         self._changed = asyncio.Event()
@@ -83,22 +87,24 @@ class Trainer:
         self._roster = Roster()
         self._finished = ""
         self._leaving = False
+        self._over = False
 
     # ---- the straight line
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; why it ended, in words."""
-        for round in sorted(self._restored):
-            await self._resume(self._restored[round])
+        for round in sorted(self._unannounced):
+            await self._resume(self._unannounced[round])
         while (opened := await self._next_round()) is not None:
             await self._round(opened)
+        self._over = True
         await self._settle_rest()
         return self._finished or "this node was asked to leave"
 
     async def _round(self, opened: wire.RoundOpened) -> None:
         work = await self._compute(opened)  # until the bell
         pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k; the rest stays
-        await self._keep(pending)  # on disk before anybody hears of it
+        await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # offered to neighbours, announced to the coordinator
         while self._parts.ledger.next_round <= opened.round - self._overlap:
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
@@ -109,6 +115,9 @@ class Trainer:
         parts, progress = self._parts, self._parts.progress
         progress.phase, progress.note = f"trains round {opened.round}", opened.reason
         parts.swarm.open(opened.round)
+        self._earlier.end()
+        if not progress.rounds_trained:
+            self._unsaved_rounds = parts.save_every  # the file may be of a life that ended well: save soon
         guess = self._pending[opened.round - 1].guess if opened.round - 1 in self._pending else None
 
         def bell_rang() -> bool:
@@ -143,42 +152,40 @@ class Trainer:
                 yield self._parts.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
 
     def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[Pending, bytes]:
-        """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work."""
-        parts = self._parts
+        """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work.
+
+        What leaves the momentum is in the book at the same instant: no interruption finds it in neither."""
+        replica, progress = self._parts.replica, self._parts.progress
         announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
+        payload, extraction, guess = b"", None, None
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
-        if work is None or opened.muted:
-            return Pending(wire.NodeMessage(announced=announced), None, None), b""
-        guess = parts.replica.guess(opened.learning_rate_bits, opened.decay_bits)
-        extraction = parts.replica.engine.extract()
-        header = Header(parts.info.run_id, opened.round, parts.own)
-        payload = encode(header, extraction.coefficients, parts.replica.shape)
-        announced.digest, announced.payload_bytes = sha256(payload), len(payload)
-        parts.progress.payload_bytes, parts.progress.payload_values = len(payload), len(extraction.coefficients.values)
-        return Pending(wire.NodeMessage(announced=announced), extraction, guess), payload
+        if work and not opened.muted:
+            guess = replica.guess(opened.learning_rate_bits, opened.decay_bits)
+            extraction = replica.engine.extract()
+            payload = self._encoded(opened.round, extraction)
+            announced.digest, announced.payload_bytes = sha256(payload), len(payload)
+            progress.payload_bytes, progress.payload_values = len(payload), len(extraction.coefficients.values)
+        pending = Pending(wire.NodeMessage(announced=announced), extraction, guess)
+        self._newest_trained, self._unannounced[opened.round] = opened.round, pending
+        return pending, payload
 
-    async def _keep(self, pending: Pending) -> None:
-        self._pending[pending.round] = pending
-        self._newest_trained = pending.round
-        await self._save_when_due()
+    def _encoded(self, round: int, extraction: Extraction) -> bytes:
+        header = Header(self._parts.info.run_id, round, self._parts.own)
+        return encode(header, extraction.coefficients, self._parts.replica.shape)
 
     async def _resume(self, pending: Pending) -> None:
         """An undecided round from before the restart. Its payload is made again from the saved extraction: what was
         announced may be committed, and after a kill or a power cut nobody else need have it."""
-        parts = self._parts
-        parts.swarm.open(pending.round)
-        payload = b""
-        if pending.extraction:
-            header = Header(parts.info.run_id, pending.round, parts.own)
-            payload = encode(header, pending.extraction.coefficients, parts.replica.shape)
+        self._parts.swarm.open(pending.round)
+        payload = self._encoded(pending.round, pending.extraction) if pending.extraction else b""
         await self._publish(pending, payload)
-        self._pending[pending.round] = self._restored.pop(pending.round)
 
     async def _publish(self, pending: Pending, payload: bytes) -> None:
         """To the log first: what the coordinator hears of can be had, whatever happens to this process."""
         if payload:
             await self._parts.swarm.publish(pending.round, payload)
+        self._pending[pending.round] = self._unannounced.pop(pending.round)
         self._parts.client.send(pending.announcement)
         self._parts.progress.phase = f"exchanges round {pending.round}"
 
@@ -196,6 +203,7 @@ class Trainer:
                 await self._jump(str(error))
                 return
             digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
+            await self._earlier.counted(word.commit, payloads)
             parts.progress.round, parts.progress.state_digest = word.round, digest
             snapshot = await asyncio.to_thread(parts.catch_up.write, word.commit) if parts.catch_up else b""
             self._report(word, digest, snapshot)
@@ -237,9 +245,10 @@ class Trainer:
     def position(self) -> Position:
         """Where in the log the replica stands."""
         ledger = self._parts.ledger
-        known = self._restored | self._pending
+        known = self._unannounced | self._pending
         pending = tuple(known[round] for round in sorted(known))
-        return Position(ledger.next_round, ledger.head, ledger.head_round, pending)
+        unsaved_rounds = max(self._earlier.unsaved_rounds, 0 if self._over else self._parts.save_every - 1)
+        return Position(ledger.next_round, ledger.head, ledger.head_round, pending, unsaved_rounds)
 
     async def _save_when_due(self) -> None:
         self._unsaved_rounds += 1
@@ -282,7 +291,7 @@ class Trainer:
         parts = self._parts
         log.warning("looks for a snapshot reason=%s", reason)
         jump = (
-            await parts.catch_up.jump(self.position, parts.ledger.decided_round, self._pending)
+            await parts.catch_up.jump(self.position, parts.ledger.decided_round, self._pending, parts.own)
             if parts.catch_up
             else None
         )
@@ -296,6 +305,7 @@ class Trainer:
         for round in sorted(self._pending):
             if round < position.next_round:
                 self._settle(round, jump.kept.get(round, []))
+        await self._earlier.passed(jump.own, parts.swarm.kept)
         if digest == jump.landmark.state_digest:
             await asyncio.to_thread(parts.save, self.position)
         else:
@@ -305,8 +315,11 @@ class Trainer:
             parts.progress.note = differs
 
     def _take_opened(self) -> wire.RoundOpened | None:
-        opened, self._opened = self._opened, None
-        if opened and opened.round > self._newest_trained and opened.round >= self._parts.ledger.next_round:
+        opened, next_round = self._opened, self._parts.ledger.next_round
+        if opened and self._earlier.may_be_named(next_round, opened.round):
+            return None  # yet: first the words
+        self._opened = None
+        if opened and opened.round > self._newest_trained and opened.round >= next_round:
             return opened
         return None  # decided meanwhile, or told again after a reconnect
 
@@ -328,6 +341,7 @@ class Trainer:
         await asyncio.to_thread(parts.replica.reset)
         parts.ledger.rewind()
         self._pending.clear()
+        self._earlier.end()
         await asyncio.to_thread(parts.save, self.position)  # a restart must not bring back what was discarded
 
     # ---- the coordinator client's listener

@@ -12,9 +12,10 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node import snapshot
-from node.catch_up import CatchUp
+from node.catch_up import SNAPSHOTS_TRIED, CatchUp
 from node.coordinator_client import RunInfo
 from node.digest import state_digest
+from node.earlier_life import EarlierLife
 from node.ledger import Ledger
 from node.links import mesh
 from node.links.base import Blob, Outsider, Purpose, Remote
@@ -26,7 +27,7 @@ from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
 from node.serving import Pace, Shelves
-from node.snapshot import Partial, Snapshots, canonical_size
+from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots, canonical_size
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
@@ -77,11 +78,15 @@ class Log:
         self.snapshots = Snapshots(directory)
         self.replica = Replica(middle_spec(), RUN, torch.device("cpu"), 1)
         self.messages: list[wire.Committed] = []
-        head = genesis_digest(RUN)
-        for round in range(count):
+        self._head = genesis_digest(RUN)
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """So many commits more."""
+        for round in range(len(self.messages), len(self.messages) + count):
             entry = Entry(AUTHOR, sha256(str(round).encode()), 100, 1, 1)
-            commit = Commit(RUN, round, round, (entry,), 1, 2, head)
-            head, signed = commit_digest(commit), sign_commit(commit, KEY)
+            commit = Commit(RUN, round, round, (entry,), 1, 2, self._head)
+            self._head, signed = commit_digest(commit), sign_commit(commit, KEY)
             message = wire.Committed(body=signed.body, signature=signed.signature)
             if (round + 1) % 5 == 0:
                 next(iter(self.replica.committed.values())).add_(1)
@@ -187,13 +192,14 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
 async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(log: Log, tmp_path: Path) -> None:
     async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        jump = await newcomer.catch_up.jump(GENESIS, 11, [3, 9, 10])
+        jump = await newcomer.catch_up.jump(GENESIS, 11, [3, 9, 10], AUTHOR)
     assert jump is not None
     position = jump.landmark.position
     assert (position.next_round, position.head_round) == (10, 9)
     assert position.head == sha256(log.messages[9].body)
     assert newcomer.replica.digest == log.replica.digest == jump.landmark.state_digest
     assert jump.kept == {round: [sha256(str(round).encode())] for round in (3, 9)}
+    assert jump.own == {round: sha256(str(round).encode()) for round in range(10)}
     assert members.bytes_sent == log.size, "not a byte twice, and none beyond the end of a range"
     first, second = (set(server.offsets) for server in members.servers.values())
     assert first
@@ -206,7 +212,7 @@ async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_
 ) -> None:
     async with Members({LIAR: Forger(log.snapshots), HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
+        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
     assert newcomer.replica.digest == log.replica.digest
     refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
@@ -226,7 +232,7 @@ async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is
     dying = Server(log.snapshots, ranges=3)
     async with Members({LIAR: dying, HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.catch_up.jump(GENESIS, 11, []) is not None
+        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
     assert newcomer.replica.digest == log.replica.digest
     assert len(dying.offsets) > dying.ranges, "it stopped"
     assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
@@ -236,11 +242,11 @@ async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(lo
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
-        assert await first.catch_up.jump(GENESIS, 11, []) is None
+        assert await first.catch_up.jump(GENESIS, 11, [], AUTHOR) is None
         assert first.replica.digest == genesis
     async with Members({HONEST: Server(log.snapshots)}) as members:
         second = Newcomer(log, members, tmp_path / "new")
-        assert await second.catch_up.jump(GENESIS, 11, []) is not None
+        assert await second.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
     assert second.replica.digest == log.replica.digest
     asked = set(members.servers[HONEST].offsets)
     assert 0 not in asked
@@ -251,7 +257,7 @@ async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(log: Log
     async with Members({HONEST: Server()}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         genesis = newcomer.replica.digest
-        assert await newcomer.catch_up.jump(GENESIS, 11, []) is None
+        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is None
     assert newcomer.replica.digest == genesis
     assert len(set(members.servers[HONEST].offsets)) == 1, "asked for two snapshots, each from its beginning"
 
@@ -261,7 +267,7 @@ async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(log: Log, tm
     del log.messages[4]
     async with Members({HONEST: Server(log.snapshots)}) as members:
         with pytest.raises(RemoteProtocolError, match="does not follow"):
-            await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [])
+            await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
     assert members.servers[HONEST].offsets == []
 
 
@@ -273,7 +279,7 @@ async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(log: 
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(11)
         assert catch_up.too_far_behind(ledger)
-        await catch_up.jump(GENESIS, 11, [])
+        await catch_up.jump(GENESIS, 11, [], AUTHOR)
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(16)
         assert catch_up.too_far_behind(ledger)
@@ -306,6 +312,73 @@ async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_p
         await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)
 
 
+# ---- rounds that go on
+
+
+class Busy(Server):
+    """A member whose run goes on: it makes a snapshot after every other range that it serves."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log.snapshots)
+        self.log = log
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        found = await super().read(digest, offset, count)
+        if count == 1 and len(self.offsets) % 2 == 0:
+            self.log.grow(5)
+        return found
+
+
+async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwhile(log: Log, tmp_path: Path) -> None:
+    async with Members({HONEST: Busy(log)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
+    assert jump is not None
+    assert jump.landmark.position.head_round == 9
+    assert len(log.messages) > 12 + 5 * SNAPSHOTS_KEPT, "it would have been gone"
+    assert members.bytes_sent == log.size
+
+
+async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(log: Log, tmp_path: Path) -> None:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
+        assert await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+    log.snapshots.read(Digest(log.messages[9].snapshot_sha256), 0, 1)
+    log.grow(5 * (SNAPSHOTS_TRIED + 2))
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
+    assert jump is not None
+    assert jump.landmark.position.head_round == 9
+    assert 0 not in members.servers[HONEST].offsets
+
+
+async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one(log: Log, tmp_path: Path) -> None:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
+        assert await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+    log.snapshots._read_seconds.clear()  # long ago
+    log.grow(15)
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 26, [], AUTHOR)
+    assert jump is not None
+    assert jump.landmark.position.head_round == 24
+
+
+async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(log: Log, tmp_path: Path) -> None:
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        catch_up = Newcomer(log, members, tmp_path / "new").catch_up
+        ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
+        ledger.saw_decided(11)
+        assert catch_up.too_far_behind(ledger)
+        jump = await catch_up.jump(GENESIS, 11, [], AUTHOR)
+    assert jump is not None
+    position = jump.landmark.position
+    ledger.resume(position.next_round, position.head, position.head_round)
+    ledger.saw_decided(1000)
+    assert not catch_up.too_far_behind(ledger), "members keep what comes after it"
+    ledger.resume(999, position.head, position.head_round)
+    assert not catch_up.too_far_behind(ledger)
+    ledger.saw_decided(2000)
+    assert catch_up.too_far_behind(ledger), "behind again, another day"
+
+
 # ---- whole nodes
 
 
@@ -336,7 +409,9 @@ async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
     assert digests == {status["digests"]["last"]}
     assert counted > 0, "it contributed"
     kept = {path.name for path in (tmp_path / "node-2" / "snapshots").iterdir()}
-    assert kept == {path.name for path in (tmp_path / "node-0" / "snapshots").iterdir()}
+    elsewhere = {path.name for path in (tmp_path / "node-0" / "snapshots").iterdir()}
+    assert kept <= elsewhere
+    assert len(elsewhere) <= SNAPSHOTS_KEPT + SNAPSHOTS_HELD_MAX, "the one that was fetched stays a minute longer"
 
 
 # ---- a state that survives
@@ -358,7 +433,7 @@ class SavedStage(Stage):
         parts = dataclasses.replace(
             self.trainer._parts,
             save=lambda position: self.replica.save(path, position),
-            restored=position.pending if position else (),
+            restored=position,
         )
         self.trainer = Trainer(parts)
 
@@ -448,12 +523,87 @@ async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(corp
     async with playing(stage):
         stage.welcome()
         stage.open(0)
-        announced = await stage.announced(1)
+        first = await stage.announced(1)
+        path.unlink()  # the first is saved, then none for long
+        stage.open(1)
+        announced = await stage.announced(2)
         assert not path.exists()
         stage.trainer.leave()
         await until(path.exists)
     again = SavedStage(corpus, 1, path)
-    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [announced]
+    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [first, announced]
+
+
+@asynccontextmanager
+async def killed_behind_its_save(corpus: Path, directory: Path) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
+    """A node that does not save every round and was killed when it had announced round 2, which nobody has decided: its
+    next life, the replica that its file holds, and the payload that only the log knows of."""
+    path = directory / "state"
+    first = SavedStage(corpus, 1, path)
+    first.trainer._parts = dataclasses.replace(first.trainer._parts, save_every=3)
+    async with playing(first):
+        first.welcome()
+        for round in range(3):
+            first.open(round)
+            announced = await first.announced(round + 1)
+            if round < 2:
+                first.commit(round, [announced.digest])
+    saved = SavedStage(corpus, 1, path)
+    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), "nothing of round 2 is in it"
+    again = SavedStage(corpus, 1, path)
+    again.follow(first)
+    async with playing(again) as task:
+        again.welcome()
+        yield again, saved.replica, announced.digest
+        await ended(again, task)
+
+
+async def test_what_was_sent_after_the_save_is_withdrawn_from_it_before_it_is_trained_on(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
+        again.open(3)
+        await until(lambda: again.client.of_kind("ready"))
+        assert again.progress.phase == "waits for a round", "the word of round 2 may name what this momentum has sent"
+        again.trainer._opened = None
+        again.commit(2, [digest])
+        await until(lambda: again.progress.round == 2)
+    saved.withdraw(again.swarm.blobs[digest])
+    assert saved.engine.momentum.any()
+    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+
+
+async def test_what_was_sent_after_the_save_and_did_not_count_stays_in_the_momentum(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, _):
+        again.skip(2)
+        await until(lambda: again.trainer.position.next_round == 3)
+    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+
+
+async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_or_the_momentum_goes(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
+        blobs, own = again.swarm.blobs, again.trainer._parts.own
+
+        async def kept(digest: Digest) -> bytes | None:
+            return blobs.get(digest)
+
+        restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
+        earlier = EarlierLife(own, again.replica, restored)
+        await earlier.passed({2: Digest(digest)}, kept)
+        saved.withdraw(blobs[digest])
+        assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+        earlier.end()
+        await earlier.passed({3: Digest(b"3" * 32)}, kept)
+        assert again.replica.has_momentum, "what this life has sent has left the momentum already"
+        await EarlierLife(own, again.replica, restored).passed({3: Digest(b"3" * 32)}, kept)
+        assert not again.replica.has_momentum
+        assert not again.replica.engine.momentum.any()
+        assert "begins again without momentum" in caplog.text
+        again.skip(2)
 
 
 @pytest.mark.parametrize("part", ["parameter", "momentum"])

@@ -165,3 +165,50 @@ def test_any_history_leaves_index_files_and_undecided_rounds_as_promised(
     assert files <= {sha256(blob).hex() for blobs in model.values() for blob in blobs}
     log.prune()
     assert len({entry.round for entry in log._entries.values() if entry.round <= settled}) <= 2
+
+
+# ---- for those who are behind
+
+
+def filled(log: PayloadLog, rounds: range) -> None:
+    for round in rounds:
+        log.settle(round, [log.put(round, b"payload %d" % round)])
+
+
+def kept(log: PayloadLog, rounds: range) -> list[int]:
+    return [round for round in rounds if log.digests(round)]
+
+
+def test_rounds_after_a_snapshot_that_is_fetched_stay_beyond_their_number(tmp_path: Path) -> None:
+    needed: list[int | None] = [6]
+    log = PayloadLog(tmp_path / "payloads", 5, 10**9, lambda: needed[0])
+    filled(log, range(20))
+    assert kept(log, range(20)) == list(range(7, 20))
+    needed[0] = None
+    filled(log, range(20, 21))
+    assert kept(log, range(21)) == list(range(16, 21))
+
+
+def test_who_replays_the_log_is_not_outrun_and_who_takes_the_newest_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(payload_log.time, "monotonic", lambda: now[0])
+    log = opened(tmp_path, rounds_max=4)
+    filled(log, range(6))
+    assert log.read(sha256(b"payload 5"), 0, 4)
+    filled(log, range(6, 12))
+    assert kept(log, range(12)) == [8, 9, 10, 11]
+    assert log.read(sha256(b"payload 9"), 0, 4)
+    filled(log, range(12, 30))
+    assert kept(log, range(30)) == list(range(9, 30))
+    now[0] += payload_log.READ_SECONDS + 1
+    filled(log, range(30, 31))
+    assert kept(log, range(31)) == [27, 28, 29, 30]
+
+
+def test_those_who_are_behind_get_no_more_than_the_bytes_that_there_are(tmp_path: Path) -> None:
+    size = len(b"payload 10")
+    log = PayloadLog(tmp_path / "payloads", 5, 8 * size, lambda: 10)
+    filled(log, range(10, 40))
+    assert kept(log, range(40)) == list(range(32, 40))

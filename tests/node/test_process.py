@@ -116,6 +116,25 @@ async def test_an_unreachable_coordinator_is_named_with_what_to_check(tmp_path: 
     await node.stop()
 
 
+async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(tmp_path: Path) -> None:
+    data, spec = tiny_corpus(tmp_path / "data"), tiny_spec(steps=400)
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        address = coordinator.address
+        async with NodeTask(address, tmp_path, data, 0):
+            pass
+    node = NodeTask(address, tmp_path, data, 0).process
+    starting = asyncio.create_task(node.start())
+    await until(lambda: "asks again in" in node.status()["phase"])
+    assert f"cannot reach a coordinator at {address}" in node.status()["phase"]
+    assert not starting.done()
+    again = CoordinatorSettings(tmp_path / "coordinator", address, goodbye_ms=5000)
+    coordinator = CoordinatorProcess(spec, again, Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    await coordinator.start()
+    await asyncio.wait_for(starting, PATIENCE_SECONDS)
+    await node.stop()
+    await coordinator.stop()
+
+
 async def test_a_node_whose_data_is_not_the_runs_is_told_so(tmp_path: Path) -> None:
     data = tiny_corpus(tmp_path / "data")
     spec = tiny_spec()

@@ -8,7 +8,18 @@ from torch import Tensor
 
 from node import snapshot
 from node.digest import canonical_sha256
-from node.snapshot import Partial, Snapshots, canonical_bytes, canonical_size, file_sha256, read_snapshot
+from node.snapshot import (
+    HELD_SECONDS,
+    HELD_SECONDS_MAX,
+    SNAPSHOTS_HELD_MAX,
+    SNAPSHOTS_KEPT,
+    Partial,
+    Snapshots,
+    canonical_bytes,
+    canonical_size,
+    file_sha256,
+    read_snapshot,
+)
 from protocol.errors import StorageError
 from protocol.ids import Digest, sha256
 
@@ -64,6 +75,64 @@ def test_the_newest_two_stay_also_after_a_restart(tmp_path: Path) -> None:
     again = Snapshots(tmp_path)
     assert [again.size(digest) is not None for digest in digests] == [False, True, True]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+class Clock:
+    """What `node.snapshot` and `node.payload_log` ask for the time."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(snapshot, "time", clock)
+    return clock
+
+
+def test_a_snapshot_that_is_being_fetched_stays_until_a_minute_after_the_last_part(
+    tmp_path: Path, clock: Clock
+) -> None:
+    snapshots = Snapshots(tmp_path)
+    fetched, idle = snapshots.write(0, parameters(0)), snapshots.write(1, parameters(1))
+    for round in range(2, 9):
+        assert snapshots.read(fetched, 0, 10)
+        assert snapshots.held_round() == 0
+        snapshots.write(round, parameters(round))
+        clock.seconds += HELD_SECONDS - 1
+    assert snapshots.size(fetched) is not None
+    assert snapshots.size(idle) is None
+    clock.seconds += 2
+    assert snapshots.held_round() is None
+    snapshots.write(9, parameters(9))
+    assert snapshots.size(fetched) is None
+    assert len(list(tmp_path.iterdir())) == SNAPSHOTS_KEPT
+
+
+def test_those_that_are_fetched_are_bounded_in_number_and_the_first_go_on(tmp_path: Path, clock: Clock) -> None:
+    snapshots = Snapshots(tmp_path)
+    digests = list[Digest]()
+    for round in range(9):
+        digests.append(snapshots.write(round, parameters(round)))
+        for digest in digests:
+            snapshots.read(digest, 0, 1)
+    held = [number for number, digest in enumerate(digests) if snapshots.size(digest) is not None]
+    assert held == [*range(SNAPSHOTS_HELD_MAX), *range(9 - SNAPSHOTS_KEPT, 9)]
+
+
+def test_nobody_holds_a_snapshot_for_ever(tmp_path: Path, clock: Clock) -> None:
+    snapshots = Snapshots(tmp_path)
+    slow = snapshots.write(0, parameters(0))
+    for _ in range(HELD_SECONDS_MAX // (HELD_SECONDS // 2) + 1):
+        assert snapshots.read(slow, 0, 1)
+        clock.seconds += HELD_SECONDS // 2
+    for round in (1, 2):
+        snapshots.write(round, parameters(round))
+    assert snapshots.size(slow) is None
 
 
 def test_the_same_parameters_after_a_later_round_are_one_file(tmp_path: Path) -> None:

@@ -261,6 +261,46 @@ async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_rea
     assert [list(held.digests) for held in stage.client.of_kind("holding")] == [[sha256(b"another's")]]
 
 
+async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_it(corpus: Path) -> None:
+    stage, kept = Stage(corpus, overlap=1), asyncio.Event()
+    publish, asked = stage.swarm.publish, list[int]()
+
+    async def slow(round: int, blob: bytes) -> Digest:
+        asked.append(round)
+        await kept.wait()
+        return await publish(round, blob)
+
+    stage.swarm.publish = slow  # type: ignore[method-assign]
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        await until(lambda: asked == [0])
+        stage.welcome()
+        assert stage.client.of_kind("announced") == []
+        assert [pending.round for pending in stage.trainer.position.pending] == [0], "it is on disk all the same"
+        kept.set()
+        assert (await stage.announced(1)).round == 0
+
+
+async def test_what_leaves_the_momentum_is_in_the_book_at_the_same_instant(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, seen = Stage(corpus, overlap=1), list[tuple[int, ...]]()
+    right = Trainer._extract
+
+    def extract(trainer: Trainer, *arguments: Any) -> Any:
+        found = right(trainer, *arguments)
+        seen.append(tuple(pending.round for pending in trainer.position.pending))  # still in the thread
+        return found
+
+    monkeypatch.setattr(Trainer, "_extract", extract)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        await stage.announced(1)
+    assert seen == [(0,)]
+
+
 async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: Path) -> None:
     stage = Stage(corpus, overlap=0)
     async with playing(stage) as task:

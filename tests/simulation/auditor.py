@@ -4,8 +4,10 @@ Stated once each:
 - a node applies exactly the commits of the journal, in order, and nobody has another digest after the same commit;
 - a node announces only rounds that were opened, and offers and confirms only payloads that are on its disk, verified;
 - what a kill takes from a node is only what its disk did not have; what its disk had comes back;
+- whenever one looks, what a node has trained is in its momentum, in a payload without a word yet, or in its parameters;
 - in the end each sample that was announced in time is in the parameters, or in one node's momentum, or was lost by a
-  fault that takes it (a lost disk, a machine that computed wrong, a save that is not made every round).
+  fault that takes it (a lost disk, a save that is not made every round); none is in two places. Only a machine that
+  computed wrong is excused from this.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,9 +28,13 @@ class Auditor:
     """The newest round that the coordinator has opened."""
     digests: dict[int, int] = field(default_factory=dict)
     excused: set[int] = field(default_factory=set)
-    """Positions that a fault may have taken."""
-    payloads: set[Digest] = field(default_factory=set)
-    """Of everything that was ever announced."""
+    """Positions that may be anywhere, and more than once."""
+    lost: set[int] = field(default_factory=set)
+    """Positions that a fault has taken: they may be nowhere."""
+    sent: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
+    """What was in the committed payloads, by author and round."""
+    payloads: dict[Digest, int] = field(default_factory=dict)
+    """The round of every payload that was ever announced."""
 
     def applied(self, peer: PeerId, commit: Commit, digest: int, *, faulty: bool) -> None:
         """A replica made a step."""
@@ -46,7 +52,7 @@ class Auditor:
         """A node says what it did in a round."""
         require(0 <= round <= self.opened_until(), peer, "announces round", round, "which nobody has opened")
         if digest:
-            self.payloads.add(Digest(digest))
+            self.payloads[Digest(digest)] = round
 
     def offers(self, peer: PeerId, digests: Iterable[bytes], kept: set[bytes]) -> None:
         """A node says that it holds payloads; `kept` are those that its disk has had, whole."""
@@ -54,8 +60,17 @@ class Auditor:
             require(digest in kept, peer, "offers", digest.hex()[:8], "which it has not verified")
 
     def excuse(self, positions: Iterable[int]) -> None:
-        """A fault takes these samples, wherever they were."""
+        """A fault makes of these samples what it likes."""
         self.excused.update(positions)
+
+    def lose(self, positions: Iterable[int]) -> None:
+        """A fault takes these samples from where they were."""
+        self.lost.update(positions)
+
+    def judge_book(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
+        """What a node has trained or found in its state is in one of its places, whenever one looks."""
+        missing = sorted(trained - places - self.excused - self.lost)
+        require(not missing, f"positions {missing} that {peer} has trained are nowhere at this instant")
 
     def judge_samples(self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]) -> None:
         """Each sample is in one place, and those that count as trained are somewhere."""
@@ -67,5 +82,5 @@ class Auditor:
                     f"position {position} is in {places.get(position)} and with {peer}",
                 )
                 places[position] = f"the momentum of {peer}"
-        missing = sorted(trained - places.keys() - self.excused)
+        missing = sorted(trained - places.keys() - self.excused - self.lost)
         require(not missing, "trained positions", missing, "are in no parameters and no momentum")

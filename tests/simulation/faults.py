@@ -30,9 +30,9 @@ class Faults:
     """Makes faults until it is told that it is enough."""
 
     KINDS = (
-        *(["kill"] * 4), *(["lose_disk"] * 2), "power_cut", "kill_in_write", "stop", "leave", "slow", "fill_disk",
-        "rot", "cut_off", "cut_from_coordinator", "one_way", "partition", "break_sessions", "weather", *(["flip"] * 2),
-        *(["kill_coordinator"] * 2), "kill_coordinator_in_write", "stop_coordinator", "fill_journal",
+        *(["kill"] * 4), "interrupt", *(["lose_disk"] * 2), "power_cut", "kill_in_write", "stop", "leave", "slow",
+        "fill_disk", "rot", "cut_off", "cut_from_coordinator", "one_way", "partition", "break_sessions", "weather",
+        *(["flip"] * 2), *(["kill_coordinator"] * 2), "kill_coordinator_in_write", "stop_coordinator", "fill_journal",
     )  # fmt: skip
 
     def __init__(self, world: World, network: Network, coordinator: SimulatedCoordinator, nodes: list[SimulatedNode]):
@@ -52,6 +52,8 @@ class Faults:
     def _next(self) -> None:
         if self.over:
             return
+        for node in self.nodes:
+            node.judge_book()
         kind = self.world.random.choice(self.KINDS)
         if self._quiet() and getattr(self, f"_{kind}")(self.world.random.choice(self.nodes)) is not False:
             self.counts[kind] += 1
@@ -90,6 +92,12 @@ class Faults:
         assert node.process is not None
         self.world.say("node %s is to die", node.peer[:8])
         node.process.steps_left = self.world.random.randint(0, STEPS_MAX)
+        return None
+
+    def _interrupt(self, node: SimulatedNode) -> bool | None:
+        if not node.runs:
+            return False
+        self._later(node.interrupt, 0, 1_000)
         return None
 
     def _kill_in_write(self, node: SimulatedNode) -> bool | None:
@@ -255,4 +263,7 @@ class Faults:
         flights = self.coordinator.rounds.in_flight
         needed = {entry.digest for commit in commits for entry in commit.entries}
         needed |= {Digest(said.digest) for flight in flights for said in flight.announced.values() if said.digest}
+        if not self.coordinator.spec.rounds.copies_min:  # then what is on its way to the coordinator may be committed
+            undecided = self.coordinator.rounds.decided_round + 1
+            needed |= {digest for digest, round in node.place.auditor.payloads.items() if round >= undecided}
         return all(map(self._held_beside(node), (digest.hex() for digest in needed)))

@@ -12,6 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.catch_up import CatchUp
+from node.contact import FIRST_CONTACT_SECONDS, reach
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.ledger import Ledger
 from node.payload_log import PayloadLog
@@ -47,6 +48,9 @@ MICRO_BATCH = 2
 SUPERVISOR_MS = (300, 8_000)
 """A node that died or gave up is started again after so long: mostly soon."""
 
+
+MET_FILE = "met"
+"""Is on the disk once the coordinator has answered."""
 
 LEFT = "this node was asked to leave"
 """How a trainer ends that was asked to."""
@@ -118,6 +122,7 @@ class SimulatedNode:
         self.kept: set[bytes] = set()
         self.ended = ""
         self.wanted = False
+        self._program_task: asyncio.Task[None] | None = None
 
     # ---- life and death
 
@@ -138,7 +143,12 @@ class SimulatedNode:
         self.disk.steps_left = None
         self.kept = set()
         self.world.say("node %s starts", self.peer[:8])
-        self.world.start(self.process, self._main(self.process))
+        self._program_task = self.world.start(self.process, self._main(self.process))
+
+    def interrupt(self) -> None:
+        """The second of two SIGTERM: everything that runs is cancelled, wherever it is."""
+        if self.process is not None and self._program_task is not None:
+            self.world.call_soon(self._program_task.cancel, context=self.process.context)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -147,11 +157,11 @@ class SimulatedNode:
 
     def _died(self) -> None:
         self.world.say("node %s dies", self.peer[:8])
-        if self.place.save_every > 1 and self.replica is not None:
-            self.place.auditor.excuse(self.replica.trained_here)  # some of it may not have been saved
-            self.replica = None
-            self.place.auditor.excuse(self.samples_beyond())  # what was saved may have been sent since
+        self.judge_book()
+        in_memory = self.samples_beyond()
         self.replica = self.trainer = None
+        if self.place.save_every > 1:
+            self.place.auditor.lose(set(in_memory) - set(self.samples_beyond()))  # it had not been saved
         self.place.switchboard.died(self.peer)
         self.link_ends.pop(self.peer, None)
         if self.wanted and self.ended in ("", LEFT):
@@ -163,7 +173,7 @@ class SimulatedNode:
         """The machine is replaced: nothing of its disk is left."""
         self.kill()
         self.world.say("node %s loses its disk", self.peer[:8])
-        self.place.auditor.excuse(self.samples_beyond())
+        self.place.auditor.lose(self.samples_beyond())
         self.disk = Disk(self.world.random)
 
     @property
@@ -186,6 +196,26 @@ class SimulatedNode:
             return []
         return momentum + [place for digest, places in pending if digest not in counted for place in places]
 
+    def judge_book(self) -> None:
+        """Is all that it has trained somewhere, now?"""
+        if self.replica is not None and self.trainer is not None:
+            places = {*self.samples_beyond(), *self.replica.applied_positions}
+            self.place.auditor.judge_book(self.peer, self.replica.trained_here, places)
+
+    def sent_unknown(self) -> set[int]:
+        """Samples in its momentum that it has sent after it was saved, and that will leave it once it hears so."""
+        saved = self.saved
+        doubtful = self.trainer is None or self.trainer._earlier.unsaved_rounds
+        if saved is None or not saved.unsaved_rounds or not doubtful:
+            return set()
+        sent = self.place.auditor.sent.items()
+        return {
+            place
+            for (author, round), places in sent
+            if author == self.peer and round >= saved.where[0] and round not in saved.rounds
+            for place in places
+        }
+
     @property
     def applied_positions(self) -> list[int]:
         """Samples that are in its parameters; in those on its disk if it does not run."""
@@ -199,6 +229,10 @@ class SimulatedNode:
         if self.replica is not None:
             return self.replica.head_round
         return self.saved.where[2] if self.saved else -1
+
+    @property
+    def _has_met(self) -> bool:
+        return self.disk.path(MET_FILE).is_file()
 
     @property
     def saved(self) -> SavedState | None:
@@ -222,9 +256,13 @@ class SimulatedNode:
             reason = await self._program(process)
             self.ended = reason
             self.world.say("node %s ends: %s", self.peer[:8], reason)
+        except asyncio.CancelledError:
+            if self.world.over:
+                raise
+            self.world.say("node %s is interrupted", self.peer[:8])
         except (UnavailableError, StorageError) as error:
             self.world.say("node %s gives up: %s", self.peer[:8], error)
-            if isinstance(error, StorageError) and not self.disk.failures:
+            if self._has_met if isinstance(error, UnavailableError) else not self.disk.failures:
                 self.place.failed(self.peer, error)
         except Exception as error:
             self.place.failed(self.peer, error)
@@ -233,7 +271,8 @@ class SimulatedNode:
     async def _program(self, process: Process) -> str:
         """As `node.process.NodeProcess`: start, run, finish, stop."""
         client = Client(self._key, Stub(self.place.switchboard, self.peer), self._says)
-        info = await client.fetch_run()
+        info = await reach(client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_SECONDS)
+        await asyncio.to_thread(self.disk.store_whole, MET_FILE, b"met")
         retention, membership = info.spec.retention, info.spec.membership
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
@@ -243,7 +282,12 @@ class SimulatedNode:
         snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
         log = KeptLog.__new__(KeptLog)
         log.kept = self.kept
-        log.__init__(self.disk.path("payloads"), retention.log_rounds, retention.log_bytes_max)  # type: ignore[misc, arg-type]
+        log.__init__(  # type: ignore[misc]
+            self.disk.path("payloads"),
+            retention.log_rounds,
+            retention.log_bytes_max,
+            snapshots.held_round,  # type: ignore[arg-type]
+        )
         swarm = Swarm(
             self.peer, info.run_id, SwarmLimits(replica.shape.bytes_max, membership.neighbours), log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
@@ -257,15 +301,17 @@ class SimulatedNode:
                 info, self.peer, replica, Corpus(), client, ledger, swarm, progress,  # type: ignore[arg-type]
                 lambda position: replica.save(self.disk, position), self.place.save_every,
                 CatchUp(info, replica, snapshots, swarm, client.fetch_commits, progress=progress),  # type: ignore[arg-type]
-                position.pending if position else (),
+                position,
             )
         )  # fmt: skip
         self.trainer, self.progress, self.swarm = trainer, progress, swarm
-        reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
-        await asyncio.to_thread(replica.save, self.disk, trainer.position)
-        client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
-        await client.flushed(2)
-        await swarm.stop()
+        try:
+            reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
+            await asyncio.to_thread(replica.save, self.disk, trainer.position)
+            client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
+            await client.flushed(2)
+        finally:
+            await swarm.stop()
         return reason
 
     async def _run(self, client: Client, info: RunInfo, hello: wire.Hello, swarm: Swarm) -> str:
@@ -273,11 +319,16 @@ class SimulatedNode:
         session = asyncio.create_task(client.run(info, hello, self.trainer))
         training = asyncio.create_task(self.trainer.run())
         failing = asyncio.create_task(swarm.failed())
-        await asyncio.wait({training, session, failing}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (session, failing):
-            if task.done():
-                task.result()
-        return await training
+        try:
+            await asyncio.wait({training, session, failing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (session, failing):
+                if task.done():
+                    task.result()
+            return await training
+        finally:
+            training.cancel()
+            failing.cancel()
+            await asyncio.gather(training, failing, return_exceptions=True)
 
     def _replica(self, info: RunInfo, process: Process) -> Replica:
         algorithm = info.spec.algorithm

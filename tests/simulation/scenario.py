@@ -102,7 +102,7 @@ class Scenario:
         self.coordinator = SimulatedCoordinator(self.world, self.switchboard, self.spec, self._failed)
         journal = self.coordinator.journal
         self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
-        self.save_every = chance.choice([1, 1, 1, 3])
+        self.save_every = chance.choice([1, 1, 3, 6])
         self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
         place = Place(
             self.world, self.network, self.switchboard, self.auditor, self._failed, self.save_every, self.part_bytes
@@ -214,4 +214,5 @@ class Scenario:
             if round <= head_round
             for entry in commit.entries
         }
-        return node.samples_beyond(counted)
+        unknown = node.sent_unknown()
+        return [position for position in node.samples_beyond(counted) if position not in unknown]

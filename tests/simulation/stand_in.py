@@ -89,7 +89,6 @@ class Replica:
     def __init__(self, peer: PeerId, run_id: RunId, shape: PayloadShape, trainee: Trainee, auditor: Auditor) -> None:
         self.peer, self.run_id, self.shape, self.trainee = peer, run_id, shape, trainee
         self._auditor = auditor
-        self.trained_here: set[int] = set()
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
@@ -102,6 +101,7 @@ class Replica:
         self._raw[:] = 0
         self._set_head(genesis_digest(self.run_id), -1)
         self.momentum: set[int] = set()
+        self.trained_here: set[int] = set()
         self.has_momentum = False
         self.faulty = False
         self.digest = self._digest()
@@ -137,6 +137,15 @@ class Replica:
             raise Violation(f"{self.peer} reclaims positions {sorted(twice)} a second time")
         self.momentum.update(extraction.positions)
 
+    def withdraw(self, payload: bytes) -> None:
+        """What was sent leaves the momentum, as far as it is there."""
+        self.momentum.difference_update(_positions(payload, self.shape)[2])
+
+    def forget_momentum(self) -> None:
+        """What it held is lost."""
+        self._auditor.lose(self.momentum)
+        self.momentum, self.has_momentum = set(), False
+
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
         try:
@@ -149,6 +158,7 @@ class Replica:
             author, round, positions = _positions(payload, self.shape)
             if (author, round) != (entry.author, commit.round):
                 raise Violation(f"round {commit.round} names a payload of {author} in round {round}")
+            self._auditor.sent[author, round] = positions
             for position in positions:
                 if self.has_applied(position) and not self.faulty and position not in self._auditor.excused:
                     raise Violation(f"round {commit.round} counts position {position} of {author} a second time")
@@ -175,8 +185,9 @@ class Replica:
         ]
         where = (position.next_round, position.head, position.head_round)
         body = msgspec.msgpack.encode(
-            (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending)
-        )
+            (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending,
+             position.unsaved_rounds)
+        )  # fmt: skip
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
     def load(self, disk: Disk) -> Position | None:
@@ -195,7 +206,8 @@ class Replica:
         for blob, positions in saved.pending:
             extraction = None if positions is None else Extraction(tuple(positions))
             pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, None))  # type: ignore[arg-type]
-        return Position(next_round, Digest(head), head_round, tuple(pending))
+        self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
+        return Position(next_round, Digest(head), head_round, tuple(pending), saved.unsaved_rounds)
 
     # ---- the bits
 
@@ -239,6 +251,12 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     faulty: bool
     where: tuple[int, bytes, int]
     pending: list[tuple[bytes, list[int] | None]]
+    unsaved_rounds: int
+
+    @property
+    def rounds(self) -> set[int]:
+        """Rounds that were announced and not settled."""
+        return {wire.NodeMessage.FromString(blob).announced.round for blob, _ in self.pending}
 
     @property
     def payloads(self) -> list[tuple[bytes, tuple[int, ...]]]:

@@ -1,5 +1,6 @@
 """Judges are judged: each planted bug must be found by one of the first seeds, with the words that name it."""
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from coordinator.core import Core, Outcome
 from coordinator.inflight import InFlight
 from coordinator.membership import Membership
 from coordinator.rounds import Rounds
+from node.earlier_life import EarlierLife
 from node.exchange import Exchange
 from node.exchange_events import Found, Offered
 from node.ledger import Ledger
@@ -239,10 +241,44 @@ def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
 
     async def resume(trainer: Trainer, pending: Any) -> None:
         trainer._parts.swarm.open(pending.round)
-        trainer._pending[pending.round] = trainer._restored.pop(pending.round)
+        trainer._pending[pending.round] = trainer._unannounced.pop(pending.round)
 
     patch.setattr(Swarm, "publish", publish)
     patch.setattr(Trainer, "_resume", resume)
+
+
+def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:
+    """What was extracted is in the book only when the event loop hears of it."""
+    right, compute = Trainer._extract, Trainer._compute
+
+    def extract(trainer: Trainer, *arguments: Any) -> Any:
+        pending, payload = right(trainer, *arguments)
+        del trainer._unannounced[pending.round]
+        return pending, payload
+
+    async def save(trainer: Trainer) -> None:
+        await asyncio.to_thread(trainer._parts.save, trainer.position)
+
+    async def one_round(trainer: Trainer, opened: Any) -> None:
+        pending, payload = await asyncio.to_thread(trainer._extract, opened, await compute(trainer, opened))
+        trainer._unannounced[pending.round] = pending
+        await save(trainer)
+        await trainer._publish(pending, payload)
+        while trainer._parts.ledger.next_round <= opened.round - trainer._overlap:
+            await trainer._settle_next()
+
+    patch.setattr(Trainer, "_extract", extract)
+    patch.setattr(Trainer, "_round", one_round)
+
+
+def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
+    """What was sent after the save stays in the momentum that a kill brings back."""
+    patch.setattr(stand_in.Replica, "withdraw", lambda replica, payload: None)
+
+
+def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
+    """A node trains before it has heard what became of the payloads of its earlier life."""
+    patch.setattr(EarlierLife, "may_be_named", lambda earlier, next_round, opened_round: False)
 
 
 PLANTED: list[tuple[Plant, str]] = [
@@ -258,14 +294,17 @@ PLANTED: list[tuple[Plant, str]] = [
     (effects_leave_before_the_journal, "effects leave before"),
     (heartbeats_decide_something, "a replay says|does not rebuild"),
     (the_newest_is_decided_first, "is decided, expected round"),
-    (nothing_is_reclaimed, "are in no parameters"),
+    (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
     (everything_is_reclaimed, "second time|is in"),
-    (a_catch_up_forgets_the_momentum, "are in no parameters"),
-    (undecided_payloads_are_not_saved, "are in no parameters|expected one own payload|waits"),
+    (a_catch_up_forgets_the_momentum, "are in no parameters|nowhere at this instant"),
+    (undecided_payloads_are_not_saved, "are in no parameters|expected one own payload|waits|nowhere at this instant"),
     (words_are_not_checked, "applies out of order"),
     (the_snapshot_is_of_another_round, "adopts a snapshot|applies out of order"),
     (offers_come_before_the_digest_is_checked, "has not verified"),
     (bytes_are_not_verified, "other bytes|decode|not verified"),
+    (the_book_is_written_late, "nowhere at this instant"),
+    (an_old_momentum_sends_again, "second time|is in the parameters and with"),
+    (an_old_momentum_waits_for_no_word, "second time|is in the parameters and with"),
     (it_is_announced_before_it_is_kept, "no commit in|still without"),
 ]
 

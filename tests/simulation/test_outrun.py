@@ -1,0 +1,68 @@
+"""A late joiner behind a thin line, in a run of one fast node whose log and snapshots are short: it arrives."""
+
+import pytest
+
+from node.payload_log import PayloadLog
+from node.snapshot import Snapshots
+from tests.simulation import scenario
+from tests.simulation.checkers import Violation, require
+from tests.simulation.machinery import installed
+from tests.simulation.network import Weather
+from tests.simulation.scenario import Scenario
+
+SEED = 28
+"""Of a run of two that one may begin; it keeps twelve rounds, and a snapshot of every eighth."""
+
+PART_BYTES = 16
+"""The stand-in's snapshot of two thousand bytes comes in over a hundred parts."""
+
+THIN = Weather((8, 40), 0.0, 0.0, 0.0, 0.0)
+
+PATIENCE_MS = 60_000
+"""The snapshot takes a few seconds, the rounds meanwhile no longer to replay than to make."""
+
+
+class Outrun(Scenario):
+    """No faults. `fetched` is the round of the snapshot that arrived, and the newest one by then."""
+
+    def arrive(self) -> None:
+        """Let the late one catch up and contribute; `Violation` if it does not in time."""
+        (fast, late), words = self.nodes, self.coordinator.referee.words
+        with installed(self.world, self.part_bytes):
+            try:
+                self.coordinator.start()
+                fast.start()
+                self._until(lambda: len(words) >= 40, PATIENCE_MS)
+                self.network.weather = THIN
+                late.start()
+                self._until(lambda: late.head_round >= 0, PATIENCE_MS)
+                self.fetched = late.head_round, len(words)
+                self._until(lambda: late.progress and late.progress.rounds_counted, PATIENCE_MS)
+                arrived = late.progress and late.progress.rounds_counted
+                require(arrived, "outrun by round", len(words), late.in_words())
+            finally:
+                self.world.end()
+
+
+@pytest.fixture
+def outrun(monkeypatch: pytest.MonkeyPatch) -> Outrun:
+    monkeypatch.setattr(scenario, "PART_BYTES_MAX", PART_BYTES)
+    return Outrun(SEED)
+
+
+def test_a_late_joiner_is_not_outrun_by_a_lone_fast_node(outrun: Outrun) -> None:
+    outrun.arrive()
+    landed, newest = outrun.fetched
+    assert newest - landed > outrun.spec.retention.log_rounds, "by their number, neither would have been there any more"
+
+
+@pytest.mark.parametrize("planted", ["snapshots", "log", "both"])
+def test_it_would_be_if_what_it_fetches_were_not_kept(
+    outrun: Outrun, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    if planted in ("snapshots", "both"):
+        monkeypatch.setattr(Snapshots, "_is_held", lambda snapshots, digest: False)
+    if planted in ("log", "both"):
+        monkeypatch.setattr(PayloadLog, "_needed_from", lambda log: float("inf"))
+    with pytest.raises(Violation, match="outrun by round"):
+        outrun.arrive()
