@@ -14,6 +14,7 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.rounds import Rounds
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
+from coordinator.traffic import Overhead, Traffic, unknown_overhead
 from protocol.channel import SERVER_OPTIONS
 from protocol.commits import open_commit
 from protocol.errors import AddressInUseError
@@ -25,9 +26,16 @@ GOODBYE_POLL_SECONDS = 0.1
 
 
 class CoordinatorProcess:
-    """One run's coordinator. `key` signs its commits and, with the run file, names the run."""
+    """One run's coordinator. `key` signs its commits and, with the run file, names the run; `overhead` tells what
+    nobody owns of its traffic."""
 
-    def __init__(self, spec: RunSpec, settings: CoordinatorSettings, key: Ed25519PrivateKey) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        settings: CoordinatorSettings,
+        key: Ed25519PrivateKey,
+        overhead: Overhead = unknown_overhead,
+    ) -> None:
         self._settings = settings
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
@@ -36,9 +44,10 @@ class CoordinatorProcess:
         self._journal = Journal(settings.directory / JOURNAL_NAME)
         self._core = Core(self._rounds, self._journal, key, self._emit)
         self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
+        self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self.registry: CollectorRegistry = metrics.registry(self._rounds)
+        self.registry: CollectorRegistry = metrics.registry(self._rounds, self._traffic)
 
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`, `SettingsError`,
@@ -46,7 +55,7 @@ class CoordinatorProcess:
         self._journal.bind(self.run_id, run_json(self._rounds.spec))
         await asyncio.to_thread(self._core.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._service.serve(self._server)
+        self._service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
         try:
             port = self._server.add_insecure_port(self._settings.listen)
@@ -92,9 +101,11 @@ class CoordinatorProcess:
         """The document of /status.json."""
         recorded = self._journal.last_commits(report.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
+        document = report.status(self._rounds, commits, self._core.now_ms())
         return {
             "address": self.address,
-            **report.status(self._rounds, commits, self._core.now_ms()),
+            **document,
+            "traffic": document["traffic"] | self._traffic.document(),
             "relays": self._service.relays.document(),
         }
 

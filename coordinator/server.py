@@ -37,13 +37,14 @@ from coordinator.events import (
 )
 from coordinator.journal import Journal
 from coordinator.relays import Relays
+from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import NONCE_BYTES, verify_hello
 from protocol.ids import PeerId
 from protocol.limits import COMMITS_PER_REPLY, PROTOCOL_VERSION
 from protocol.runfile import run_json
-from protocol.wire_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
+from protocol.wire_pb2_grpc import CoordinatorServicer
 
 log = logging.getLogger("lockstep.coordinator")
 
@@ -98,11 +99,21 @@ class CoordinatorService(CoordinatorServicer):
         self.relays: Relays[NodeSession] = Relays()
         self._shared: dict[int, tuple[Message, bytes]] = {}
 
-    def serve(self, server: grpc.aio.Server) -> None:
-        """Register with a server, as the generated code would, but with streams that end when nobody reads."""
-        add_CoordinatorServicer_to_server(self, server)
-        session = grpc.stream_stream_rpc_method_handler(self._stream, wire.NodeMessage.FromString)
-        server.add_registered_method_handlers(SERVICE, {"Session": session})
+    def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
+        """Register with a server, as the generated code would, but with streams that end when nobody reads, and count
+        the bytes."""
+        came, left, unary = traffic.came, traffic.left, grpc.unary_unary_rpc_method_handler
+        run, commits = left(wire.Run.SerializeToString, "catch_up"), left(wire.Commits.SerializeToString, "catch_up")
+        status, members = left(wire.Status.SerializeToString), left(wire.Members.SerializeToString)
+        stream, decoded = grpc.stream_stream_rpc_method_handler, came(wire.NodeMessage.FromString)
+        handlers = {
+            "GetRun": unary(self.GetRun, came(wire.GetRunRequest.FromString), run),
+            "GetCommits": unary(self.GetCommits, came(wire.GetCommitsRequest.FromString), commits),
+            "GetStatus": unary(self.GetStatus, came(wire.GetStatusRequest.FromString), status),
+            "GetMembers": unary(self.GetMembers, came(wire.GetMembersRequest.FromString), members),
+            "Session": stream(self._stream, decoded, left(bytes)),  # encoded already
+        }
+        server.add_registered_method_handlers(SERVICE, handlers)
 
     # ---- unary calls
 

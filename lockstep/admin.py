@@ -42,6 +42,8 @@ class AdminServer:
     def __init__(self, service: Service, listen: str = "127.0.0.1:0") -> None:
         self._service = service
         self._listen = listen
+        self.port = 0
+        """The port that was bound; 0 before the start."""
         routes = [
             web.get("/metrics", self._metrics),
             web.get("/healthz", self._healthz),
@@ -64,8 +66,8 @@ class AdminServer:
         except OSError as error:
             await self._runner.cleanup()
             raise _bind_error(error, self._listen) from error
-        bound_host, bound_port = self._runner.addresses[0][:2]
-        return f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
+        host, self.port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     async def stop(self) -> None:
         """Closes the port; harmless when it was never opened."""

@@ -10,6 +10,7 @@ from coordinator.rounds import Rounds
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
 from lockstep.keys import KEY_NAME, load_or_create_key
+from lockstep.line import Line
 from lockstep.run import run
 from lockstep.serve import ServeOptions, log_versions, serve
 from protocol.errors import SettingsError, StorageError
@@ -55,7 +56,8 @@ def check_directory(directory: Path) -> None:
 
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
     """How it ended, in words."""
-    process = CoordinatorProcess(spec, settings, load_or_create_key(settings.directory))
+    line = Line()
+    process = CoordinatorProcess(spec, settings, load_or_create_key(settings.directory), line.overhead)
     asked = asyncio.Event()
 
     async def work() -> str:
@@ -70,4 +72,4 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options)
+    return await serve(process, work, asked.set, lambda: process.address, options, line=line)

@@ -3,6 +3,7 @@
 from lockstep import __version__
 from lockstep.console import messages
 from lockstep.keys import load_or_create_key
+from lockstep.line import Line
 from lockstep.run import run
 from lockstep.serve import ServeOptions, log_versions, serve
 from node.relay import RelayProcess, RelaySettings
@@ -16,5 +17,6 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
 
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
     """How it ended, in words. The process is made inside the loop on which its channel will live."""
-    process = RelayProcess(settings, load_or_create_key(settings.directory), f"lockstep {__version__}")
-    return await serve(process, process.run, process.leave, lambda: settings.coordinator, options)
+    line, key = Line(), load_or_create_key(settings.directory)
+    process = RelayProcess(settings, key, f"lockstep {__version__}", line.overhead)
+    return await serve(process, process.run, process.leave, lambda: settings.coordinator, options, line=line)

@@ -20,6 +20,7 @@ import msgspec
 
 from lockstep import __version__
 from lockstep.admin import AdminServer, Service
+from lockstep.line import Line
 from lockstep.run import until_stopped
 from node.files import replacing_file
 
@@ -64,16 +65,20 @@ async def serve(
     leave: Callable[[], None],
     coordinator: Callable[[], str],
     options: ServeOptions,
+    *,
+    line: Line,
 ) -> _Result:
     """Starts a process, waits for the end of its work and stops it; `leave` asks the work to end early.
 
-    `coordinator` tells the coordinator's address once the process has started."""
+    `coordinator` tells the coordinator's address once the process has started; `line` is watched while it runs."""
     admin = AdminServer(process, options.admin)
     started = asyncio.Event()
 
     async def life() -> _Result:
+        watching = asyncio.create_task(line.watch())
         try:
             note = {"pid": os.getpid(), "admin": await admin.start(), "coordinator": ""}
+            line.admin_port = admin.port
             _write(options.directory / NOTE_NAME, note)
             await process.start()
             started.set()
@@ -85,12 +90,14 @@ async def serve(
         finally:
             await admin.stop()
             await process.stop()
+            watching.cancel()
             (options.directory / NOTE_NAME).unlink(missing_ok=True)
 
-    task = asyncio.ensure_future(life())
-    return await until_stopped(
-        task, lambda: leave() if started.is_set() else _cancel(task), follow_parent=options.follow_parent
-    )
+    with line:
+        task = asyncio.ensure_future(life())
+        return await until_stopped(
+            task, lambda: leave() if started.is_set() else _cancel(task), follow_parent=options.follow_parent
+        )
 
 
 def log_versions(settings: object) -> None:

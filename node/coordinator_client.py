@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.links.base import Traffic
 from node.roster import Roster
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
@@ -73,6 +74,8 @@ class CoordinatorClient:
         self.address = address
         self.clock = ClockOffset()
         self.state = "not connected yet"
+        self.traffic = Traffic()
+        """Bytes of messages: the run and old commits are what a late joiner needs, all else is control."""
         self._key = key
         self._channel: grpc.aio.Channel | None = None
         self._outbox: _Outbox | None = None
@@ -100,6 +103,7 @@ class CoordinatorClient:
             run = await self._stub.GetRun(wire.GetRunRequest(), timeout=patience_seconds, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
+        self.traffic.catch_up_down += run.ByteSize()
         if run.protocol_version != PROTOCOL_VERSION:
             raise VersionError(
                 f"the coordinator at {self.address} speaks protocol version {run.protocol_version}, this node "
@@ -115,7 +119,9 @@ class CoordinatorClient:
         while True:
             try:
                 request = wire.GetCommitsRequest(after_round=after_round)
+                self.traffic.control_up += request.ByteSize()
                 commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_SECONDS)
+                self.traffic.catch_up_down += commits.ByteSize()
                 return commits
             except grpc.aio.AioRpcError as error:
                 log.warning("cannot fetch commits reason=%s", str(self._unavailable(error)))
@@ -127,6 +133,7 @@ class CoordinatorClient:
             members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
+        self.traffic.control_down += members.ByteSize()
         roster = Roster()
         roster.take(members)
         return roster
@@ -178,11 +185,12 @@ class CoordinatorClient:
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        call = self._stub.Session(_drain(outbox), wait_for_ready=True)
+        call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
         heartbeat_seconds = info.spec.membership.heartbeat_ms / 1000
         beating = None
         try:
             async for message in _unless_silent(call, heartbeat_seconds * SILENCE_HEARTBEATS):
+                self.traffic.control_down += message.ByteSize()
                 kind = message.WhichOneof("kind")
                 if kind == "challenge":
                     outbox.put_nowait(wire.NodeMessage(hello=self._signed(hello, info, message.challenge.nonce)))
@@ -205,6 +213,11 @@ class CoordinatorClient:
             if beating:
                 beating.cancel()
             _end(outbox)
+
+    async def _drain(self, outbox: _Outbox) -> AsyncIterator[wire.NodeMessage]:
+        while message := await outbox.get():
+            self.traffic.control_up += message.ByteSize()
+            yield message
 
     async def _beat(self, outbox: _Outbox, seconds: float) -> None:
         while True:
@@ -234,11 +247,6 @@ class CoordinatorClient:
 def own_clock_ms() -> int:
     """This machine's monotonic clock in milliseconds: meaningless elsewhere, never set back."""
     return time.monotonic_ns() // 1_000_000
-
-
-async def _drain(outbox: _Outbox) -> AsyncIterator[wire.NodeMessage]:
-    while message := await outbox.get():
-        yield message
 
 
 def _end(outbox: _Outbox) -> None:

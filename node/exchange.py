@@ -260,6 +260,7 @@ class Exchange:
         for want in event.wants:
             payload = named[want.digest]
             payload.wanted, payload.held = True, payload.held or want.held
+            payload.replayed = not round.open
             payload.size = payload.size if payload.held and not want.held else want.size
             payload.holders |= set(want.holders) - {self._own}
         return self._drop_unneeded(left_out)

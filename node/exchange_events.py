@@ -216,13 +216,15 @@ class Pull:
     """Fetch a payload, going on where an earlier pull of it stopped.
 
     `exact`: the source itself stated the size, so that another total is its fault. Otherwise the size is what the
-    author announced, and only the digest says what the payload is."""
+    author announced, and only the digest says what the payload is. `replayed`: its round was decided without this
+    node, which catches up with it."""
 
     source: PeerId
     digest: Digest
     size: int
     round: int
     exact: bool
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,8 @@ class LivePulls:
         deadline_ms = self._deadline_ms(wish.payload, now_ms)
         wish.payload.attempts += 1
         self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
-        return Pull(source, wish.digest, wish.payload.size, wish.round, exact=not wish.payload.wanted)
+        payload = wish.payload
+        return Pull(source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed)
 
     def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
         # Each further attempt gets twice the time: on a link that is slow for everybody, switching helps nobody.

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 from node.exchange_events import Failure, Progressed, Pull, Pulled, PullFailed
-from node.links.base import Blob, Link, NotHeldError, Remote, WithdrawnError
+from node.links.base import Blob, Link, NotHeldError, Purpose, Remote, WithdrawnError
 from node.payload_log import PayloadLog
 from node.transfer import Transfer
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -85,7 +85,8 @@ class Pulls:
         if transfer.complete:
             return 0  # the pull before this one was dropped in its last moment
         asked_ms, began_ms, counted = clock_ms(), 0, 0
-        async with aclosing(self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)))) as parts:
+        purpose = Purpose.CATCH_UP if pull.replayed else Purpose.PAYLOAD
+        async with aclosing(self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)), purpose)) as parts:
             async for part in parts:
                 complete = transfer.take(part, pull.source, pull.size if pull.exact else None)
                 if began_ms:

@@ -48,6 +48,8 @@ class Payload:
     own: bool = False
     wanted: bool = False
     """A commit names it."""
+    replayed: bool = False
+    """Of a commit whose round was never open here."""
     attempts: int = 0
     holders: set[PeerId] = field(default_factory=set)
     """Who says, or is said, to hold it."""

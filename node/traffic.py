@@ -1,8 +1,24 @@
-"""What a node's links carried, for status and metrics."""
+"""What a node's line carried, each byte with its owner, for status and metrics.
 
-from dataclasses import asdict, dataclass
+payload      payloads of undecided rounds
+catch-up     what a late joiner needs: the run, commits, payloads of decided rounds, snapshots
+control      all else that links carry, and the session with the coordinator
+overhead     what transports and the operating system add, where the kernel tells of it
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TypeAlias
 
 from node.links.base import Traffic
+
+Overhead: TypeAlias = Callable[[int, int], tuple[int, int] | None]
+"""Bytes up and down that nobody owns, when others own so many; None: not known on this machine."""
+
+
+def unknown_overhead(up: int, down: int) -> None:
+    """An `Overhead` of whom the kernel does not tell."""
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +32,9 @@ class Statistics:
     control_up_bytes: int
     control_down_bytes: int
     duplicate_bytes: int
+    overhead_up_bytes: int | None = None
+    overhead_down_bytes: int | None = None
+    """None: not known."""
 
     @classmethod
     def of(cls, traffic: Traffic, discarded: int) -> "Statistics":
@@ -30,6 +49,42 @@ class Statistics:
             traffic.late_down + discarded,
         )
 
-    def document(self) -> dict[str, int]:
+    def complete(self, session: Traffic, overhead: Overhead) -> "Statistics":
+        """With what the session with the coordinator carried, and what nobody owns."""
+        owned = replace(
+            self,
+            catch_up_down_bytes=self.catch_up_down_bytes + session.catch_up_down,
+            control_up_bytes=self.control_up_bytes + session.control_up,
+            control_down_bytes=self.control_down_bytes + session.control_down,
+        )
+        overhead_up, overhead_down = overhead(owned.up_bytes, owned.down_bytes) or (None, None)
+        return replace(owned, overhead_up_bytes=overhead_up, overhead_down_bytes=overhead_down)
+
+    @property
+    def up_bytes(self) -> int:
+        """All that left, as far as is known."""
+        owned = self.payload_up_bytes + self.catch_up_up_bytes + self.control_up_bytes
+        return owned + (self.overhead_up_bytes or 0)
+
+    @property
+    def down_bytes(self) -> int:
+        """All that came, as far as is known."""
+        owned = self.payload_down_bytes + self.catch_up_down_bytes + self.control_down_bytes
+        return owned + (self.overhead_down_bytes or 0)
+
+    def document(self) -> dict[str, int | None]:
         """For a status page."""
         return asdict(self)
+
+
+class Rising:
+    """Counters for Prometheus, which takes one that falls for a restart: bytes in buffers make overhead waver."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+
+    def __call__(self, document: Mapping[str, int | None]) -> Mapping[str, int]:
+        """Of each known figure the most that it ever was."""
+        known = {name: count for name, count in document.items() if count is not None}
+        self._most |= {name: max(count, self._most.get(name, 0)) for name, count in known.items()}
+        return self._most

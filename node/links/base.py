@@ -60,8 +60,8 @@ class Remote:
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes that links carried, each with its owner. Payloads of undecided rounds; what late joiners catch up with;
-    and everything else in the frames: control. What transports and the operating system add is not seen here."""
+    """Bytes of frames or messages, each with its owner. Payloads of undecided rounds; what late joiners catch up with;
+    and everything else: control. What transports and the operating system add is not seen here."""
 
     payload_up: int = 0
     payload_down: int = 0
@@ -70,7 +70,7 @@ class Traffic:
     control_up: int = 0
     control_down: int = 0
     late_down: int = 0
-    """Of `payload_down`: parts of fetches that were cancelled with them on the way."""
+    """Of payload and catch-up: parts of fetches that were cancelled with them on the way."""
 
     def count_up(self, purpose: Purpose, count: int) -> None:
         """Data of a part left."""

@@ -11,7 +11,7 @@ the session's business. Two kinds: a control frame carries a `LinkMessage`, a pa
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,6 +29,9 @@ PART_BYTES_MAX = 512 * 1024
 
 CONTROL_BYTES_MAX = 128 * 1024
 """Body of a control frame: a full list of offers is half of it."""
+
+JOINED_BYTES_MAX = 16 * 1024
+"""Frames up to this size together are written together."""
 
 MAGIC = b"LS"
 HEADER_BYTES = 16
@@ -76,6 +79,18 @@ def encode(message: Message) -> bytes:
         raise LocalProtocolError(f"expected a frame body of 1..{_BODY_BYTES_MAX[kind]} bytes, got {length}")
     head = _HEAD.pack(MAGIC, kind, 0, length)
     return b"".join((head, _digest(head, fields, data), fields, data))
+
+
+def joined(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Small frames together, large ones as they are: in order, none larger than a pipe takes."""
+    together = list[bytes]()
+    for frame in frames:
+        if together and len(frame) + sum(map(len, together)) > JOINED_BYTES_MAX:
+            yield b"".join(together)
+            together = []
+        together.append(frame)
+    if together:
+        yield b"".join(together)
 
 
 class FrameReader:

@@ -8,12 +8,13 @@ the part over; serving tasks of one link take turns. The link ends as a whole: e
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Traffic, WithdrawnError
-from node.links.frames import PART_FRAME_OVERHEAD, Part
+from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
 from node.links.pipes import Pipe
 from node.links.session import Session
 from node.links.session_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
@@ -39,8 +40,8 @@ decides when to ask somebody else."""
 RETIRE_SECONDS = 2
 """How long a link stays after another has taken its place: until then the other end knows of that one too."""
 
-JOINED_BYTES_MAX = 16 * 1024
-"""Frames up to this size are written together."""
+LATE_FETCHES_MAX = 64
+"""Fetches that ended early whose purpose is kept for parts on their way: four times as many as may be open."""
 
 
 class Host(Protocol):
@@ -77,10 +78,12 @@ class OpenLink:
         self.proven = asyncio.Event()
         self._host = host
         self._fetches: dict[int, _Fetch] = {}
+        self._late: dict[int, Purpose] = {}  # of fetches that ended early
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._to_write = asyncio.Event()
         self._room = asyncio.Event()
+        self._on_the_way = deque[tuple[int, Upload, int]]()  # parts: the window's bytes sent with it, whose, its data
         self._sending = asyncio.Lock()
         self._quota = host.peer_limit and Bucket(host.peer_limit, host.clock_ms())
         self._charged = 0  # bytes of parts that the uplink knows of and the pipe does not yet
@@ -164,6 +167,8 @@ class OpenLink:
                 if isinstance(part_or_end := fetch.arrived.get_nowait(), Part):
                     self._took(len(part_or_end.data))
             self.session.end_fetch(request, complete)
+            if not complete:
+                self._late = dict([*self._late.items(), (request, purpose)][-LATE_FETCHES_MAX:])
             self._to_write.set()
             self._leave_if_idle()
 
@@ -182,6 +187,7 @@ class OpenLink:
             self.traffic.control_down += len(data)
             for event in self.session.receive(data, self._host.clock_ms()):
                 self._on(event)
+            self._credit_uploads()
             self._to_write.set()
             self._room.set()
         raise UnavailableError("the other end closed the link")
@@ -190,7 +196,7 @@ class OpenLink:
         while True:
             await self._to_write.wait()
             self._to_write.clear()
-            for piece in _pieces(self.session.outgoing()):
+            for piece in joined(self.session.outgoing()):
                 try:
                     async with asyncio.timeout(WRITE_SECONDS):
                         await self.pipe.write(piece)
@@ -263,7 +269,7 @@ class OpenLink:
             self.traffic.count_down(fetch.purpose, len(part.data))
             fetch.arrived.put_nowait(part)
         else:  # on its way when its fetch was cancelled
-            self.traffic.payload_down += len(part.data)
+            self.traffic.count_down(self._late.get(part.request, Purpose.PAYLOAD), len(part.data))
             self.traffic.late_down += len(part.data)
             self._took(len(part.data))
 
@@ -316,23 +322,31 @@ class OpenLink:
                 raise NotHeldError("gone in the meantime")
             total, data = found
             async with self._sending:
-                await self._window_open()
+                await self._acknowledged(lambda: window.open)
                 await self._within_quota(len(data))
                 await uplink.take(len(data) + PART_FRAME_OVERHEAD)
                 self._charged += len(data) + PART_FRAME_OVERHEAD
                 self.session.part(Part(asked.request, offset, total, data), self._host.clock_ms())
+                self._on_the_way.append((window.sent, upload, len(data)))
             self._to_write.set()
-            uplink.progressed(upload, len(data))
             self.traffic.count_up(purpose, len(data))
             self.traffic.control_up -= len(data)
             offset += len(data)
+        last = window.sent
+        await self._acknowledged(lambda: window.acknowledged >= last)
 
-    async def _window_open(self) -> None:
-        """Wait for the window, as long as acknowledgements come: who takes nothing shall hold no place for ever."""
+    def _credit_uploads(self) -> None:
+        """Tell the uplink whose parts were acknowledged: what was merely handed over says nothing of its rate."""
+        while self._on_the_way and self._on_the_way[0][0] <= self.session.window.acknowledged:
+            _, upload, count = self._on_the_way.popleft()
+            self._host.uplink.progressed(upload, count)
+
+    async def _acknowledged(self, enough: Callable[[], bool]) -> None:
+        """Wait for acknowledgements, as long as they come: who takes nothing shall hold no place for ever."""
         window, loop = self.session.window, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PROGRESS_SECONDS) as patience:
-                while not window.open:
+                while not enough():
                     acknowledged = window.acknowledged
                     self._room.clear()
                     await self._room.wait()
@@ -380,15 +394,3 @@ def _refusal(refused: Refused, peer: PeerId) -> LockstepError:
     if refused.code == Refusal.WITHDRAWN:
         return WithdrawnError(text)
     return RemoteProtocolError(text) if refused.code == Refusal.BAD_REQUEST else UnavailableError(text)
-
-
-def _pieces(frames: list[bytes]) -> Iterator[bytes]:
-    """Small frames joined, large ones as they are: in order, none larger than a pipe takes."""
-    joined = list[bytes]()
-    for frame in frames:
-        if joined and len(frame) + sum(map(len, joined)) > JOINED_BYTES_MAX:
-            yield b"".join(joined)
-            joined = []
-        joined.append(frame)
-    if joined:
-        yield b"".join(joined)

@@ -1,7 +1,7 @@
 """A scripted node over real gRPC: it says exactly what a test tells it to say."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
-from protocol.commits import Commit, SignedCommit, open_commit
+from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
 from protocol.handshake import public_bytes, sign_hello
 from protocol.ids import PeerId, RunId, peer_id
 from protocol.limits import PROTOCOL_VERSION
@@ -39,9 +39,9 @@ def quiet_spec(**sections: dict[str, Any]) -> RunSpec:
 
 
 @asynccontextmanager
-async def running(directory: Path, spec: RunSpec, listen: str = "127.0.0.1:0") -> AsyncIterator[CoordinatorProcess]:
+async def running(directory: Path, spec: RunSpec) -> AsyncIterator[CoordinatorProcess]:
     """A coordinator from start to stop."""
-    process = CoordinatorProcess(spec, CoordinatorSettings(directory, listen), COORDINATOR_KEY)
+    process = CoordinatorProcess(spec, CoordinatorSettings(directory, "127.0.0.1:0"), COORDINATOR_KEY)
     try:
         await process.start()
         yield process
@@ -147,28 +147,43 @@ class ScriptedNode:
     async def commits_after(self, round: int) -> tuple[wire.Commits, list[Commit]]:
         """One page of the log, each commit verified."""
         reply = await self.stub.GetCommits(wire.GetCommitsRequest(after_round=round), timeout=PATIENCE_SECONDS)
-        key = public_bytes(COORDINATOR_KEY)
-        return reply, [open_commit(SignedCommit(row.body, row.signature), key) for row in reply.commits]
+        return reply, [opened(row) for row in reply.commits]
+
+
+def node_of(process: CoordinatorProcess, number: int) -> ScriptedNode:
+    return ScriptedNode(process.address, process.run_id, node_key(number))
+
+
+def opened(told: wire.Committed) -> Commit:
+    """A commit as it was told, verified."""
+    return open_commit(SignedCommit(told.body, told.signature), public_bytes(COORDINATOR_KEY))
+
+
+def check_chain(run_id: RunId, commits: Iterable[Commit]) -> None:
+    """Each follows the one before it, the first follows genesis."""
+    previous, previous_round = genesis_digest(run_id), -1
+    for commit in commits:
+        check_link(commit, run_id, previous, previous_round)
+        previous, previous_round = commit_digest(commit), commit.round
 
 
 async def train(nodes: list[ScriptedNode], rounds: int) -> list[Commit]:
     """All nodes take part in so many rounds; the commits that they were told, verified."""
     told = []
     for _ in range(rounds):
-        opened = [(await node.hear("opened")).opened.round for node in nodes]
+        rounds_opened = [(await node.hear("opened")).opened.round for node in nodes]
         for node in nodes:
-            await node.announce(opened[0])
+            await node.announce(rounds_opened[0])
         for node in nodes:
-            await node.hold(opened[0], *[other.peer for other in nodes if other is not node])
+            await node.hold(rounds_opened[0], *[other.peer for other in nodes if other is not node])
         for node in nodes:
-            committed = (await node.hear("committed")).committed.commit
-            commit = open_commit(SignedCommit(committed.body, committed.signature), public_bytes(COORDINATOR_KEY))
+            commit = opened((await node.hear("committed")).committed.commit)
             await node.apply(commit.round)
         told.append(commit)
     return told
 
 
-async def until(condition: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
+async def until_after(condition: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
     """Take steps until a condition holds."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():

@@ -16,11 +16,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
+from protocol.commits import Commit
 from protocol.handshake import public_bytes
-from protocol.ids import RunId
 from protocol.runfile import run_id
-from tests.coordinator.client import COORDINATOR_KEY, ScriptedNode, node_key, quiet_spec
+from tests.coordinator.client import COORDINATOR_KEY, ScriptedNode, check_chain, node_key, opened, quiet_spec
 
 ROOT = Path(__file__).parents[2]
 LIVES = 4
@@ -74,10 +73,6 @@ def lives(tmp_path: Path) -> Iterator[Iterator[Coordinator]]:
     started[-1].kill()
 
 
-def opened(told: bytes, signature: bytes) -> Commit:
-    return open_commit(SignedCommit(told, signature), public_bytes(COORDINATOR_KEY))
-
-
 async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: list[Commit]) -> None:
     """Work on every round without a pause; what the node was told to be committed is added to `heard`."""
 
@@ -92,7 +87,7 @@ async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: li
         if message.WhichOneof("kind") == "opened":
             await work(message.opened.round)
         else:
-            heard.append(opened(message.committed.commit.body, message.committed.commit.signature))
+            heard.append(opened(message.committed.commit))
 
 
 async def whole_log(address: str) -> list[Commit]:
@@ -129,8 +124,5 @@ async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(lives: 
     assert len(by_round) == len(log) >= LIVES * ROUNDS_PER_LIFE
     for commit in heard:
         assert by_round[commit.round] == commit, f"round {commit.round} was told and is not, or is otherwise, on disk"
-    previous, previous_round = genesis_digest(RunId(RUN)), -1
-    for step, commit in enumerate(log):
-        check_link(commit, RUN, previous, previous_round)
-        assert commit.step == step
-        previous, previous_round = commit_digest(commit), commit.round
+    check_chain(RUN, log)
+    assert [commit.step for commit in log] == list(range(len(log)))

@@ -27,10 +27,10 @@ def hello(peer: PeerId, address: str = "10.0.0.1:1") -> Joined:
     return Joined(peer, (address,), "name", "hardware", "software")
 
 
-def members_of(*peers: PeerId, now_ms: int = 0) -> Membership:
+def members_of(*peers: PeerId) -> Membership:
     members = Membership(SPEC)
     for peer in peers:
-        members.handle(hello(peer), now_ms)
+        members.handle(hello(peer), 0)
     return members
 
 

@@ -8,9 +8,7 @@ from coordinator.events import Joined
 from coordinator.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
-from tests.coordinator.client import ScriptedNode, quiet_spec, running
-from tests.coordinator.client import until as until_after
-from tests.coordinator.test_sessions import node_of
+from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, until_after
 
 
 class Heard:

@@ -11,13 +11,14 @@ from coordinator.process import CoordinatorProcess
 from protocol import wire_pb2 as wire
 from protocol.handshake import public_bytes, sign_hello
 from protocol.limits import PROTOCOL_VERSION
-from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, until
+from tests.coordinator.client import ScriptedNode, node_key, node_of, quiet_spec, running, until_after
 
 NAN = float("nan")
 
 
-def node_of(process: CoordinatorProcess, number: int) -> ScriptedNode:
-    return ScriptedNode(process.address, process.run_id, node_key(number))
+def state_of(process: CoordinatorProcess, node: ScriptedNode) -> str:
+    """In the member list of the status."""
+    return next(row["state"] for row in process.status()["members"] if row["peer_id"] == node.peer)
 
 
 # ---- the door
@@ -189,16 +190,12 @@ async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
         await node.join()
         await other.join()
         await node.hear("opened")
-
-        def state() -> str:
-            return next(row["state"] for row in process.status()["members"] if row["peer_id"] == node.peer)
-
-        assert state() == "training"
+        assert state_of(process, node) == "training"
         node.call.cancel()
-        await until(lambda: state() == "away", other.ping)
+        await until_after(lambda: state_of(process, node) == "away", other.ping)
         await node.join()
         assert (await node.hear("opened")).opened.round == 0
-        assert state() == "training"
+        assert state_of(process, node) == "training"
 
 
 async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
@@ -208,13 +205,9 @@ async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
     async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as deaf, node_of(process, 2) as other:
         await deaf.join()
         await other.join()
-
-        def state() -> str:
-            return next(row["state"] for row in process.status()["members"] if row["peer_id"] == deaf.peer)
-
         for _ in range(10):  # more than any window between the two takes
             process._service._broadcast(wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000)))
-        await until(lambda: state() == "away", other.ping)
+        await until_after(lambda: state_of(process, deaf) == "away", other.ping)
         assert deaf.peer not in process._service._sessions
         assert (await other.ping()).sent_ms == 1
 

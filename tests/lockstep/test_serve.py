@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lockstep.exits import StoppedError
+from lockstep.line import Line
 from lockstep.run import run
 from lockstep.serve import NOTE_NAME, STATUS_NAME, ServeOptions, read_note, serve
 
@@ -68,7 +69,7 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(options: S
             process.asked.set()
             return await process.work()
 
-        return await serve(process, work, process.asked.set, lambda: "10.0.0.1:1", options)
+        return await serve(process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=Line())
 
     assert run(main()) == "finished"
     assert not (options.directory / NOTE_NAME).exists()
@@ -79,7 +80,9 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
     async def main() -> tuple[int, str]:
         process = FakeProcess()
         process.may_start.clear()
-        serving = asyncio.ensure_future(serve(process, process.work, process.asked.set, lambda: "", options))
+        serving = asyncio.ensure_future(
+            serve(process, process.work, process.asked.set, lambda: "", options, line=Line())
+        )
         await process.starting.wait()
         note = noted(options)
         assert note["coordinator"] == ""
@@ -100,7 +103,9 @@ def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -
         nonlocal process
         process = FakeProcess()
         process.may_start.clear()
-        serving = asyncio.ensure_future(serve(process, process.work, process.asked.set, lambda: "", options))
+        serving = asyncio.ensure_future(
+            serve(process, process.work, process.asked.set, lambda: "", options, line=Line())
+        )
         await process.starting.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
@@ -120,7 +125,7 @@ def test_an_error_of_the_process_passes_and_everything_is_closed(options: ServeO
     async def main() -> str:
         nonlocal process
         process = FakeProcess()
-        return await serve(process, broken, process.asked.set, lambda: "", options)
+        return await serve(process, broken, process.asked.set, lambda: "", options, line=Line())
 
     with pytest.raises(ZeroDivisionError):
         run(main())

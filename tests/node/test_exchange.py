@@ -455,13 +455,13 @@ def test_what_a_commit_names_goes_before_everything_else() -> None:
     narrow = SwarmLimits(payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=1)
     exchange = machine(Offered(A, 7, X, SIZE), Offered(B, 7, Y, SIZE), limits=narrow)
     exchange.handle(Wanted(12, (Want(Z, SIZE, (C,)),)), 0)
-    assert of(Pull, exchange.handle(Pulled(X, A, SIZE, 1), 1)) == [Pull(C, Z, SIZE, 12, exact=False)]
+    assert of(Pull, exchange.handle(Pulled(X, A, SIZE, 1), 1)) == [Pull(C, Z, SIZE, 12, exact=False, replayed=True)]
 
 
 def test_a_commit_of_a_round_that_was_never_opened_is_fetched_and_what_the_log_has_is_not() -> None:
     exchange = machine()
     effects = exchange.handle(Wanted(3, (Want(X, SIZE, (A,)), Want(Y, SIZE, (A,), held=True))), 0)
-    assert effects == [Pull(A, X, SIZE, 3, exact=False)]
+    assert effects == [Pull(A, X, SIZE, 3, exact=False, replayed=True)]
     assert exchange.holds(3, Y)
     assert not exchange.holds(3, X)
     assert exchange.handle(Settled(3), 0) == [Drop(A, X)]

@@ -25,7 +25,8 @@ import pytest
 
 from node.links.pipes import PIPE_BYTES_MAX, Accept, Pipe, Transport
 from protocol.errors import AddressInUseError, UnavailableError
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.node.links.elsewhere import elsewhere
+from tests.waiting import until
 
 MIB = 1024 * 1024
 SIZES = (1, 65535, MIB, 8 * MIB)
@@ -369,26 +370,8 @@ class ProcessConformance(Cases):
     async def elsewhere(self) -> AsyncIterator[tuple[int, str]]:
         """(process id, address) of an echoing transport of this class in a process of its own."""
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.node.links.conformance",
-            kind,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdin
-        assert process.stdout
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                address = (await process.stdout.readline()).decode().strip()
-            assert address, "the other process did not start"
+        async with elsewhere("tests.node.links.conformance", kind) as (process, address):
             yield process.pid, address
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.stdin.close()
-            await process.wait()
 
     @pytest.mark.parametrize("busy", [False, True], ids=["idle", "writing"])
     async def test_a_peer_that_is_killed_is_noticed_within_seconds(self, busy: bool) -> None:

@@ -18,10 +18,11 @@ from node.links.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, sha256
+from tests.node.links.elsewhere import elsewhere
 from tests.node.links.memory_pipes import MemoryNetwork
 from tests.node.links.net import Faulty, Member, clock_ms, grpc, key_of, meshes, peer_of
 from tests.node.links.virtual_time import loop_ms, virtually
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import until
 
 BLOB = secrets.token_bytes(3_000_000)
 
@@ -29,6 +30,18 @@ BLOB = secrets.token_bytes(3_000_000)
 def linked_to_all(members: list[Member]) -> bool:
     peers = {member.peer for member in members}
     return all(member.linked == peers - {member.peer} for member in members)
+
+
+def faulty_transports(*, relayed: bool = False) -> tuple[list[Faulty], Callable[[], Faulty]]:
+    """(the transports made so far, what makes the next one)."""
+    transports: list[Faulty] = []
+
+    def make() -> Faulty:
+        transports.append(Faulty(grpc()))
+        transports[-1].relayed = relayed
+        return transports[-1]
+
+    return transports, make
 
 
 async def test_every_pair_keeps_one_link_whoever_dialled() -> None:
@@ -48,6 +61,7 @@ async def test_a_blob_crosses_whole_from_any_offset() -> None:
         digest = one.hold(BLOB)
         assert await two.fetched(one.remote, digest) == BLOB
         assert await two.fetched(one.remote, digest, 2_999_999) == BLOB[-1:]
+        await until(lambda: len(one.served) == 2)
         assert one.served == [(two.peer, digest)] * 2
         assert one.mesh.traffic.payload_up == two.mesh.traffic.payload_down == len(BLOB) + 1
 
@@ -164,12 +178,7 @@ async def test_a_peer_that_started_anew_takes_the_place_of_its_old_link() -> Non
 
 
 async def test_a_silent_network_is_noticed_within_seconds_and_healed() -> None:
-    transports: list[Faulty] = []
-
-    def make() -> Faulty:
-        transports.append(Faulty(grpc()))
-        return transports[-1]
-
+    transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
         digest = one.hold(BLOB)
@@ -183,12 +192,7 @@ async def test_a_silent_network_is_noticed_within_seconds_and_healed() -> None:
 
 
 async def test_damaged_bytes_end_the_link_and_are_never_passed_on() -> None:
-    transports: list[Faulty] = []
-
-    def make() -> Faulty:
-        transports.append(Faulty(grpc()))
-        return transports[-1]
-
+    transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
         digest = one.hold(BLOB)
@@ -203,13 +207,7 @@ async def test_damaged_bytes_end_the_link_and_are_never_passed_on() -> None:
 
 async def test_a_relayed_link_gives_way_to_a_direct_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_module, "UPGRADE_SECONDS", 0.5)
-    transports: list[Faulty] = []
-
-    def make() -> Faulty:
-        transports.append(Faulty(grpc()))
-        transports[-1].relayed = True
-        return transports[-1]
-
+    transports, make = faulty_transports(relayed=True)
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
         assert one.mesh.links[0].relayed
@@ -288,28 +286,12 @@ class Elsewhere:
 
 
 @asynccontextmanager
-async def elsewhere(number: int, listen: str = "127.0.0.1:0", dials: Remote | None = None) -> AsyncIterator[Elsewhere]:
+async def member_elsewhere(
+    number: int, listen: str = "127.0.0.1:0", dials: Remote | None = None
+) -> AsyncIterator[Elsewhere]:
     arguments = [str(number), listen, *((dials.peer_id, *dials.addresses) if dials else ())]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        __name__,
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin
-    assert process.stdout
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            address = (await process.stdout.readline()).decode().strip()
-        assert address, "the other process did not start"
+    async with elsewhere(__name__, *arguments) as (process, address):
         yield Elsewhere(number, process, address)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.stdin.close()
-        await process.wait()
 
 
 OTHER = 1
@@ -332,7 +314,7 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
 ) -> None:
     async with meshes(1) as [one]:
         dials = one.remote if who_dials == "they" else None
-        async with elsewhere(OTHER, dials=dials) as other:
+        async with member_elsewhere(OTHER, dials=dials) as other:
             kept = Remote(other.remote.peer_id, () if dials else other.remote.addresses)
             one.mesh.keep([kept])
             await until(lambda: one.linked)
@@ -348,12 +330,12 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
                 with contextlib.suppress(UnavailableError):  # or all of it had come
                     assert await fetching == OTHERS_BLOB
         address = other.remote.addresses[0]
-        async with elsewhere(OTHER, listen=address, dials=dials):
+        async with member_elsewhere(OTHER, listen=address, dials=dials):
             assert await retried(lambda: fetch_others_blob(one, kept, lambda: None)) == OTHERS_BLOB
 
 
 async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_on() -> None:
-    async with meshes(1) as [one], elsewhere(OTHER) as other:
+    async with meshes(1) as [one], member_elsewhere(OTHER) as other:
         one.mesh.keep([other.remote])
         assert await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
         began = clock_ms()
@@ -370,12 +352,7 @@ async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_
 @pytest.mark.parametrize("deaf", [0, 1])
 async def test_a_loss_of_one_way_is_noticed_by_both_and_healed(deaf: int) -> None:
     """What one sends does not arrive: the other hears nothing and leaves, and then the first hears nothing either."""
-    transports: list[Faulty] = []
-
-    def make() -> Faulty:
-        transports.append(Faulty(grpc()))
-        return transports[-1]
-
+    transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
         digest, old = one.hold(BLOB), {id(link) for each in (one, two) for link in each.mesh._links.values()}
@@ -390,11 +367,11 @@ async def test_a_loss_of_one_way_is_noticed_by_both_and_healed(deaf: int) -> Non
 
 async def test_a_peer_that_comes_back_at_another_address_is_linked_as_soon_as_it_is_told() -> None:
     async with meshes(1) as [one]:
-        async with elsewhere(OTHER) as before:
+        async with member_elsewhere(OTHER) as before:
             one.mesh.keep([before.remote])
             await until(lambda: one.linked)
         await until(lambda: not one.linked)
-        async with elsewhere(OTHER) as after:
+        async with member_elsewhere(OTHER) as after:
             assert after.remote.addresses != before.remote.addresses
             began = clock_ms()
             one.mesh.keep([after.remote])

@@ -13,6 +13,7 @@ from node.links.open_link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
 from node.links.pipes import Accept, Pipe
 from node.links.session import Identity, Session
 from node.links.session_events import Event, Left
+from node.uploads import Upload
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest
 from protocol.limits import OFFERS_MAX
@@ -114,8 +115,8 @@ async def settled(pair: Pair) -> None:
     await asyncio.sleep(0.00137)  # a moment at which no timer of a link fires
 
 
-async def first_part(member: Member, pair: Pair, digest: Digest) -> Part:
-    async with aclosing(member.mesh.fetch(pair.one.remote, Blob(digest))) as parts:
+async def first_part(member: Member, pair: Pair, digest: Digest, purpose: Purpose = Purpose.PAYLOAD) -> Part:
+    async with aclosing(member.mesh.fetch(pair.one.remote, Blob(digest), purpose)) as parts:
         async for part in parts:
             return part
     raise AssertionError("no part came")
@@ -207,6 +208,25 @@ def test_late_parts_of_a_cancelled_fetch_are_counted_once_and_acknowledged() -> 
     virtually(main())
 
 
+def test_late_parts_keep_the_owner_of_their_fetch() -> None:
+    async def main() -> None:
+        async with linked() as pair:
+            payload, snapshot = pair.one.hold(BLOB), pair.one.hold(BLOB[:-1])
+            taken = len((await first_part(pair.two, pair, snapshot, Purpose.CATCH_UP)).data)
+            await settled(pair)
+            down = pair.two.mesh.traffic
+            assert down.catch_up_down == taken + down.late_down > taken
+            assert down.payload_down == 0
+            late = down.late_down
+            taken = len((await first_part(pair.two, pair, payload)).data)
+            await settled(pair)
+            now = pair.two.mesh.traffic
+            assert now.payload_down == taken + now.late_down - late
+            assert now.catch_up_down == down.catch_up_down
+
+    virtually(main())
+
+
 def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
     async def main() -> None:
         async with linked() as pair:
@@ -219,6 +239,29 @@ def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
             assert await pair.two.fetched(pair.one.remote, digest, 2_000_000, 1_000_000) == BLOB[2_000_000:]
             await settled(pair)
             assert pair.one.served == [(pair.two.peer, digest)]
+
+    virtually(main())
+
+
+def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is() -> None:
+    async def main() -> None:
+        async with linked() as pair:
+            digest, uplink, window = pair.one.hold(BLOB), pair.one.mesh.uplink, pair.links[0].session.window
+            progressed, counted = uplink.progressed, [0]
+
+            def counting(upload: Upload, count: int) -> None:
+                assert upload == Upload(pair.two.peer, digest)
+                counted.append(counted[-1] + count)
+                assert counted[-1] <= window.acknowledged
+                progressed(upload, count)
+
+            uplink.progressed = counting  # type: ignore[method-assign]
+            assert await pair.two.fetched(pair.one.remote, digest) == BLOB
+            assert counted[-1] < len(BLOB), "the last acknowledgement is on its way"
+            assert pair.links[0].serving
+            await settled(pair)
+            assert counted[-1] == len(BLOB)
+            assert not pair.links[0].serving
 
     virtually(main())
 
@@ -285,6 +328,7 @@ def test_many_fetches_at_once_share_the_link_and_all_arrive() -> None:
             digests = [pair.one.hold(bytes([number]) * 400_000) for number in range(12)]
             found = await asyncio.gather(*(pair.two.fetched(pair.one.remote, digest) for digest in digests))
             assert [blob[0] for blob in found] == list(range(12))
+            await settled(pair)
             assert not any(link.serving for link in pair.links)
 
     virtually(main())
@@ -320,6 +364,7 @@ def test_a_server_that_cannot_read_refuses_in_words_and_keeps_the_link(
             pair.one.read = read  # type: ignore[method-assign]
             assert await pair.two.fetched(pair.one.remote, digest) == BLOB
             assert pair.links[1] is link
+            await settled(pair)
             assert not pair.links[0].serving
 
     virtually(main())

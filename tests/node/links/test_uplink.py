@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, PART_FRAME_OVERHEAD
-from node.links.uplink import ACKNOWLEDGED_SHARE, HEADERS_SHARE, LIMIT_BYTES_PER_SECOND_MIN, Bucket, Uplink
+from node.links.uplink import (
+    ACKNOWLEDGED_SHARE,
+    FILL_SHARE,
+    HEADERS_SHARE,
+    LIMIT_BYTES_PER_SECOND_MIN,
+    PACKET_BYTES,
+    Bucket,
+    Uplink,
+)
 from node.uploads import Upload
 from protocol.errors import SettingsError
 from protocol.ids import Digest
@@ -18,6 +26,9 @@ from tests.node.links.virtual_time import loop_ms, virtually
 
 WINDOW_MS = 5_000
 CONTROL_BYTES = 2_000
+
+PER_MS = FILL_SHARE * 100
+"""Bytes that a limit of 100 kB/s lets leave in a millisecond."""
 
 Sent = list[tuple[int, float]]
 """(when, bytes on the wire)"""
@@ -64,12 +75,13 @@ def test_no_five_seconds_carry_more_than_the_limit(limit: int, bursts: list[tupl
             await asyncio.sleep(pause_ms / 1000)
             control = min(CONTROL_BYTES, limit * pause_ms // 10_000)
             uplink.sent(control)
-            sent.append((loop_ms(), HEADERS_SHARE * control))
+            sent.append((loop_ms(), HEADERS_SHARE * control + PACKET_BYTES))
             links.append(asyncio.create_task(one_link(uplink, parts, small)))
         await asyncio.gather(*links)
 
     virtually(main())
-    at_once = HEADERS_SHARE * CONTROL_BYTES + limit / 1000  # what never waits, and a clock of whole milliseconds
+    # What never waits, and a clock of whole milliseconds.
+    at_once = HEADERS_SHARE * CONTROL_BYTES + PACKET_BYTES + limit / 1000
     assert heaviest(sent) <= WINDOW_MS * limit / 1000 + at_once
 
 
@@ -97,9 +109,8 @@ def test_what_never_waits_delays_what_does() -> None:
         return [first, loop_ms() - first]
 
     first, second = virtually(main())
-    per_ms = 95
-    assert first == pytest.approx(HEADERS_SHARE * (25_000 + 950) / per_ms - 25_000 / per_ms, abs=2)
-    assert second == pytest.approx((ACKNOWLEDGED_SHARE * 1_000_000 + HEADERS_SHARE * 950) / per_ms, abs=2)
+    assert first == pytest.approx((HEADERS_SHARE * (25_000 + 950) + PACKET_BYTES - 25_000) / PER_MS, abs=2)
+    assert second == pytest.approx((ACKNOWLEDGED_SHARE * 1_000_000 + HEADERS_SHARE * 950) / PER_MS, abs=2)
 
 
 def test_control_frames_that_leave_while_a_part_waits_make_it_wait_longer() -> None:
@@ -112,8 +123,8 @@ def test_control_frames_that_leave_while_a_part_waits_make_it_wait_longer() -> N
         await part
         return loop_ms()
 
-    owed = HEADERS_SHARE * 25_000 - 25_000
-    assert virtually(main()) == pytest.approx((owed + HEADERS_SHARE * 19_000) / 95, abs=3)
+    owed = HEADERS_SHARE * 25_000 - 25_000 + 2 * PACKET_BYTES
+    assert virtually(main()) == pytest.approx((owed + HEADERS_SHARE * 19_000) / PER_MS, abs=3)
 
 
 def test_parts_leave_in_the_order_of_their_takes() -> None:
@@ -160,8 +171,8 @@ def test_a_limit_below_the_least_is_refused_with_both_numbers() -> None:
 def test_a_clock_that_jumps_back_gives_no_bytes() -> None:
     bucket = Bucket(100_000, 1_000_000)
     bucket.charge(25_000, 1_000_000)
-    assert bucket.wait_ms(95, 0) == pytest.approx(1)
-    assert bucket.wait_ms(95, 0) == pytest.approx(1)
+    assert bucket.wait_ms(PER_MS, 0) == pytest.approx(1)
+    assert bucket.wait_ms(PER_MS, 0) == pytest.approx(1)
 
 
 # ---- turns
@@ -281,4 +292,63 @@ def test_a_cancelled_take_charges_nothing_and_lets_the_next_one_through() -> Non
         await tasks[2]
         return loop_ms()
 
-    assert virtually(main()) == pytest.approx((HEADERS_SHARE * (25_000 + 9_500) - 25_000) / 95, abs=3)
+    owed = HEADERS_SHARE * 25_000 - 25_000 + PACKET_BYTES
+    assert virtually(main()) == pytest.approx((owed + HEADERS_SHARE * 9_500) / PER_MS, abs=3)
+
+
+# ---- what was guessed too low
+
+
+def test_what_was_carried_and_not_charged_is_charged_when_it_is_known() -> None:
+    async def main() -> int:
+        uplink = Uplink(100_000, loop_ms)
+        await uplink.take(10_000)
+        uplink.carried(10_000 + 40_000)  # a circuit of the daemon, say
+        uplink.carried(10_000 + 40_000)  # nothing new
+        await uplink.take(1_000)
+        return loop_ms()
+
+    assert virtually(main()) == pytest.approx((50_000 + HEADERS_SHARE * 1_000 - 25_000) / PER_MS, abs=3)
+
+
+def test_charges_in_excess_make_up_for_no_more_than_a_part() -> None:
+    async def main() -> float:
+        uplink = Uplink(100_000, loop_ms)
+        while loop_ms() < 60_000:  # a minute in which a twentieth less left than was charged
+            await uplink.take(9_500)
+        uplink.carried(0)
+        before = loop_ms()
+        uplink.carried(40_000)
+        await uplink.take(1)
+        return loop_ms() - before
+
+    assert virtually(main()) >= (40_000 - Uplink(100_000, lambda: 0).part_bytes_max) / PER_MS - 100
+
+
+@settings(max_examples=40, deadline=None)
+@given(limits, st.floats(0.0, 0.3), st.integers(1, 8))
+def test_the_limit_holds_when_more_leaves_than_was_guessed(limit: int, more: float, links: int) -> None:
+    """The kernel is asked every second; each part takes up to a third more than the guess, from the start."""
+    sent: Sent = []
+
+    async def one_link(uplink: Uplink) -> None:
+        while loop_ms() < 20_000:
+            size = uplink.part_bytes_max + PART_FRAME_OVERHEAD
+            await uplink.take(size)
+            sent.append((loop_ms(), HEADERS_SHARE * size * (1 + more)))
+
+    async def asking(uplink: Uplink) -> None:
+        while loop_ms() < 20_000:
+            await asyncio.sleep(1)
+            uplink.carried(int(sum(size for _, size in sent)))
+
+    async def main() -> None:
+        uplink = Uplink(limit, loop_ms)
+        await asyncio.gather(asking(uplink), *(one_link(uplink) for _ in range(links)))
+
+    virtually(main())
+    first_second = more * 1.25 * limit  # what is not known yet, once
+    part = HEADERS_SHARE * (1 + more) * max(PART_BYTES_MIN + PART_FRAME_OVERHEAD, limit // 8)
+    assert heaviest(sent) <= WINDOW_MS * limit / 1000 + first_second + part
+    later = [(at_ms, size) for at_ms, size in sent if at_ms >= 3_000]
+    assert heaviest(later) <= WINDOW_MS * limit / 1000 + part
