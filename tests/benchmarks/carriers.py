@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.links.allocator import keep_freed_memory
 from node.links.base import Blob, Remote
 from node.links.pipes import Pipe, Transport
 from protocol.errors import UnavailableError
@@ -165,6 +166,7 @@ class MeshCarrier:
     def __init__(self, transport: Callable[[Ed25519PrivateKey], Transport], sizes: tuple[int, ...]) -> None:
         from tests.node.links.net import Member
 
+        keep_freed_memory()  # as nodes do
         key = Ed25519PrivateKey.generate()
         self._member = Member(key, [transport(key)], None, 1)
         self._digests = {size: self._member.hold(bytes(size)) for size in sizes}

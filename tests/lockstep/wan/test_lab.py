@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from lockstep.wan.plan import Home, Line, Plan
 from lockstep.wan.probe import measure, udp_socket
 from lockstep.wan.profiles import read_profiles
 from protocol.errors import LocalProtocolError, UnavailableError
+from tests.lockstep.shared import wait_for_end
 from tests.lockstep.wan.ground import PATIENCE_S, SILENCE_S, arrives, endpoint, eventually, heard, needs_ground
 
 PROFILES = {"node-0": "cable", "node-1": "dsl", "node-2": "fibre"}
@@ -164,7 +164,7 @@ def test_a_line_whose_process_was_killed_is_noticed() -> None:
         laboratory.check()
         (pid,) = (int(pid) for pid in processes(laboratory.places["node-0"].namespace))
         os.kill(pid, signal.SIGKILL)
-        handle_until_gone(pid)
+        wait_for_end(pid)
         with pytest.raises(UnavailableError, match="node-0"):
             laboratory.check()
         with pytest.raises(UnavailableError, match="node-0"):
@@ -251,22 +251,10 @@ def test_down_removes_what_a_killed_owner_and_guard_left_and_nothing_in_use(
     assert main(["wan", "down"]) == ExitCode.OK
     assert "removed 4 namespaces" in capsys.readouterr().out
     assert laboratory not in namespaces.laboratories()
-    handle_until_gone(int(sleeper))
+    wait_for_end(int(sleeper))
     assert main(["wan", "down"]) == ExitCode.OK
 
 
 def processes(namespace: str) -> list[str]:
     """Process IDs in a namespace."""
     return subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout.split()
-
-
-def handle_until_gone(pid: int) -> None:
-    """Waits until a process that need not be our child has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)

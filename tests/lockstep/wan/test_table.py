@@ -3,34 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lockstep.local import ClusterSettings
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.home_link import HomeLink, Way
 from lockstep.wan.lab import Counters
 from lockstep.wan.table import links_table, render
+from tests.lockstep.shared import NODE, printed
 from tests.lockstep.wan.test_cluster import PaperLaboratory
 from tests.lockstep.wan.test_measure import GOOD
-
-NODE: dict[str, Any] = {
-    "phase": "waits for payload e59463a1 of round 1234 from node-0, node-1, node-2",
-    "round": 1233,
-    "loss": 3.21,
-    "traffic": {
-        "payload_up_bytes": 123_456_789,
-        "payload_down_bytes": 987_654_321,
-        "other_up_bytes": 1,
-        "other_down_bytes": 2,
-    },
-}
-
-
-def printed(part: Any) -> str:
-    console = Console(width=80, force_terminal=False)
-    with console.capture() as capture:
-        console.print(part)
-    return capture.get()
 
 
 def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_its_line(tmp_path: Path) -> None:

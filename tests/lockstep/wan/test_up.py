@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.demo import DemoSettings, demo_spec
+from lockstep.demo import demo_spec
 from lockstep.exits import ExitCode
 from lockstep.wan import lab, measure, namespaces, up
 from lockstep.wan.profiles import read_profiles
 from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
 from protocol.errors import SettingsError
-from protocol.runfile import RunSpec
+from tests.lockstep.shared import tiny_model
 from tests.lockstep.wan.ground import needs_ground
 
 ROUNDS = 30
@@ -96,13 +96,7 @@ def test_an_empty_list_is_an_error_and_not_a_crash(
 @pytest.fixture
 def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny model and little text."""
-
-    def small(demo: DemoSettings) -> RunSpec:
-        spec = demo_spec(demo)
-        tiny = {**spec.model.config, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-        return spec.model_copy(update={"model": spec.model.model_copy(update={"config": tiny})})
-
-    monkeypatch.setattr(up, "demo_spec", small)
+    monkeypatch.setattr(up, "demo_spec", lambda settings: tiny_model(demo_spec(settings)))
     monkeypatch.setattr(up, "CORPUS_BYTES", 300_000)
 
 
@@ -112,7 +106,6 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tm
     path = tmp_path / "out.json"
     options = ["--nodes", "2", "--profiles", "cable", "--rounds", str(ROUNDS), "--fault", "cut:node-1@r2+1s"]
     options += ["--nat", "none,masquerade", "--relay"]
-    before = namespaces.laboratories()
     assert main(["wan", "up", *options, "--directory", str(tmp_path / "wan"), "--json", str(path)]) == ExitCode.OK
     document = json.loads(path.read_text())
     assert document["rounds"]["committed"] == ROUNDS
@@ -130,7 +123,8 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tm
     )
     for name in ("node-0", "node-1"):
         assert document["lines"][name]["up_bytes"] > ROUNDS * document["traffic"]["payload_bytes"]
-    assert set(namespaces.laboratories()) <= set(before)
+    (laboratory,) = (tmp_path / "wan").iterdir()
+    assert laboratory.name not in namespaces.laboratories(), "nothing of it is left, whatever others are building"
 
 
 @needs_ground

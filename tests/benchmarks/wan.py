@@ -1,0 +1,176 @@
+"""The headline: `python -m tests.benchmarks.wan`, the same model and batch by four methods on the same home links.
+
+Eight nodes, each behind a line of its own in a laboratory of network namespaces, train 20 million parameters at a
+global batch of eight samples: by PyTorch's DistributedDataParallel, by hivemind, by DiLoCo, and by Lockstep with
+overlap 0 and 1 over gRPC and libp2p. Bytes, links, protocols and the optimizer's arithmetic are real; a forward and
+backward pass is a sleep (`wan_model`). How many steps a method needs to a fixed validation loss is found apart from
+that, in one process that really trains (`wan_curves`). Every measurement is one file; what is there stays:
+
+    python -m tests.benchmarks.wan --list
+    python -m tests.benchmarks.wan                           what the committed results hold, about half an hour
+    python -m tests.benchmarks.wan --only 'lte-lockstep-1-*'
+    python -m tests.benchmarks.wan --curves                  steps to the loss, 40 minutes of one core
+    python -m tests.benchmarks.wan --report --json out.json  table, CSV and pictures from what is there
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from lockstep.console import messages, output, write_json
+from lockstep.exits import UsageError
+from lockstep.wan.lab import unable
+from lockstep.wan.measure import measure_all, require_as_asked
+from lockstep.wan.profiles import read_profiles
+from node.files import replacing_file
+from protocol.errors import LockstepError
+from tests.benchmarks.parity_ground import open_corpus
+from tests.benchmarks.wan_curves import INNER_STEPS, WanTask, run_curves
+from tests.benchmarks.wan_links import Trial, laboratory_of, run
+from tests.benchmarks.wan_report import load_curves, rows, write_report
+from tests.benchmarks.wan_results import METHODS, load_all, measured, path_of, predicted, save
+
+DEFAULT = ("cable-*", "dsl-poor-lockstep-1-grpc")
+"""What the committed results hold."""
+
+STEPS = {"ddp": (2, 4), "hivemind": (3, 4), "diloco": (3, 3), "lockstep": (8, 22)}
+"""Least and most steps of a trial, those of the warm-up included; of DiLoCo inner ones, before an outer step."""
+
+TRIAL_S = 330.0
+"""A trial makes fewer steps, if it may, where its steps are predicted to take longer in all."""
+
+TRIAL_S_MAX = 900.0
+"""A trial that would still take longer is not made: the report computes its step from bytes and rate."""
+
+
+def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
+    """Every trial that can be asked for."""
+    found = []
+    for profile in read_profiles().profiles:
+        for method in METHODS:
+            trial = Trial(profile, method, nodes, size, compute_s)
+            least, most = STEPS[method.split("-")[0]]
+            steps = max(least, min(most, int(TRIAL_S / predicted(trial).seconds)))
+            trial = replace(trial, steps=steps)
+            if trial_s(trial) <= TRIAL_S_MAX:
+                found.append(
+                    replace(
+                        trial,
+                        averaging_s=max(AVERAGING_S_LEAST, 2 * predicted(trial).seconds),
+                        limit_s=START_S + PATIENCE * trial_s(trial),
+                    )
+                )
+    return found
+
+
+AVERAGING_S_LEAST = 60.0
+"""hivemind's averaging_timeout is twice what an all-reduce takes, as its guide asks, or its default, which is this."""
+
+START_S, PATIENCE = 240.0, 4.0
+"""A trial has failed that takes this long to start, and this many times longer than predicted."""
+
+
+def trial_s(trial: Trial) -> float:
+    """How long the steps of a trial ought to take in all: of DiLoCo inner ones and one whole outer step."""
+    step_s = predicted(trial).seconds
+    outer_s = INNER_STEPS * (step_s - trial.compute_s) if trial.method == "diloco" else 0.0
+    return outer_s + trial.steps * (trial.compute_s if outer_s else step_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Lists, trains, measures or reports, as asked; 1 when a trial failed."""
+    asked = _parser().parse_args(arguments)
+    wanted = [
+        trial
+        for trial in trials(asked.nodes, asked.size, asked.compute_seconds)
+        if any(fnmatchcase(trial.name, pattern) for pattern in asked.only or DEFAULT)
+    ]
+    if asked.list:
+        for trial in wanted:
+            state = "done " if path_of(asked.results, trial).exists() else "waits"
+            messages.print(
+                f"{state} {trial.name}: {trial.steps} steps, {predicted(trial).seconds:.1f} s each predicted"
+            )
+        return 0
+    failed: list[str] = []
+    asked.results.mkdir(parents=True, exist_ok=True)
+    if asked.curves:
+        run_curves(asked.results, open_corpus(asked.data), WanTask(), say=messages.print)
+    elif not asked.report:
+        failed = measure(wanted, asked.results)
+    found = load_all(asked.results)
+    output.print(write_report(asked.results, found), soft_wrap=True, markup=False)
+    if asked.json:
+        document = [asdict(row) for row in rows(found, load_curves(asked.results), asked.size)]
+        write_json(asked.json, {"rows": document, "measurements": [asdict(one) for one in found]})
+    return int(bool(failed))
+
+
+def measure(wanted: Sequence[Trial], results: Path) -> list[str]:
+    """Every trial that has no result yet, one after the other; before the first of a profile its links.
+
+    The names of those that failed: they do not stop the others, and the next call makes them again."""
+    if reason := unable():
+        raise UsageError(reason)
+    failed = []
+    for trial in wanted:
+        if path_of(results, trial).exists():
+            continue
+        _measure_links(trial.profile, trial.nodes, results)
+        messages.print(f"{trial.name}: {trial.steps} steps, {predicted(trial).seconds:.1f} s each predicted")
+        try:
+            _measure(trial, results)
+        except (TimeoutError, RuntimeError, LockstepError) as error:
+            failed.append(trial.name)
+            messages.print(f"{trial.name} failed: {error}", markup=False)
+    return failed
+
+
+def _measure(trial: Trial, results: Path) -> None:
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lockstep-wan-") as place:
+        found = measured(trial, run(trial, Path(place)))
+    save(results, trial, found)
+    messages.print(
+        f"{trial.name}: {found.seconds:.2f} s a step, {found.up_bytes / 1e6:.3g} MB up, computing "
+        f"{found.computing:.2f} of the time; took {time.monotonic() - started_s:.0f} s"
+    )
+
+
+def _measure_links(profile: str, nodes: int, results: Path) -> None:
+    """Whether the lines are as asked, once for each profile."""
+    path = results / f"links-{profile}.json"
+    if path.exists():
+        return
+    with laboratory_of(profile, nodes) as laboratory:
+        homes = {f"node-{number}": profile for number in range(nodes)}
+        links = measure_all(laboratory, homes, lambda done, total: None)
+    require_as_asked(links)
+    with replacing_file(path) as temporary:
+        temporary.write_text(json.dumps([link.document() for link in links], indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.wan", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--only", metavar="PATTERN", action="append", help="trials whose name matches, as in a shell; repeatable"
+    )
+    parser.add_argument("--list", action="store_true", help="name the trials and what is done; measure nothing")
+    parser.add_argument("--curves", action="store_true", help="train to the fixed loss; no links, no root")
+    parser.add_argument("--report", action="store_true", help="write table, CSV and pictures; measure nothing")
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--size", choices=("20m", "tiny"), default="20m", help="of the network (default: 20m)")
+    parser.add_argument("--compute-seconds", type=float, default=2.0, help="of a forward and backward pass")
+    parser.add_argument("--results", type=Path, default=Path("docs/results/wan"), help="directory of the results")
+    parser.add_argument("--data", type=Path, default=Path("out/parity/data"), help="directory of the prepared text")
+    parser.add_argument("--json", default="", help="write everything there; - prints it")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,222 @@
+"""How many steps each method needs to a fixed validation loss: `python -m tests.benchmarks.wan --curves`.
+
+One process trains the very network of the runs on links, on real text, by the functions that a node uses: eight
+authors of DeMo with containers of real bytes, AdamW on the whole batch, and DiLoCo (Douillard et al., arXiv 2311.08105:
+eight workers take H steps of AdamW each by themselves; then Nesterov's step on the mean of how far they came). All
+methods see the same samples in the same order. Learning rates are constant after a short warm-up, so that a curve does
+not depend on when it ends.
+
+Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss then goes on until the validation loss
+has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step, so its curve has a point every H steps.
+"""
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from node.data import Corpus
+from node.files import replacing_file
+from tests.benchmarks.parity_baselines import ADAM_EPSILON, AdamW
+from tests.benchmarks.parity_cells import Cell, Task
+from tests.benchmarks.parity_demo import DemoAuthors, Traffic
+from tests.benchmarks.parity_ground import Ground
+from tests.benchmarks.parity_train import Trainer
+from tests.benchmarks.wan_model import CONFIGS
+
+AUTHORS = 8
+TARGET_NATS = 2.2
+"""The fixed validation loss, per byte. The genesis has 9.4."""
+
+STEPS_MAX = 400
+SWEEP_STEPS = 40
+INNER_STEPS = 50
+"""H of DiLoCo."""
+
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
+"""Of DiLoCo's outer step, as its paper recommends."""
+
+
+@dataclass(frozen=True, slots=True)
+class WanTask(Task):
+    """The network of the runs on links, at their global batch of eight samples."""
+
+    layers: int = 8
+    hidden: int = 384
+    sequence_length: int = 64
+    batch_samples: int = 8
+    validation_samples: int = 64
+    point_steps: int = 10
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The network's configuration."""
+        return CONFIGS["20m"]
+
+
+class DiLoCo:
+    """Workers that meet every H steps. `alone` is the number of steps since they did."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, cell = ground, ground.cell
+        self._global = {name: tensor.clone() for name, tensor in ground.parameters.items()}
+        self._outer = torch.optim.SGD(self._global.values(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+        self._workers = [copy.deepcopy(self._global) for _ in range(cell.authors)]
+        self._inner = [
+            torch.optim.AdamW(
+                worker.values(), lr=cell.learning_rate, betas=cell.adam_decays, eps=ADAM_EPSILON, weight_decay=0.0
+            )
+            for worker in self._workers
+        ]
+        self._step = 0
+
+    def step(self) -> Traffic:
+        """One step of every worker; after H of them the outer one."""
+        ground = self._ground
+        samples = ground.samples(self._step).reshape(len(self._workers), -1, ground.task.sequence_length + 1)
+        for mine, worker, optimizer in zip(samples, self._workers, self._inner, strict=True):
+            _set(ground.parameters, worker)
+            gradients = ground.gradients(mine)
+            torch.nn.utils.clip_grad_norm_(ground.trainee.parameters.values(), ground.cell.clip)
+            optimizer.param_groups[0]["lr"] = ground.learning_rate(self._step)
+            _step_with(optimizer, worker, gradients)
+        self._step += 1
+        if self._step % INNER_STEPS == 0:
+            self._meet()
+        dense = 4 * ground.layout.parameters / INNER_STEPS
+        return Traffic(dense, dense)
+
+    def stand_at_committed(self) -> None:
+        """Put the network at the parameters of the last outer step."""
+        _set(self._ground.parameters, self._global)
+
+    def _meet(self) -> None:
+        """The mean of what the workers subtracted is the outer gradient; all go on from the outer step."""
+        deltas: dict[str, Tensor | None] = {
+            name: tensor - torch.stack([worker[name] for worker in self._workers]).mean(0)
+            for name, tensor in self._global.items()
+        }
+        _step_with(self._outer, self._global, deltas)
+        for worker in self._workers:
+            _set(worker, self._global)
+
+
+def _set(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def _step_with(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor], gradients: dict[str, Tensor | None]
+) -> None:
+    for name, tensor in parameters.items():
+        tensor.grad = gradients[name]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method and the rates to try."""
+
+    cell: Cell
+    trainer: Callable[[Ground], Trainer]
+    rates: tuple[float, ...]
+    point_steps: int | None = None
+    """From one point of the curve to the next, where the task's own makes no sense; sweeps are rounded up to it."""
+
+
+def methods() -> dict[str, Method]:
+    """By name, as the runs on links name them."""
+    adamw = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
+    demo = replace(adamw, method="demo", unit_gradients=True)
+    return {
+        "adamw": Method(adamw, AdamW, (0.00025, 0.0005, 0.001)),
+        "lockstep-0": Method(demo, DemoAuthors, (0.0005, 0.001, 0.002)),
+        "lockstep-1": Method(replace(demo, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
+        "diloco": Method(adamw, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
+    }
+
+
+Points = list[tuple[int, float]]
+"""(step, validation loss in nats per byte)."""
+
+
+def steps_to(points: Points, nats: float) -> int | None:
+    """The first step at which the loss was that low; None where it never was."""
+    return next((step for step, loss in points if loss <= nats), None)
+
+
+class Training:
+    """One method at one rate, which can be taken up again."""
+
+    def __init__(self, task: Task, method: Method, rate: float, corpus: Corpus) -> None:
+        self.rate = rate
+        self._ground = Ground(task, replace(method.cell, learning_rate=rate), corpus)
+        self._trainer = method.trainer(self._ground)
+        self._point_steps = method.point_steps or task.point_steps
+        self._step = 0
+        self.points: Points = []
+        self._take_point()
+
+    def go_on(self, until_step: int, target_nats: float) -> None:
+        """Train to the first point at or after that step, or at that loss."""
+        while self.points[-1][0] < until_step and self.points[-1][1] > target_nats:
+            self._trainer.step()
+            self._step += 1
+            if self._step % self._point_steps == 0:
+                self._trainer.stand_at_committed()
+                self._take_point()
+
+    def _take_point(self) -> None:
+        self.points.append((self._step, round(self._ground.validation_bits_per_byte() * math.log(2), 4)))
+
+
+def train_method(
+    name: str, task: Task, corpus: Corpus, target_nats: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """All rates for a while, the best one until it is that good; what came of it."""
+    method, started_s = methods()[name], time.monotonic()
+    best: Training | None = None
+    swept: dict[float, Points] = {}
+    for rate in method.rates:
+        training = Training(task, method, rate, corpus)
+        training.go_on(SWEEP_STEPS, target_nats)
+        swept[rate] = training.points
+        say(f"{name} at {rate:g}: {training.points[-1]} after {time.monotonic() - started_s:.0f} s")
+        if best is None or training.points[-1][::-1] < best.points[-1][::-1]:
+            best = training
+    assert best
+    best.go_on(STEPS_MAX, target_nats)
+    say(f"{name} at {best.rate:g}: {best.points[-1]} after {time.monotonic() - started_s:.0f} s")
+    return {
+        "method": name,
+        "task": asdict(task),
+        "rate": best.rate,
+        "points": best.points,
+        "swept": [{"rate": rate, "points": points} for rate, points in swept.items()],
+        "seconds": round(time.monotonic() - started_s, 1),
+    }
+
+
+def run_curves(directory: Path, corpus: Corpus, task: Task, *, say: Callable[[str], None] = print) -> None:
+    """Every method whose result is not there yet."""
+    torch.set_num_threads(1)
+    for name in methods():
+        path = curve_path(directory, name)
+        if not path.exists():
+            result = train_method(name, task, corpus, TARGET_NATS, say)
+            with replacing_file(path) as temporary:
+                temporary.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def curve_path(directory: Path, name: str) -> Path:
+    """Where a method's curve is."""
+    return directory / f"curve-{name}.json"

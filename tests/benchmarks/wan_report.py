@@ -1,0 +1,220 @@
+"""What the measurements and the curves say together: a table, a CSV and a picture for each profile.
+
+Time to the fixed loss is (steps that the curves needed) times (seconds per step on the links).
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from node.files import replacing_file
+from tests.benchmarks.wan_curves import TARGET_NATS, Points, curve_path, methods, steps_to
+from tests.benchmarks.wan_links import Trial
+from tests.benchmarks.wan_results import METHODS, Measurement, predicted
+
+TABLE_NAME, CSV_NAME = "table.md", "measurements.csv"
+
+CURVES = {"ddp": "adamw", "hivemind": "adamw", "diloco": "diloco"}
+"""Whose curve a method follows; Lockstep's is named after its overlap."""
+
+BASE = "ddp"
+"""What the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; None where nothing is known."""
+
+    profile: str
+    method: str
+    how: str
+    """ "measured" or "computed"."""
+    up_bytes: float
+    down_bytes: float
+    predicted_s: float
+    step_s: float
+    least_s: float
+    most_s: float
+    computing: float | None
+    computing_alone: float | None
+    arithmetic_s: float | None
+    arithmetic_cpu_s: float | None
+    steps: int | None = None
+    loss_s: float | None = None
+    times_less: float | None = None
+    """Wall time to the loss, of DDP over this."""
+
+
+def curve_of(method: str) -> str:
+    """Name of the curve that a method follows."""
+    return CURVES.get(method) or "-".join(method.split("-")[:2])
+
+
+def load_curves(directory: Path) -> dict[str, Points]:
+    """Points of every curve that is there, at its method's best rate."""
+    paths = {name: curve_path(directory, name) for name in methods()}
+    return {
+        name: [(step, loss) for step, loss in json.loads(path.read_bytes())["points"]]
+        for name, path in paths.items()
+        if path.exists()
+    }
+
+
+def rows(measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m") -> list[Row]:
+    """A row for each measurement, and a computed one for DDP where it was too slow to be measured."""
+    found = [_measured(one, size) for one in measurements]
+    for profile in dict.fromkeys(one.profile for one in measurements):
+        if not any(row.profile == profile and row.method == BASE for row in found):
+            mates = [one for one in measurements if one.profile == profile]
+            found.insert(
+                next(place for place, row in enumerate(found) if row.profile == profile),
+                _computed(Trial(profile, BASE, mates[0].nodes, size, mates[0].compute_s)),
+            )
+    with_loss = [_to_loss(row, curves) for row in found]
+    bases = {row.profile: row.loss_s for row in with_loss if row.method == BASE}
+    return [_compared(row, bases[row.profile]) for row in with_loss]
+
+
+def _measured(one: Measurement, size: str) -> Row:
+    expected = predicted(Trial(one.profile, one.method, one.nodes, size, one.compute_s))
+    return Row(
+        one.profile, one.method, "measured", one.up_bytes, one.down_bytes, expected.seconds,
+        one.seconds, min(one.step_s), max(one.step_s),
+        one.computing, one.computing_alone, one.arithmetic_s, one.arithmetic_cpu_s,
+    )  # fmt: skip
+
+
+def _computed(trial: Trial) -> Row:
+    expected = predicted(trial)
+    seconds = expected.seconds
+    return Row(
+        trial.profile, trial.method, "computed", expected.bytes, expected.bytes, seconds, seconds, seconds, seconds,
+        trial.compute_s / seconds, trial.compute_s / seconds, None, None,
+    )  # fmt: skip
+
+
+def _to_loss(row: Row, curves: Mapping[str, Points]) -> Row:
+    steps = steps_to(curves.get(curve_of(row.method), []), TARGET_NATS)
+    return replace(row, steps=steps, loss_s=steps and steps * row.step_s)
+
+
+def _compared(row: Row, base_s: float | None) -> Row:
+    return replace(row, times_less=base_s / row.loss_s if base_s and row.loss_s else None)
+
+
+def write_report(directory: Path, measurements: Sequence[Measurement]) -> str:
+    """The table, which is also written, as are the CSV and the pictures."""
+    curves = load_curves(directory)
+    found = rows(measurements, curves)
+    table = table_of(found)
+    _write(directory / TABLE_NAME, table.encode())
+    _write(directory / CSV_NAME, csv_of(found).encode())
+    for profile in dict.fromkeys(row.profile for row in found):
+        own = [row for row in found if row.profile == profile]
+        if any(row.loss_s for row in own):
+            draw(directory / f"{profile}.png", own, curves)
+    return table
+
+
+def _write(path: Path, blob: bytes) -> None:
+    with replacing_file(path, len(blob)) as temporary:
+        temporary.write_bytes(blob)
+
+
+_HEAD = (
+    "profile",
+    "method",
+    "up, MB per step",
+    "down",
+    "s per step, predicted",
+    "median",
+    "least-most",
+    "computing",
+    "alone",
+    "arithmetic, s",
+    "of a core",
+    "steps",
+    "time to the loss",
+    "times less than DDP",
+)
+
+
+def table_of(found: Sequence[Row]) -> str:
+    """The rows for a person, in Markdown."""
+    lines = ["| " + " | ".join(_HEAD) + " |", "| --- | --- |" + " ---: |" * (len(_HEAD) - 2)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in found]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    by_arithmetic = row.how == "computed"
+    return (
+        row.profile,
+        row.method + (" (computed)" if by_arithmetic else ""),
+        f"{row.up_bytes / 1e6:.3g}",
+        f"{row.down_bytes / 1e6:.3g}",
+        f"{row.predicted_s:.2f}",
+        f"{row.step_s:.2f}",
+        "" if by_arithmetic else f"{row.least_s:.2f}-{row.most_s:.2f}",
+        _number(row.computing, ".2f"),
+        _number(row.computing_alone, ".2f"),
+        _number(row.arithmetic_s, ".2f"),
+        _number(row.arithmetic_cpu_s, ".2f"),
+        _number(row.steps, "d"),
+        "" if row.loss_s is None else duration(row.loss_s),
+        _number(row.times_less, ".1f"),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would choose."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def csv_of(found: Sequence[Row]) -> str:
+    """The rows for a program."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = list(Row.__dataclass_fields__)
+    writer.writerow(names)
+    for row in found:
+        values = [getattr(row, name) for name in names]
+        writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in values])
+    return text.getvalue()
+
+
+def draw(path: Path, found: Sequence[Row], curves: Mapping[str, Points]) -> None:
+    """Validation loss over wall time on one profile, a line for each method."""
+    figure = Figure(figsize=(8, 5), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for row in sorted(found, key=lambda row: METHODS.index(row.method)):
+        points = [(step, loss) for step, loss in curves.get(curve_of(row.method), []) if step]
+        if points:
+            seconds = [step * row.step_s for step, _ in points]
+            times = "" if row.times_less is None else f", {row.times_less:.1f} times less than DDP"
+            label = row.method + (" (computed)" if row.how == "computed" else "") + times
+            axes.plot(seconds, [loss for _, loss in points], label=label, marker=".", markersize=3)
+    axes.axhline(TARGET_NATS, color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xscale("log")
+    axes.set_xlabel("wall time on the links, seconds")
+    axes.set_ylabel("validation loss, nats per byte")
+    nodes = f"{found[0].profile}: steps of one process's curve times measured seconds per step"
+    axes.set_title(nodes, fontsize=10)
+    axes.grid(visible=True, which="both", alpha=0.2)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    with replacing_file(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
