@@ -299,7 +299,7 @@ PLANTED: list[tuple[Plant, str]] = [
     (a_catch_up_forgets_the_momentum, "are in no parameters|nowhere at this instant"),
     (undecided_payloads_are_not_saved, "are in no parameters|expected one own payload|waits|nowhere at this instant"),
     (words_are_not_checked, "applies out of order"),
-    (the_snapshot_is_of_another_round, "adopts a snapshot|applies out of order"),
+    (the_snapshot_is_of_another_round, "adopts a snapshot|applies out of order|saved the state of round"),
     (offers_come_before_the_digest_is_checked, "has not verified"),
     (bytes_are_not_verified, "other bytes|decode|not verified"),
     (the_book_is_written_late, "nowhere at this instant"),
