@@ -25,7 +25,7 @@ from torch import Tensor
 from node.demo.transform import integer_inverse, powers_of_two, shift_
 
 ITERATIONS = 3
-"""More made no difference to training: docs/results/parity.md."""
+"""Two trained a little worse: docs/results/parity.md."""
 
 ENTRY_MAX, STEP_MAX = 511, 500
 """Largest |X|, |A| and largest |B|: see the bounds above."""

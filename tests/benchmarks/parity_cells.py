@@ -223,5 +223,23 @@ def _deciding(bases: tuple[Cell, Cell], seeds: Iterable[int]) -> Iterator[Cell]:
         yield replace(cell, seed=seed)
 
 
-SETS = {"first": first_cells, "full": full_cells}
+def beyond_cells() -> list[Cell]:
+    """Tries to do better than the first sweep at the same bytes: what decides at 600 steps, then at 2000."""
+    plain = Cell("demo", 0.001, 600)
+    orthogonal = replace(plain, learning_rate=0.003, update="orthogonal", unit_gradients=True)
+    long = replace(plain, steps=2000, authors=8)
+    return [
+        replace(plain, unit_gradients=True),
+        orthogonal,
+        replace(orthogonal, unit_gradients=False),
+        replace(orthogonal, overlap=1, guess="own"),
+        long,
+        replace(long, learning_rate=0.0005),
+        replace(long, final_fraction=0.0),
+        *(replace(orthogonal, steps=2000, authors=8, final_fraction=fraction) for fraction in (0.1, 0.0)),
+        replace(long, unit_gradients=True),
+    ]
+
+
+SETS = {"first": first_cells, "beyond": beyond_cells, "full": full_cells}
 """Sweeps by name."""
