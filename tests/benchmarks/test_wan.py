@@ -407,6 +407,7 @@ def smoke(directory: Path, method: str, **changes: Any) -> tuple[Trial, Seen]:
 
 
 @needs_ground
+@pytest.mark.slow
 def test_ddp_sends_its_gradients_over_the_lines(tmp_path: Path) -> None:
     trial, found = smoke(tmp_path, "ddp", steps=3)
     assert [len(notes) for notes in found.notes] == [4, 4]
@@ -416,6 +417,7 @@ def test_ddp_sends_its_gradients_over_the_lines(tmp_path: Path) -> None:
 
 
 @needs_ground
+@pytest.mark.slow
 def test_diloco_sends_nothing_until_its_outer_step(tmp_path: Path) -> None:
     trial, found = smoke(tmp_path, "diloco", steps=2)
     assert [[note.sync for note in notes] for notes in found.notes] == [[False, False, True, False]] * 2
@@ -425,7 +427,7 @@ def test_diloco_sends_nothing_until_its_outer_step(tmp_path: Path) -> None:
 
 
 @needs_ground
-@pytest.mark.parametrize("method", ["lockstep-0-libp2p", "lockstep-1-grpc"])
+@pytest.mark.parametrize("method", [pytest.param("lockstep-0-libp2p", marks=pytest.mark.slow), "lockstep-1-grpc"])
 def test_lockstep_trains_to_equal_digests_with_computing_stood_for(tmp_path: Path, method: str) -> None:
     trial, found = smoke(tmp_path, method, steps=6)
     assert (found.facts["rounds"], found.facts["digests_checked"], found.facts["digests_agreed"]) == (6, 6, True)
