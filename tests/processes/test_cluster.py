@@ -68,7 +68,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"
-    write_run_file(run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=8_000), force=True)
+    write_run_file(run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000), force=True)
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) >= 4)
@@ -90,10 +90,12 @@ def test_a_node_killed_in_the_middle_joins_again_and_ends_with_the_others_digest
 
 
 def test_the_others_kept_their_processes_and_what_they_had_trained(finished: Cluster) -> None:
+    # a node that is back before its lease is over has held up a round, and nobody was missing
+    was_missing = finished.coordinator.status["steps"]["skipped"] > 0
     for node in (finished.nodes[0], finished.nodes[2]):
         assert node.restarts == 0
         assert node.status["rounds"]["counted"] == STEPS, "every commit holds all"
-        assert node.status["rounds"]["reclaimed"] > 0, "while one was missing, what the others sent came back to them"
+        assert (node.status["rounds"]["reclaimed"] > 0) == was_missing, "what was sent meanwhile came back"
 
 
 def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: Cluster) -> None:

@@ -201,18 +201,17 @@ class Scenario:
 
     def _samples(self) -> None:
         """Stop everything at one instant, and look where each sample is. Who alone had the last commits may have died
-        before it saved them: what they count is in the log, and in no parameters yet."""
+        before it saved them: what they count is in the log, and need be nowhere else."""
         front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
-        log = self.coordinator.journal.commits_by_round
-        momenta = {node.peer: self._unapplied(node, max(log, default=-1)) for node in self.nodes}
-        counted = [
+        momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
+        in_the_log = {
             position
-            for round, commit in log.items()
+            for round, commit in self.coordinator.journal.commits_by_round.items()
             if round > front.head_round
             for entry in commit.entries
-            for position in self.auditor.sent[entry.author, round]
-        ]
-        self.auditor.judge_samples(front.applied_positions + counted, momenta, self.coordinator.referee.trained)
+            for position in self.auditor.sent.get((entry.author, round), ())
+        }
+        self.auditor.judge_samples(front.applied_positions, momenta, self.coordinator.referee.trained - in_the_log)
 
     def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
         """Samples with a node, without those in payloads that a commit up to `head_round` has counted."""
