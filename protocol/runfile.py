@@ -95,8 +95,9 @@ class ScheduleSpec(_Section):
     steps: int = Field(default=2000, ge=1, le=100_000_000)
     """Length of the run, in steps (committed rounds)."""
 
-    learning_rate: float = Field(default=0.004, gt=0, le=10)
-    """Largest learning rate: by how much one step moves each parameter."""
+    learning_rate: float = Field(default=0.001, gt=0, le=10)
+    """Largest learning rate: by how much one step moves each parameter. The default is the best of four rates for a
+    small model at 4 and 8 authors (docs/results/parity.md); a run of less than some hundred steps wants more."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""

@@ -59,7 +59,11 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
     return RunSpec.model_validate(
         {
             "algorithm": {"top_k": TOP_K},
-            "schedule": {"steps": chance.randint(15, 45) if ending else 400, "warmup_steps": 5},
+            "schedule": {
+                "steps": chance.randint(15, 45) if ending else 400,
+                "learning_rate": 0.004,  # of no account, but the run's id depends on it, and every choice by hash
+                "warmup_steps": 5,
+            },
             "rounds": {
                 "compute_ms": chance.choice([300, 600, 1500]),
                 "publish_ms": chance.choice([200, 500]),
