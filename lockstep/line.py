@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from protocol.errors import UnavailableError
 
 LOOK_SECONDS = 1.0
 """How often the kernel is asked: that takes a millisecond or two."""
+
+LAST_WORD_SECONDS = 10.0
+"""How long a connection that is gone is remembered: the kernel tells its last figures a moment after its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,16 +64,22 @@ class Line:
     """The connections of this process and its descendants, within a `with` block. Where the kernel does not tell there
     are no figures."""
 
-    def __init__(self, kernel: Callable[[], Tells] = Kernel, own_sockets: Callable[[], set[int]] | None = None) -> None:
-        """`own_sockets()` are the inodes of the sockets that are ours."""
-        self.reason = "it is not looked yet"
+    def __init__(
+        self,
+        kernel: Callable[[], Tells] = Kernel,
+        own_sockets: Callable[[], set[int]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own_sockets()` are the inodes of the sockets that are ours; `clock()` are seconds."""
+        self.reason = "nobody has looked yet"
         """Why there are no figures; empty while there are."""
         self.admin_port = 0
         """What comes to it from within the machine is on no line; 0: there is none."""
         self._make_kernel = kernel
         self._own_sockets = own_sockets or Family().sockets
+        self._clock = clock
         self._figures: dict[int, Both] = {}  # of our connections, by cookie
-        self._missed: set[int] = set()  # of these, such as were not there when last looked
+        self._gone_s: dict[int, float] = {}  # of these, since when such as are not there any more are missed
         self._past = Both()
         self._kernel: Tells | None = None
 
@@ -117,10 +127,11 @@ class Line:
             if each.cookie in self._figures:
                 self._figures[each.cookie] = Both(each.up_bytes, each.down_bytes)
                 self._end(each.cookie)
-        missed = self._figures.keys() - {each.cookie for each in found}
-        for cookie in missed & self._missed:  # its last word, which comes a moment after its end, was lost
-            self._end(cookie)
-        self._missed = missed & self._figures.keys()
+        now_s = self._clock()
+        gone = self._figures.keys() - {each.cookie for each in found}
+        self._gone_s = {cookie: self._gone_s.get(cookie, now_s) for cookie in gone}
+        for cookie in [cookie for cookie, since_s in self._gone_s.items() if now_s - since_s >= LAST_WORD_SECONDS]:
+            self._end(cookie)  # its last word was lost
 
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:
         reads_admin_page = connection.loopback and connection.local_port == self.admin_port
@@ -128,6 +139,7 @@ class Line:
 
     def _end(self, cookie: int) -> None:
         self._past += self._figures.pop(cookie)
+        self._gone_s.pop(cookie, None)
 
     def _give_up(self, reason: str) -> None:
         self.__exit__()
