@@ -108,14 +108,14 @@ class Course:
 
     def __init__(self, way: Way, uniform: Callable[[], float]) -> None:
         """`uniform` draws from [0, 1)."""
-        self._way = way
+        self.way = way
         self._uniform = uniform
         self._from_s = self._until_s = 0.0
         self._from = self._until = 0.0
 
     def arrival_s(self, now_s: float) -> float | None:
         """The instant, on the clock of `now_s`, which must not go back; None: the packet is lost."""
-        way = self._way
+        way = self.way
         if way.loss and self._uniform() < way.loss:
             return None
         return now_s + way.delay_s + (self._wandering_s(now_s) if way.jitter_s else 0.0)
@@ -123,6 +123,6 @@ class Course:
     def _wandering_s(self, now_s: float) -> float:
         if now_s >= self._until_s:
             self._from_s, self._from = now_s, self._until
-            self._until_s, self._until = now_s + WANDER_S, self._way.jitter_s * (2 * self._uniform() - 1)
+            self._until_s, self._until = now_s + WANDER_S, self.way.jitter_s * (2 * self._uniform() - 1)
         passed = (now_s - self._from_s) / (self._until_s - self._from_s)
         return self._from + passed * (self._until - self._from)

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from protocol.errors import UnavailableError
 
-LAN_INTERFACE, WAN_INTERFACE = "lan", "wan"
+WAN_INTERFACE = "wan"
 
 _REQUEST, _ACK, _CREATE, _APPEND = 0x1, 0x4, 0x400, 0x800
 _ERROR = 2

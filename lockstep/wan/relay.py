@@ -30,11 +30,9 @@ HELD_FRAMES_MAX = 100_000
 READ_FRAMES_MAX = 64
 """Frames read from one tap before due ones are sent."""
 
-DENSE_FRAMES = 32
-"""With more than this on the way the relay looks only every `GRAIN_S`: half the work of waking for each frame."""
-
-GRAIN_S = 0.0002
-"""Far below any delay here."""
+GRAIN_S = (0.0002, 0.002)
+"""Least and most time from one look to the next while frames flow, an eighth of the shortest delay in between: to wake
+for each frame takes a core for a few busy lines. What came or fell due meanwhile did so half of it ago, on the mean."""
 
 _READ_BYTES = FRAME_BYTES_MAX + 4  # a VLAN tag
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
@@ -69,11 +67,6 @@ class Lane:
         self.course = course
         self._send = send
         self._held: deque[tuple[float, bytes]] = deque()
-
-    @property
-    def dense(self) -> bool:
-        """Whether so much is held that frames are better handled together."""
-        return len(self._held) > DENSE_FRAMES
 
     @property
     def due_s(self) -> float | None:
@@ -123,21 +116,23 @@ class Relay:
         lanes = list(self._lanes.values())
         taps = {lane.tap: lane for lane in lanes}
         watched = [*taps, *([] if control is None else [control])]
-        clock = time.monotonic
+        clock, grain_s = time.monotonic, self._grain_s()
         while True:
-            if any(lane.dense for lane in lanes):
-                time.sleep(GRAIN_S)
-            now_s = clock()
+            looked_s = clock()
             due = [lane.due_s for lane in lanes if lane.due_s is not None]
-            readable, _, _ = select.select(watched, [], [], max(0.0, min(due) - now_s) if due else None)
+            readable, _, _ = select.select(watched, [], [], max(0.0, min(due) - looked_s) if due else None)
             now_s = clock()
+            unseen_s = max(0.0, grain_s / 2 - (now_s - looked_s))  # what came while it slept, did so half a sleep ago
             for descriptor in readable:
                 if descriptor in taps:
-                    taps[descriptor].take(now_s)
-                elif not on_control():
+                    taps[descriptor].take(now_s - unseen_s)
+                elif on_control():
+                    grain_s = self._grain_s()
+                else:
                     return
             for lane in lanes:
-                lane.release(now_s)
+                lane.release(now_s + grain_s / 2)
+            time.sleep(grain_s)
 
     def close(self) -> None:
         """Removes the taps; what is held is lost."""
@@ -145,6 +140,12 @@ class Relay:
             os.close(lane.tap)
         self._lanes.clear()
         self._wire.close()
+
+    def _grain_s(self) -> float:
+        """How long not to look while frames flow."""
+        least_s, most_s = GRAIN_S
+        shortest_s = min((lane.course.way.delay_s for lane in self._lanes.values()), default=0.0)
+        return min(most_s, max(least_s, shortest_s / 8))
 
     def _course(self, way: Way) -> Course:
         return Course(way, self._uniform)
