@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from lockstep.wan.home_link import HomeLink, Way
+from lockstep.wan.profiles import read_profiles
 from node.data import Corpus
 from node.model import build_model, named_parameters_once
 from protocol.errors import DataError
@@ -18,7 +20,7 @@ from tests.benchmarks.parity_cells import Task
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.shapes import llama_20m
 from tests.benchmarks.wan_curves import DiLoCo, methods, run_curves, steps_to, train_method
-from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec
+from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec, slow_motion
 from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
 from tests.benchmarks.wan_report import Row, csv_of, curve_of, duration, rows, table_of, write_report
 from tests.benchmarks.wan_results import Measurement, load_all, measured, parameters_of, predicted, save
@@ -229,6 +231,26 @@ def test_time_to_the_loss_is_steps_times_seconds_and_is_compared_with_ddp() -> N
     assert (ddp.steps, ddp.loss_s, ddp.times_less) == (100, 6000.0, 1.0)
     assert (ours.steps, ours.loss_s, ours.times_less) == (200, 600.0, 10.0)
     assert (ours.least_s, ours.step_s, ours.most_s) == (2.5, 3.0, 4.0)
+
+
+def test_slow_motion_divides_what_was_measured_but_not_what_the_cores_did() -> None:
+    trial = Trial("cable", "lockstep-0-grpc", nodes=1, size="tiny")
+    notes = steps(50, 50, 8, 10, 8)
+    life, slow = (measured(replace(trial, slowed=times), seen(notes)) for times in (1, 4))
+    assert slow.step_s == pytest.approx([seconds / 4 for seconds in life.step_s], abs=1e-3)
+    assert (slow.arithmetic_s, slow.arithmetic_cpu_s) == (life.arithmetic_s / 4, life.arithmetic_cpu_s)
+    assert (slow.computing, slow.up_bytes) == (life.computing, life.up_bytes)
+    (_, row) = rows([measurement("ddp", 60.0), measurement("lockstep-1-grpc", 3.0, slowed=4)], CURVE_POINTS)
+    assert "lockstep-1-grpc (slowed 4 times)" in table_of([row])
+
+
+def test_a_slowed_line_carries_less_and_later() -> None:
+    link = read_profiles().profile("cable").link()
+    slow = slow_motion(link, 4)
+    assert link.up
+    assert slow.up
+    assert (slow.up.rate_bit_s, slow.up.delay_s) == (link.up.rate_bit_s // 4, 4 * link.up.delay_s)
+    assert slow.up.loss == link.up.loss
 
 
 def test_a_method_without_a_curve_has_no_time_to_the_loss() -> None:

@@ -4,6 +4,10 @@
                                          -> the kernel's counters of every line, about twice a second
 
 Bytes of a step are read off the counters at the instants that the notes name.
+
+Slow motion: eight nodes on two cores wait for each other where eight homes would not. A trial that is slowed four times
+has lines of a fourth of the rate and four times the delay, and sleeps four times as long for its computation; the
+arithmetic of all nodes, which shares the cores, then takes of the whole what it would take on machines of their own.
 """
 
 import bisect
@@ -23,6 +27,7 @@ from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.faults import COORDINATOR
+from lockstep.wan.home_link import HomeLink, Way
 from lockstep.wan.lab import Laboratory
 from lockstep.wan.plan import Home, Plan
 from lockstep.wan.profiles import read_profiles
@@ -69,11 +74,13 @@ class Trial:
     """After which hivemind gives up an averaging."""
     limit_s: float = 900.0
     """After which the trial has failed."""
+    slowed: int = 1
+    """So many times slower than life go lines and computation."""
 
     @property
     def name(self) -> str:
         """Unique among the trials of a report, and a file name."""
-        return f"{self.profile}-{self.method}"
+        return f"{self.profile}-{self.method}" + (f"-slowed{self.slowed}" if self.slowed > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +130,19 @@ def interpolated(times: Sequence[float], counts: Sequence[tuple[int, int]], time
     return before[0] + share * (then[0] - before[0]), before[1] + share * (then[1] - before[1])
 
 
+def slow_motion(link: HomeLink, times: int) -> HomeLink:
+    """The line so many times slower: rate and delay. Its jitter stays, and its queue holds no longer than it did."""
+
+    def slower(way: Way | None) -> Way | None:
+        return way and replace(way, rate_bit_s=way.rate_bit_s // times, delay_s=way.delay_s * times)
+
+    return HomeLink(slower(link.up), slower(link.down))
+
+
 @contextmanager
-def laboratory_of(profile: str, nodes: int) -> Iterator[Laboratory]:
+def laboratory_of(profile: str, nodes: int, slowed: int = 1) -> Iterator[Laboratory]:
     """A home per node on this profile, and a coordinator on a line that nothing limits."""
-    link = read_profiles().profile(profile).link()
+    link = slow_motion(read_profiles().profile(profile).link(), slowed)
     homes = [Home(f"node-{number}", link) for number in range(nodes)]
     with Laboratory(Plan((*homes, Home(COORDINATOR)))) as laboratory:
         yield laboratory
@@ -134,7 +150,7 @@ def laboratory_of(profile: str, nodes: int) -> Iterator[Laboratory]:
 
 def run(trial: Trial, directory: Path) -> Seen:
     """Make the measurement; `directory` takes notes, logs and state. Raises what a process died of."""
-    with laboratory_of(trial.profile, trial.nodes) as laboratory:
+    with laboratory_of(trial.profile, trial.nodes, trial.slowed) as laboratory:
         meter = Meter(laboratory, trial.nodes)
         run_method = _run_lockstep if trial.method.startswith("lockstep") else _run_ranks
         facts = run_method(trial, directory, laboratory, meter)
@@ -162,7 +178,7 @@ def _run_ranks(trial: Trial, directory: Path, laboratory: Laboratory, meter: Met
         master=laboratory.address("node-0"),
         size=trial.size,
         steps=trial.steps,
-        compute_s=trial.compute_s,
+        compute_s=trial.slowed * trial.compute_s,
         matchmaking_s=trial.matchmaking_s,
         averaging_s=trial.averaging_s,
         directory=str(directory),
@@ -244,7 +260,7 @@ class StandInCluster(WanCluster):
         self.nodes = [self._standing_in(node, number, trial) for number, node in enumerate(self.nodes)]
 
     def _standing_in(self, node: Child, number: int, trial: Trial) -> Child:
-        told = StandIn(trial.compute_s, number, str(_notes_path(node.directory.parent, number)))
+        told = StandIn(trial.slowed * trial.compute_s, number, str(_notes_path(node.directory.parent, number)))
         more = {VARIABLE: msgspec.json.encode(told).decode()}
         arguments = [*node._arguments, "--save-every", str(10 * trial.steps)]
         return StandInNode(node.name, node.directory, arguments, environment() | more, self.laboratory.inside)

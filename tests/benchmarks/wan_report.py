@@ -33,6 +33,8 @@ class Row:
 
     profile: str
     method: str
+    slowed: int
+    """How many times slower than life it was measured; times are those of life."""
     how: str
     """ "measured" or "computed"."""
     up_bytes: float
@@ -84,7 +86,7 @@ def rows(measurements: Sequence[Measurement], curves: Mapping[str, Points], size
 def _measured(one: Measurement, size: str) -> Row:
     expected = predicted(Trial(one.profile, one.method, one.nodes, size, one.compute_s))
     return Row(
-        one.profile, one.method, "measured", one.up_bytes, one.down_bytes, expected.seconds,
+        one.profile, one.method, one.slowed, "measured", one.up_bytes, one.down_bytes, expected.seconds,
         one.seconds, min(one.step_s), max(one.step_s),
         one.computing, one.computing_alone, one.arithmetic_s, one.arithmetic_cpu_s,
     )  # fmt: skip
@@ -94,7 +96,7 @@ def _computed(trial: Trial) -> Row:
     expected = predicted(trial)
     seconds = expected.seconds
     return Row(
-        trial.profile, trial.method, "computed", expected.bytes, expected.bytes, seconds, seconds, seconds, seconds,
+        trial.profile, trial.method, 1, "computed", expected.bytes, expected.bytes, seconds, seconds, seconds, seconds,
         trial.compute_s / seconds, trial.compute_s / seconds, None, None,
     )  # fmt: skip
 
@@ -156,7 +158,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     by_arithmetic = row.how == "computed"
     return (
         row.profile,
-        row.method + (" (computed)" if by_arithmetic else ""),
+        _named(row),
         f"{row.up_bytes / 1e6:.3g}",
         f"{row.down_bytes / 1e6:.3g}",
         f"{row.predicted_s:.2f}",
@@ -170,6 +172,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         "" if row.loss_s is None else duration(row.loss_s),
         _number(row.times_less, ".1f"),
     )
+
+
+def _named(row: Row) -> str:
+    motion = f" (slowed {row.slowed} times)" if row.slowed > 1 else ""
+    return row.method + (" (computed)" if row.how == "computed" else motion)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -205,8 +212,7 @@ def draw(path: Path, found: Sequence[Row], curves: Mapping[str, Points]) -> None
         if points:
             seconds = [step * row.step_s for step, _ in points]
             times = "" if row.times_less is None else f", {row.times_less:.1f} times less than DDP"
-            label = row.method + (" (computed)" if row.how == "computed" else "") + times
-            axes.plot(seconds, [loss for _, loss in points], label=label, marker=".", markersize=3)
+            axes.plot(seconds, [loss for _, loss in points], label=_named(row) + times, marker=".", markersize=3)
     axes.axhline(TARGET_NATS, color="grey", linewidth=0.8, linestyle="--")
     axes.set_xscale("log")
     axes.set_xlabel("wall time on the links, seconds")

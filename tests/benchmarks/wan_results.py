@@ -10,7 +10,7 @@ Predictions are the bare arithmetic of payloads over the slower way of the line,
 A step's time is from the beginning of its computation to that of the next one. Computing is the time slept in the
 name of the forward and backward pass and the time in the optimizer's own arithmetic, on a machine where eight nodes
 share two cores; `computing_alone` counts of the arithmetic only what it took of a core, as if waiting for one were
-idleness.
+idleness. Of a trial in slow motion all times but those of a core are divided by how many times it was slowed.
 """
 
 import json
@@ -79,7 +79,10 @@ class Measurement:
     computing_alone: float
     arithmetic_s: float
     arithmetic_cpu_s: float
+    """As it was, also in slow motion."""
     facts: dict[str, Any]
+    slowed: int = 1
+    """All other times were measured in motion so many times slower, and are divided by it."""
 
     @property
     def seconds(self) -> float:
@@ -130,16 +133,18 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
         raise DataError(f"{trial.name}: expected more than {warmup} steps of every node, got {list(map(len, spans))}")
     share = 1 / INNER_STEPS  # of an outer step in every inner one
     sync_s = fmean(_length(span) for own in syncs for span in own) if any(syncs) else 0.0
-    step_s = [fmean(map(_length, at_once)) + share * sync_s for at_once in zip(*steps, strict=False)]
+    times = trial.slowed
+    step_s = [(fmean(map(_length, at_once)) + share * sync_s) / times for at_once in zip(*steps, strict=False)]
     up, down = zip(*(_bytes(seen, node, steps[node], syncs[node]) for node in range(trial.nodes)), strict=True)
     notes = [note for own in steps for note, _ in own]
-    whole_s = fmean(_length(span) for own in steps for span in own) + share * sync_s
-    compute_s = fmean(note.compute_s for note in notes)
+    whole_s = (fmean(_length(span) for own in steps for span in own) + share * sync_s) / times
+    compute_s = fmean(note.compute_s for note in notes) / times
     outer = [note for own in syncs for note, _ in own]
     arithmetic_s, alone_s = (
         fmean(getattr(note, name) for note in notes) + share * fmean([getattr(note, name) for note in outer] or [0.0])
         for name in ("arithmetic_s", "arithmetic_cpu_s")
     )
+    arithmetic_s /= times
     return Measurement(
         profile=trial.profile,
         method=trial.method,
@@ -154,7 +159,8 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
         computing_alone=round((compute_s + alone_s) / whole_s, 4),
         arithmetic_s=round(arithmetic_s, 3),
         arithmetic_cpu_s=round(alone_s, 3),
-        facts=seen.facts | ({"sync_s": round(sync_s, 2)} if sync_s else {}),
+        facts=seen.facts | ({"sync_s": round(sync_s / times, 2)} if sync_s else {}),
+        slowed=times,
     )
 
 
@@ -199,4 +205,4 @@ def load_all(directory: Path, names: Iterable[str] = METHODS) -> list[Measuremen
                 found.append(Measurement(**document | {"step_s": tuple(document["step_s"])}))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}: expected a measurement, got {error!r}; remove it to measure again") from error
-    return sorted(found, key=lambda one: (one.profile, order[one.method]))
+    return sorted(found, key=lambda one: (one.profile, order[one.method], one.slowed))
