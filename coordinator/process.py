@@ -14,13 +14,14 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.rounds import Rounds
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
-from coordinator.traffic import Overhead, Traffic, unknown_overhead
+from coordinator.traffic import Traffic
 from protocol.channel import SERVER_OPTIONS
 from protocol.commits import open_commit
 from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_id, run_json
+from protocol.traffic import Overhead, unknown_overhead
 
 GOODBYE_POLL_SECONDS = 0.1
 

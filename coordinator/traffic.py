@@ -6,19 +6,13 @@ overhead    what transports and the operating system add, where the kernel tells
 """
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeVar
+
+from protocol.traffic import Overhead, unknown_overhead
 
 _Message = TypeVar("_Message")
 
 Owner = Literal["control", "catch_up"]
-
-Overhead: TypeAlias = Callable[[int, int], tuple[int, int] | None]
-"""Bytes up and down that nobody owns, when others own so many; None: not known on this machine."""
-
-
-def unknown_overhead(up: int, down: int) -> None:
-    """An `Overhead` of whom the kernel does not tell."""
-    return
 
 
 class Traffic:

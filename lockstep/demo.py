@@ -44,6 +44,7 @@ BATCH_SAMPLES_MAX = 96
 """Samples of all nodes in a round: about a second of two cores."""
 
 LEARNING_RATE = 0.004
+"""More than the default of a run file: sixty rounds are too few to travel far in small steps."""
 
 POLL_S = 0.5
 

@@ -2,7 +2,7 @@
 
     traffic.payload_bytes           mean size of a committed payload: one node, one round
     traffic.bits_per_value          of that payload, container and all
-    traffic.*_bytes_per_node_round  all bytes between nodes, payloads and overhead, over nodes and rounds
+    traffic.*_bytes_per_node_round  all bytes on nodes' lines, whoever owns them, over nodes and rounds
     traffic.dense_bf16_bytes        what a dense bfloat16 gradient would take
     traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
 

@@ -106,5 +106,6 @@ def _cells(node: Child) -> tuple[str, ...]:
 
 
 def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
-    """Bytes of one node in one direction ("up" or "down"), whoever owns them."""
-    return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in ("payload", "catch_up", "control"))
+    """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are known."""
+    owners = ("payload", "catch_up", "control", "overhead")
+    return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in owners)

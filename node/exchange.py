@@ -26,7 +26,7 @@ Rules
 - Same events, same effects: every choice is made over sorted values.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
@@ -145,10 +145,11 @@ class Exchange:
 
     def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
         """How urgent it is to serve a payload to a peer, less is more urgent: `Uploads` orders by it."""
-        payload = next((r.payloads[digest] for _, r in sorted(self._rounds.items()) if digest in r.payloads), None)
-        if payload is None:
+        wish = next(self._wishes(digest), None)
+        if wish is None:
             return (1,)
-        return 0, len(payload.holders), not payload.own, -self._sources.rate(peer).bit_length()
+        payload = wish.payload
+        return 0, wish.round, len(payload.holders), not payload.own, -self._sources.rate(peer).bit_length()
 
     # ---- events
 
@@ -344,13 +345,11 @@ class Exchange:
     def _moves(self, now_ms: int, *digests: Digest) -> list[Effect]:
         """Move the pulls of these payloads, or of all, to better sources."""
         chosen = [digest for digest in digests or self._pulls if digest in self._pulls]
-        return self._pulls.move([self._wish(digest) for digest in chosen], now_ms)
+        return self._pulls.move([next(self._wishes(digest)) for digest in chosen], now_ms)
 
-    def _wish(self, digest: Digest) -> Wish:
-        """What is being pulled, in the oldest round that knows it: a pull outlives no round that needs it."""
-        return next(
-            Wish(n, digest, r.payloads[digest]) for n, r in sorted(self._rounds.items()) if digest in r.payloads
-        )
+    def _wishes(self, digest: Digest) -> Iterator[Wish]:
+        """A payload in each undecided round that knows it, oldest first: a pull outlives no round that needs it."""
+        return (Wish(n, digest, r.payloads[digest]) for n, r in sorted(self._rounds.items()) if digest in r.payloads)
 
     def _new_pulls(self, now_ms: int) -> list[Effect]:
         return self._pulls.begin(self._missing() if self._pulls.room else (), now_ms)

@@ -30,13 +30,13 @@ from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
 from node.swarm import Swarm, SwarmLimits
-from node.traffic import Overhead, unknown_overhead
 from node.trainer import Parts, Trainer
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.errors import DataError, LocalProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, peer_id
+from protocol.traffic import Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.node")
 

@@ -34,13 +34,14 @@ from node.reachable import announced
 from node.roster import Roster
 from node.self_test import TestShelf, self_test
 from node.swarm import Swarm, SwarmLimits
-from node.traffic import Overhead, Rising, unknown_overhead
+from node.traffic import Rising
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
+from protocol.traffic import Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.relay")
 

@@ -31,7 +31,7 @@ class Shelves:
     def __init__(self, log: Shelf, snapshots: Shelf | None, clock_ms: Callable[[], int]) -> None:
         self._log = log
         self._snapshots = snapshots
-        self._pace = Pace(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
+        self._throttle = Throttle(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
 
     async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:
         """(size, at most `count` bytes from `offset` on) of a payload or snapshot, or None when it is not held.
@@ -47,12 +47,12 @@ class Shelves:
         if offset >= total:
             raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
         if shelf is self._snapshots:
-            await self._pace.wait(min(count, total - offset))
+            await self._throttle.wait(min(count, total - offset))
         part = await asyncio.to_thread(shelf.read, digest, offset, count)
         return (total, part) if part else None
 
 
-class Pace:
+class Throttle:
     """At most `bytes_per_second`: who wants to move bytes waits until those before it have had their time."""
 
     def __init__(self, bytes_per_second: int, clock_ms: Callable[[], int]) -> None:

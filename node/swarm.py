@@ -55,7 +55,7 @@ from node.payload_log import PayloadLog
 from node.pulls import Pulls
 from node.serving import Shelf, Shelves
 from node.traffic import Statistics
-from node.uploads import Rank
+from node.uploads import Urgency
 from protocol.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
@@ -244,7 +244,7 @@ class Swarm:
         """Whether a blob belongs to an undecided round."""
         return Purpose.PAYLOAD if self._exchange.knows(digest) else Purpose.CATCH_UP
 
-    def urgency(self, peer: PeerId, digest: Digest) -> Rank:
+    def urgency(self, peer: PeerId, digest: Digest) -> Urgency:
         """How urgent it is to serve a blob to a peer."""
         return self._exchange.urgency(peer, digest)
 

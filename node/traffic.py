@@ -6,19 +6,11 @@ control      all else that links carry, and the session with the coordinator
 overhead     what transports and the operating system add, where the kernel tells of it
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TypeAlias
 
 from node.links.base import Traffic
-
-Overhead: TypeAlias = Callable[[int, int], tuple[int, int] | None]
-"""Bytes up and down that nobody owns, when others own so many; None: not known on this machine."""
-
-
-def unknown_overhead(up: int, down: int) -> None:
-    """An `Overhead` of whom the kernel does not tell."""
-    return
+from protocol.traffic import Overhead
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@
 A thin uplink that serves all who ask at once finishes with all of them at the end, and until then nobody can pass
 anything on. One after the other, the first copy is out in the time of one, and its taker serves others.
 
-- Order: peers that are not being served; the rarest payload; this node's own (it leaves first, then: nobody else holds
-  it); the peer from which this node gets bytes fastest, for it will pass them on fastest; first come, first served.
+- Order: peers that are not being served; the oldest round, for its commit is what nodes wait for when rounds overlap;
+  the rarest payload; this node's own (it leaves first, then: nobody else holds it); the peer from which this node gets
+  bytes fastest, for it will pass them on fastest; first come, first served.
   What no undecided round knows, a late joiner's wish, comes last, but who waited for AGED_MS goes first.
 - Another upload starts while those under way explain less than the bytes that the uplink carries in AHEAD_MS. An upload
   explains what it may have on its way, by its own rate so far; so a fat uplink opens many, a thin one a single one,
@@ -44,7 +45,8 @@ METER_SENT = 4
 UPLOADS_MAX = 64
 """Uploads served at once: each holds a part in memory."""
 
-Rank = tuple[int, ...]
+Urgency = tuple[int, ...]
+"""Less is more urgent."""
 
 
 class Upload(NamedTuple):
@@ -65,10 +67,10 @@ class _Asked:
 
 
 class Uploads:
-    """The uploads of one node. `rank(peer, digest)` says how urgent one is, less is more urgent: `Exchange.urgency`."""
+    """The uploads of one node; `urgency(peer, digest)` is `Exchange.urgency`."""
 
-    def __init__(self, rank: Callable[[PeerId, Digest], Rank]) -> None:
-        self._rank = rank
+    def __init__(self, urgency: Callable[[PeerId, Digest], Urgency]) -> None:
+        self._urgency = urgency
         self._asked: dict[Upload, _Asked] = {}
         self._count = 0
         self._rate = RATE_ASSUMED
@@ -123,10 +125,10 @@ class Uploads:
     def _next(self, serving: set[Upload], now_ms: int) -> Upload:
         served = {upload.peer for upload in serving}
 
-        def order(upload: Upload) -> tuple[bool, bool, Rank, int]:
+        def order(upload: Upload) -> tuple[bool, bool, Urgency, int]:
             asked = self._asked[upload]
             fresh = now_ms - asked.asked_ms < AGED_MS
-            return fresh, upload.peer in served, self._rank(*upload), asked.number
+            return fresh, upload.peer in served, self._urgency(*upload), asked.number
 
         return min(self._asked.keys() - serving, key=order)
 

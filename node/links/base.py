@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from node.links.frames import PART_BYTES_MAX, Part
-from node.uploads import Rank
+from node.uploads import Urgency
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.wire_pb2 import Offers
@@ -104,7 +104,7 @@ class LinkServer(Protocol):
     def purpose(self, digest: Digest) -> Purpose:
         """Why somebody would want this blob."""
 
-    def urgency(self, peer: PeerId, digest: Digest) -> Rank:
+    def urgency(self, peer: PeerId, digest: Digest) -> Urgency:
         """How urgent it is to serve a blob to a peer, less is more urgent."""
 
     def on_linked(self, peers: frozenset[PeerId]) -> None:

@@ -337,7 +337,7 @@ class Mesh:
         except UnavailableError as error:
             kept.trouble = f"{address}: {error}"
             return
-        if link and pipe.relayed:
+        if pipe.relayed and peer in self._links:  # as of now: a dial takes seconds
             await pipe.close()  # no better than what there is
             return
         opened = self._open(pipe, transport, peer)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
-from node.uploads import Rank, Upload, Uploads
+from node.uploads import Upload, Uploads, Urgency
 from protocol.errors import SettingsError
 from protocol.ids import Digest, PeerId
 
@@ -82,7 +82,7 @@ class Uplink:
         self._uploads = Uploads(lambda peer, digest: self.urgency(peer, digest))
         self._waiting: dict[Upload, list[asyncio.Future[None]]] = {}
         self._turn = asyncio.Lock()
-        self.urgency: Callable[[PeerId, Digest], Rank] = lambda peer, digest: ()
+        self.urgency: Callable[[PeerId, Digest], Urgency] = lambda peer, digest: ()
         """How urgent an upload is, less is more urgent; the swarm knows."""
 
     @asynccontextmanager

@@ -22,6 +22,8 @@ COUNTS = {
     "catch_up_down_bytes": 1500,
     "control_up_bytes": 300,
     "control_down_bytes": 500,
+    "overhead_up_bytes": 500,
+    "overhead_down_bytes": None,  # its kernel does not tell
     "duplicate_bytes": 123,
 }
 NODES = [{"traffic": COUNTS, "payload": {"bits_per_value": bits}} for bits in (9.0, 10.0)]
@@ -45,7 +47,7 @@ def test_every_promised_figure_is_there_and_right() -> None:
         "traffic": {
             "payload_bytes": 1000,
             "bits_per_value": 9.5,
-            "up_bytes_per_node_round": 1000,  # (4000 + 700 + 300) * 2 nodes / (2 nodes * 5 rounds)
+            "up_bytes_per_node_round": 1100,  # (4000 + 700 + 300 + 500) * 2 nodes / (2 nodes * 5 rounds)
             "down_bytes_per_node_round": 1400,
             "dense_bf16_bytes": 2_000_000,
             "times_less_than_dense": 2500.0,  # 2 MB against 800 B of payloads up per node and round

@@ -26,7 +26,7 @@ from node.links.uplink import Uplink
 from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
-from node.serving import Pace, Shelves
+from node.serving import Shelves, Throttle
 from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots, canonical_size
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
@@ -292,21 +292,21 @@ async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch
         waits.append(seconds)
 
     monkeypatch.setattr("node.serving.asyncio.sleep", sleep)
-    pace = Pace(1000, lambda: 0)
+    throttle = Throttle(1000, lambda: 0)
     for _ in range(4):
-        await pace.wait(500)
+        await throttle.wait(500)
     assert waits == [0.5, 1.0, 1.5]
 
 
 async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_path: Path) -> None:
-    class Never(Pace):
+    class Never(Throttle):
         async def wait(self, count: int) -> None:
             raise AssertionError("a payload waited")
 
     payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
     digest = payloads.put(0, b"payload")
     shelves = Shelves(payloads, log.snapshots, lambda: 0)
-    shelves._pace = Never(1, lambda: 0)
+    shelves._throttle = Never(1, lambda: 0)
     assert await shelves.read(digest, 0, 7) == (7, b"payload")
     with pytest.raises(AssertionError, match="a payload waited"):
         await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)

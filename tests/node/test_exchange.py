@@ -414,6 +414,11 @@ def test_the_own_payload_is_most_urgent_until_somebody_holds_it_then_the_rarest(
     assert exchange.urgency(C, Y) < exchange.urgency(C, X)
 
 
+def test_of_two_rounds_the_older_is_more_urgent_however_rare_the_payload_of_the_younger() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE), Pulled(X, A, SIZE, 1000), RoundStarted(8), Published(8, Y, SIZE))
+    assert exchange.urgency(B, X) < exchange.urgency(B, Y) < exchange.urgency(B, Z)
+
+
 def test_among_equals_the_peer_that_sends_fastest_is_most_urgent() -> None:
     exchange = machine(Published(7, X, SIZE), Offered(A, 7, Y, SIZE), Pulled(Y, A, SIZE, 1_000_000))
     assert exchange.urgency(A, X) < exchange.urgency(B, X)

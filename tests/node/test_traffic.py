@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 from node.coordinator_client import CoordinatorClient
 from node.links.base import Purpose, Traffic
 from node.progress import Progress, registry
-from node.traffic import Rising, Statistics, unknown_overhead
+from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire
+from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
 from tests.waiting import until
 

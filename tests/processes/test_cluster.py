@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
+from tests.processes.watching import committed, watch_until
 from tests.tiny import tiny_corpus, tiny_spec
 
 PATIENCE_SECONDS = 150
@@ -26,18 +26,6 @@ STEPS = 60
 NODES = 3
 
 REPLAY = Path(__file__).with_name("replay.py")
-
-
-def watch_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, (cluster.coordinator.status, [node.last_words() for node in cluster.nodes])
-        cluster.watch()
-        time.sleep(0.05)
-
-
-def committed(cluster: Cluster) -> int:
-    return int(cluster.coordinator.status.get("steps", {}).get("committed", 0))
 
 
 def came_back(node: Child) -> bool:
@@ -71,11 +59,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     write_run_file(run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000), force=True)
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
-        watch_until(cluster, lambda: committed(cluster) >= 4)
+        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_SECONDS)
         kill(cluster.nodes[1])
-        watch_until(cluster, lambda: came_back(cluster.nodes[1]))
+        watch_until(cluster, lambda: came_back(cluster.nodes[1]), "the killed node in a round", PATIENCE_SECONDS)
         kill(cluster.coordinator)
-        watch_until(cluster, lambda: cluster.finished)
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_SECONDS)
         cluster.wait()
     return cluster
 

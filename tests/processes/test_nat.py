@@ -9,7 +9,7 @@ Every round needs all nodes, so each commit shows that payloads found their way 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,10 @@ from lockstep.wan.plan import Home, Nat, Plan
 from protocol.runfile import RetentionSpec
 from tests.lockstep.wan.ground import needs_ground
 from tests.node.links.p2pd import needs_p2pd
+from tests.processes.watching import committed, watch_until
 from tests.tiny import tiny_corpus, tiny_spec
 
 pytestmark = needs_ground
-
-PATIENCE_S = 120.0
-"""Longer than anything takes on a machine that others use too."""
 
 ENOUGH = 3
 """Rounds that make a point: each of them needed every node."""
@@ -67,20 +65,6 @@ def training(
         yield cluster
         assert cluster.coordinator.restarts == 0
         assert [node.restarts for node in cluster.nodes] == [0] * count
-
-
-def watch_until(cluster: WanCluster, condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            seen = {child.name: (child.status, child.last_words()) for child in cluster.children}
-            raise AssertionError(f"expected {what} within {PATIENCE_S:.0f} s, got {seen}")
-        cluster.watch()
-        time.sleep(0.05)
-
-
-def committed(cluster: WanCluster) -> int:
-    return int(cluster.coordinator.status.get("steps", {}).get("committed", 0))
 
 
 def train_on(cluster: WanCluster) -> None:
@@ -155,7 +139,7 @@ def relay_id(cluster: WanCluster) -> str:
 
 @needs_p2pd
 def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_say_so(tmp_path: Path) -> None:
-    """Direct where a hole is punched, see `test_hole_punching`: that takes four others around, and here is one.
+    """Direct where a hole is punched, see below: that takes four others around, and here is one.
 
     The new relay has another key: nodes that run have never heard of it."""
     with training(tmp_path, ("masquerade", "masquerade"), links=("libp2p",), relay=True) as cluster:
@@ -176,6 +160,26 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
         assert second != first
         watch_until(cluster, lambda: through(second), "a link through the new relay")
         train_on(cluster)
+
+
+@needs_p2pd
+@pytest.mark.slow
+def test_with_four_others_around_two_nodes_behind_routers_end_up_with_a_direct_link_and_train_over_it(
+    tmp_path: Path,
+) -> None:
+    """The relay and three public nodes see both, so each knows its own public address."""
+    nats: tuple[Nat, ...] = ("masquerade", "masquerade", "none", "none", "none")
+    with training(tmp_path, nats, links=("libp2p",), relay=True) as cluster:
+        one, other = cluster.nodes[:2]
+
+        def direct() -> bool:
+            both = (link(one, other), link(other, one))
+            return all(each and each["transport"] == "libp2p" and not each["relayed"] for each in both)
+
+        train_on(cluster)
+        watch_until(cluster, direct, "a hole through both routers")
+        train_on(cluster)
+        assert direct(), "it holds"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ piece of many segments, for a shaped line cuts these before they cross it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,9 +22,11 @@ from lockstep.wan.cluster import WanCluster
 from lockstep.wan.home_link import HomeLink, Way
 from lockstep.wan.lab import Counters, Laboratory
 from lockstep.wan.plan import Home, Plan
+from lockstep.watch import total_bytes
 from protocol.runfile import RunSpec
 from tests.lockstep.wan.ground import needs_ground
 from tests.node.links.p2pd import needs_p2pd
+from tests.processes.watching import committed, watch_until
 from tests.tiny import CONFIG, tiny_corpus, tiny_spec
 
 pytestmark = [needs_ground, needs_p2pd]
@@ -33,9 +35,6 @@ LINK = HomeLink(up=Way(20_000_000, 0.01, loss=0.001), down=Way(50_000_000, 0.01,
 
 WIDE = CONFIG | {"hidden_size": 256, "intermediate_size": 512}
 """A model whose payloads are large beside everything else: some 100 KB."""
-
-PATIENCE_S = 120.0
-"""Longer than anything takes on a machine that others use too."""
 
 OWNERS = ("payload", "catch_up", "control", "overhead")
 
@@ -71,28 +70,13 @@ def cluster_of(directory: Path, spec: RunSpec, links: tuple[str, ...]) -> Iterat
         assert all(child.restarts == 0 for child in cluster.children)
 
 
-def watch_until(cluster: WanCluster, condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            seen = {child.name: (child.status, child.last_words()) for child in cluster.children}
-            raise AssertionError(f"expected {what} within {PATIENCE_S:.0f} s, got {seen}")
-        cluster.watch()
-        time.sleep(0.05)
-
-
-def committed(cluster: WanCluster) -> int:
-    return int(cluster.coordinator.status.get("steps", {}).get("committed", 0))
-
-
 # ---- every byte has an owner
 
 
 def owned(child: Child) -> Counters:
     """All bytes that a process told of in its last status."""
     traffic = child.status["traffic"]
-    up, down = (sum(traffic.get(f"{owner}_{way}_bytes", 0) for owner in OWNERS) for way in ("up", "down"))
-    return Counters(up, down)
+    return Counters(total_bytes(traffic, "up"), total_bytes(traffic, "down"))
 
 
 def scraped(cluster: WanCluster, child: Child) -> dict[tuple[str, str], float]:

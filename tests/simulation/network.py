@@ -37,9 +37,6 @@ class Weather:
     """Part of the messages on streams with which the stream breaks."""
 
 
-CALM = Weather((1, 12), 0.0, 0.0, 0.0, 0.0)
-
-
 class Network:
     """Who reaches whom at present, and how well."""
 

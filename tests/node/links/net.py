@@ -1,7 +1,6 @@
 """Nodes that have nothing but links: a mesh over a transport, and blobs to serve."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -14,7 +13,7 @@ from node.links.mesh import Mesh
 from node.links.pipes import Accept, Pipe, Transport
 from node.links.session import Identity
 from node.links.uplink import Uplink
-from protocol.errors import RemoteProtocolError, UnavailableError
+from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
@@ -98,7 +97,7 @@ class Member:
 
 
 class Faulty:
-    """A transport whose pipes can be stalled one way, cut, or made to damage what they carry."""
+    """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made to damage bytes."""
 
     kind = "grpc"
 
@@ -106,6 +105,8 @@ class Faulty:
         self._inner = inner
         self.pipes: list[FaultyPipe] = []
         self.dials_made = 0
+        self.dialling = asyncio.Event()
+        self.dialling.set()
         self.relayed = False
         self.proven: str | None = None
 
@@ -125,6 +126,7 @@ class Faulty:
 
     async def dial(self, address: str) -> Pipe:
         self.dials_made += 1
+        await self.dialling.wait()
         return self._wrap(await self._inner.dial(address))
 
     def _wrap(self, pipe: Pipe) -> Pipe:
@@ -189,8 +191,3 @@ async def meshes(
             for member in members:
                 member.mesh.keep([other.remote for other in members])
         yield members
-
-
-async def stopped(member: Member) -> None:
-    with contextlib.suppress(UnavailableError):
-        await member.mesh.stop()

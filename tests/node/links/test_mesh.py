@@ -218,6 +218,26 @@ async def test_a_relayed_link_gives_way_to_a_direct_one(monkeypatch: pytest.Monk
         assert await two.fetched(one.remote, digest) == BLOB
 
 
+async def test_a_relayed_pipe_is_kept_when_the_link_that_it_was_to_replace_has_ended_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mesh_module, "UPGRADE_SECONDS", 0.5)
+    transports, make = faulty_transports(relayed=True)
+    async with meshes(2, make, linked=False) as (one, two):
+        transport = transports[0]
+        one.mesh.keep([two.remote])
+        await until(lambda: linked_to_all([one, two]))
+        transport.dialling.clear()
+        before = transport.dials_made
+        await until(lambda: transport.dials_made > before)
+        await transport.pipes[0].close()
+        await until(lambda: not one.linked and not two.linked)
+        transport.dialling.set()  # for the dial that is on its way, and for none after it
+        transport.dialling.clear()
+        await until(lambda: linked_to_all([one, two]))
+        transport.dialling.set()
+
+
 async def test_a_mesh_that_stops_says_goodbye_at_once() -> None:
     async with meshes(2) as (one, two):
         await until(lambda: linked_to_all([one, two]))
