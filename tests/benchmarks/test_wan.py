@@ -19,7 +19,15 @@ from tests.benchmarks import wan, wan_curves
 from tests.benchmarks.parity_cells import Task
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.shapes import llama_20m
-from tests.benchmarks.wan_curves import DiLoCo, methods, run_curves, steps_to, train_method
+from tests.benchmarks.wan_curves import (
+    DiLoCo,
+    curve_path,
+    methods,
+    points_of,
+    run_curves,
+    steps_to,
+    train_method,
+)
 from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec, slow_motion
 from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
 from tests.benchmarks.wan_report import Row, csv_of, curve_of, duration, rows, table_of, write_report
@@ -410,9 +418,32 @@ def test_every_rate_is_swept_and_the_best_goes_on(
     run_curves(tmp_path, corpus, TASK, say=lambda _: pytest.fail("trained again"))
 
 
-def test_a_training_ends_at_the_target(corpus: Corpus) -> None:
-    result = train_method("adamw", TASK, corpus, 100.0, lambda _: None)
-    assert result["points"] == [result["points"][0]]
+def test_a_sweep_that_was_stopped_goes_on_with_the_next_rate_and_ends_as_if_it_had_not(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SWEEP_STEPS": 2, "STEPS_MAX": 4, "TARGET_NATS": 0.1}.items():
+        monkeypatch.setattr(wan_curves, name, value)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for directory in (whole, stopped):
+        directory.mkdir()
+    run_curves(whole, corpus, TASK, only=["lockstep-0"], say=lambda _: None)
+
+    def stop(_: str) -> None:
+        raise KeyboardInterrupt
+
+    for _ in methods()["lockstep-0"].rates:
+        with pytest.raises(KeyboardInterrupt):
+            run_curves(stopped, corpus, TASK, only=["lockstep-0"], say=stop)
+        assert not points_of(curve_path(stopped, "lockstep-0"))
+    run_curves(stopped, corpus, TASK, only=["lockstep-0"], say=lambda _: None)
+    ends = [json.loads(curve_path(directory, "lockstep-0").read_text()) for directory in (whole, stopped)]
+    assert [{**end, "seconds": 0} for end in ends] == [{**ends[0], "seconds": 0}] * 2
+
+
+def test_a_training_ends_at_the_target(tmp_path: Path, corpus: Corpus) -> None:
+    path = tmp_path / "curve.json"
+    train_method("adamw", TASK, corpus, path, target_nats=100.0, say=lambda _: None)
+    assert len(points_of(path)) == 1
 
 
 # ---- every method on shaped lines

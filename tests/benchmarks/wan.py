@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed: list[str] = []
     asked.results.mkdir(parents=True, exist_ok=True)
     if asked.curves:
-        run_curves(asked.results, open_corpus(asked.data), WanTask(), say=messages.print)
+        run_curves(asked.results, open_corpus(asked.data), WanTask(), only=asked.only or ("*",), say=messages.print)
     elif not asked.report:
         failed = measure(wanted, asked.results)
     found = load_all(asked.results)
@@ -164,7 +164,10 @@ def _measure_links(profile: str, nodes: int, results: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.wan", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--only", metavar="PATTERN", action="append", help="trials whose name matches, as in a shell; repeatable"
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        help="trials (curves) whose name matches, as in a shell; repeatable",
     )
     parser.add_argument("--list", action="store_true", help="name the trials and what is done; measure nothing")
     parser.add_argument("--curves", action="store_true", help="train to the fixed loss; no links, no root")

@@ -14,8 +14,9 @@ import copy
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -180,41 +181,58 @@ class Training:
 
 
 def train_method(
-    name: str, task: Task, corpus: Corpus, target_nats: float, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """All rates for a while, the best one until it is that good; what came of it."""
+    name: str, task: Task, corpus: Corpus, path: Path, *, target_nats: float, say: Callable[[str], None]
+) -> None:
+    """All rates for a while, the best one until it is that good; each result is on disk when it is there.
+
+    What an earlier call has swept is not swept again. Its best rate, if it is still the best, starts anew."""
     method, started_s = methods()[name], time.monotonic()
-    best: Training | None = None
-    swept: dict[float, Points] = {}
-    for rate in method.rates:
+    known: dict[str, Any] = {"method": name, "task": asdict(task), "swept": [], "seconds": 0.0}
+    if path.exists():
+        known = json.loads(path.read_bytes())
+    before_s = known["seconds"]
+
+    def keep(training: Training, **found: Any) -> None:
+        known.update(found, seconds=round(before_s + time.monotonic() - started_s, 1))
+        with replacing_file(path) as temporary:
+            temporary.write_text(json.dumps(known, indent=1) + "\n")
+        say(f"{name} at {training.rate:g}: {training.points[-1]} after {known['seconds']:.0f} s")
+
+    trained: Training | None = None  # the best of this call
+    for rate in method.rates[len(known["swept"]) :]:
         training = Training(task, method, rate, corpus)
         training.go_on(SWEEP_STEPS, target_nats)
-        swept[rate] = training.points
-        say(f"{name} at {rate:g}: {training.points[-1]} after {time.monotonic() - started_s:.0f} s")
-        if best is None or training.points[-1][::-1] < best.points[-1][::-1]:
-            best = training
-    assert best
-    best.go_on(STEPS_MAX, target_nats)
-    say(f"{name} at {best.rate:g}: {best.points[-1]} after {time.monotonic() - started_s:.0f} s")
-    return {
-        "method": name,
-        "task": asdict(task),
-        "rate": best.rate,
-        "points": best.points,
-        "swept": [{"rate": rate, "points": points} for rate, points in swept.items()],
-        "seconds": round(time.monotonic() - started_s, 1),
-    }
+        keep(training, swept=[*known["swept"], {"rate": rate, "points": training.points[:]}])
+        if best_rate(known["swept"]) == rate:
+            trained = training
+    rate = best_rate(known["swept"])
+    if trained is None or trained.rate != rate:
+        trained = Training(task, method, rate, corpus)
+    trained.go_on(STEPS_MAX, target_nats)
+    keep(trained, rate=rate, points=trained.points)
 
 
-def run_curves(directory: Path, corpus: Corpus, task: Task, *, say: Callable[[str], None] = print) -> None:
-    """Every method whose result is not there yet."""
+def best_rate(swept: Sequence[Mapping[str, Any]]) -> float:
+    """That of the least loss at the end of its sweep, or of the earliest end where some have reached the target."""
+    best = min(swept, key=lambda one: tuple(reversed(one["points"][-1])))
+    return float(best["rate"])
+
+
+def run_curves(
+    directory: Path, corpus: Corpus, task: Task, *, only: Sequence[str] = ("*",), say: Callable[[str], None] = print
+) -> None:
+    """Every method that one of the patterns names and that is not done yet."""
     torch.set_num_threads(1)
     for name in methods():
         path = curve_path(directory, name)
-        if not path.exists():
-            result = train_method(name, task, corpus, TARGET_NATS, say)
-            with replacing_file(path) as temporary:
-                temporary.write_text(json.dumps(result, indent=1) + "\n")
+        if any(fnmatchcase(name, pattern) for pattern in only) and not points_of(path):
+            train_method(name, task, corpus, path, target_nats=TARGET_NATS, say=say)
+
+
+def points_of(path: Path) -> Points:
+    """A method's curve at its best rate; empty while it is not done."""
+    known = json.loads(path.read_bytes()) if path.exists() else {}
+    return [(step, loss) for step, loss in known.get("points", [])]
 
 
 def curve_path(directory: Path, name: str) -> Path:

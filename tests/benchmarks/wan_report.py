@@ -5,7 +5,6 @@ Time to the fixed loss is (steps that the curves needed) times (seconds per step
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from node.files import replacing_file
-from tests.benchmarks.wan_curves import TARGET_NATS, Points, curve_path, methods, steps_to
+from tests.benchmarks.wan_curves import TARGET_NATS, Points, curve_path, methods, points_of, steps_to
 from tests.benchmarks.wan_links import Trial
 from tests.benchmarks.wan_results import METHODS, Measurement, predicted
 
@@ -60,12 +59,8 @@ def curve_of(method: str) -> str:
 
 def load_curves(directory: Path) -> dict[str, Points]:
     """Points of every curve that is there, at its method's best rate."""
-    paths = {name: curve_path(directory, name) for name in methods()}
-    return {
-        name: [(step, loss) for step, loss in json.loads(path.read_bytes())["points"]]
-        for name, path in paths.items()
-        if path.exists()
-    }
+    found = {name: points_of(curve_path(directory, name)) for name in methods()}
+    return {name: points for name, points in found.items() if points}
 
 
 def rows(measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m") -> list[Row]:
