@@ -16,8 +16,8 @@ GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
 
-test: $(SETUP)  ## every test that is not marked slow, two files of them at a time: many of them wait
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile
+test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/simulation tests/processes tests
 
 test-slow: $(SETUP)  ## the slow ones
 	$(BIN)/pytest -m slow

@@ -264,6 +264,8 @@ class Trainer:
         while True:
             if self._resync:
                 await self._start_over(self._resync)
+            elif self._in_step() and (opened := self._take_opened()):
+                return opened
             elif parts.ledger.behind():
                 await self._catch_up()
             elif self._finished or self._leaving:
@@ -313,6 +315,14 @@ class Trainer:
             differs = f"state of the snapshot of round {position.head_round} is {digest:016x}, not {recorded:016x}"
             log.warning("%s; the coordinator will judge", differs)
             parts.progress.note = differs
+
+    def _in_step(self) -> bool:
+        """May the opened round be trained before what was decided meanwhile is applied? With overlap 1 it would be, had
+        the word come a moment later. To apply it first makes this node the one for which the others wait."""
+        opened, ledger = self._opened, self._parts.ledger
+        if opened is None or self._unready or self._finished or self._leaving:
+            return False
+        return opened.round - self._overlap <= ledger.next_round <= ledger.decided_round < opened.round
 
     def _take_opened(self) -> wire.RoundOpened | None:
         opened, next_round = self._opened, self._parts.ledger.next_round

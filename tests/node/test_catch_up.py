@@ -471,6 +471,11 @@ async def undisturbed_and_killed(
             yield (twin, task), (again, task_again)
 
 
+async def has_taken(stage: SavedStage, round: int) -> None:
+    """Its replica stands behind this round: a round that opens earlier may be trained first."""
+    await until(lambda: stage.trainer.position.next_round > round)
+
+
 def state(stage: SavedStage) -> tuple[int, bytes]:
     return stage.replica.digest, stage.replica.engine.momentum.numpy().tobytes()
 
@@ -491,6 +496,7 @@ async def test_a_kill_between_announce_and_commit_changes_no_bit(
             else:
                 left_out = own[0] if overlap else next(digest for digest in each.swarm.blobs if digest != own[0])
                 each.commit(1, [own[-1] if fate == "committed" else left_out])
+            await has_taken(each, 1)
             each.open(2)
         third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
         assert third.digest == third_again.digest, "the next gradients, momentum and guess are equal too"
@@ -549,6 +555,7 @@ async def killed_behind_its_save(corpus: Path, directory: Path) -> AsyncIterator
             announced = await first.announced(round + 1)
             if round < 2:
                 first.commit(round, [announced.digest])
+                await has_taken(first, round)
     saved = SavedStage(corpus, 1, path)
     assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), "nothing of round 2 is in it"
     again = SavedStage(corpus, 1, path)

@@ -223,6 +223,23 @@ async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decid
     assert [applied.round for applied in stage.client.of_kind("applied")] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("overlap", "order"), [(0, ["announced", "applied", "announced"]), (1, ["announced", "announced", "applied"])]
+)
+async def test_with_overlap_a_round_that_is_open_is_trained_before_the_commit_that_came_first(
+    corpus: Path, overlap: int, order: list[str]
+) -> None:
+    stage = Stage(corpus, overlap)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        stage.commit(0, [first.digest])
+        stage.open(1)
+        await until(lambda: len(stage.client.sent) == 4)
+    assert [message.WhichOneof("kind") for message in stage.client.sent] == ["ready", *order]
+
+
 async def test_the_guess_never_touches_the_committed_parameters(corpus: Path) -> None:
     stage = Stage(corpus, overlap=1)
     genesis = stage.replica.digest
