@@ -7,9 +7,9 @@ backward pass is a sleep (`wan_model`). How many steps a method needs to a fixed
 that, in one process that really trains (`wan_curves`). Every measurement is one file; what is there stays:
 
     python -m tests.benchmarks.wan --list
-    python -m tests.benchmarks.wan                           what the committed results hold, about forty minutes
+    python -m tests.benchmarks.wan                           what the committed results hold, about an hour
     python -m tests.benchmarks.wan --only 'lte-lockstep-1-*'
-    python -m tests.benchmarks.wan --curves                  steps to the loss, 40 minutes of one core
+    python -m tests.benchmarks.wan --curves                  steps to the loss, an hour of one core
     python -m tests.benchmarks.wan --report --json out.json  table, CSV and pictures from what is there
 """
 
@@ -36,14 +36,21 @@ from tests.benchmarks.wan_links import Trial, laboratory_of, run
 from tests.benchmarks.wan_report import load_curves, rows, write_report
 from tests.benchmarks.wan_results import METHODS, load_all, measured, path_of, predicted, save
 
-DEFAULT = ("cable-*", "dsl-poor-lockstep-1-grpc")
+SLOWED = 4
+"""Eight nodes on two cores: each has a fourth of a core."""
+
+DEFAULT = (
+    "cable-ddp",
+    "cable-hivemind",
+    "cable-diloco",
+    "cable-lockstep-?-grpc",
+    f"cable-lockstep-*-slowed{SLOWED}",
+    "dsl-poor-lockstep-1-grpc",
+)
 """What the committed results hold."""
 
 STEPS = {"ddp": (2, 4), "hivemind": (3, 4), "diloco": (3, 3), "lockstep": (8, 22)}
 """Least and most steps of a trial, those of the warm-up included; of DiLoCo inner ones, before an outer step."""
-
-SLOWED = 4
-"""Eight nodes on two cores: each has a fourth of a core."""
 
 TRIAL_S = 330.0
 """A trial makes fewer steps, if it may, where its steps are predicted to take longer in all."""

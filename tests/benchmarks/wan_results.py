@@ -15,7 +15,7 @@ idleness. Of a trial in slow motion all times but those of a core are divided by
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -125,6 +125,7 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
 
 def measured(trial: Trial, seen: Seen) -> Measurement:
     """What the notes of a trial and its lines' counters come to; `DataError` for too few steps."""
+    seen = at_the_speed_of_life(seen, trial.slowed)
     warmup = WARMUP[trial.method.split("-")[0]]
     spans = [_spans(notes) for notes in seen.notes]
     steps = [[span for span in own if not span[0].sync][warmup:] for own in spans]
@@ -133,18 +134,16 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
         raise DataError(f"{trial.name}: expected more than {warmup} steps of every node, got {list(map(len, spans))}")
     share = 1 / INNER_STEPS  # of an outer step in every inner one
     sync_s = fmean(_length(span) for own in syncs for span in own) if any(syncs) else 0.0
-    times = trial.slowed
-    step_s = [(fmean(map(_length, at_once)) + share * sync_s) / times for at_once in zip(*steps, strict=False)]
+    step_s = [fmean(map(_length, at_once)) + share * sync_s for at_once in zip(*steps, strict=False)]
     up, down = zip(*(_bytes(seen, node, steps[node], syncs[node]) for node in range(trial.nodes)), strict=True)
     notes = [note for own in steps for note, _ in own]
-    whole_s = (fmean(_length(span) for own in steps for span in own) + share * sync_s) / times
-    compute_s = fmean(note.compute_s for note in notes) / times
+    whole_s = fmean(_length(span) for own in steps for span in own) + share * sync_s
+    compute_s = fmean(note.compute_s for note in notes)
     outer = [note for own in syncs for note, _ in own]
     arithmetic_s, alone_s = (
         fmean(getattr(note, name) for note in notes) + share * fmean([getattr(note, name) for note in outer] or [0.0])
         for name in ("arithmetic_s", "arithmetic_cpu_s")
     )
-    arithmetic_s /= times
     return Measurement(
         profile=trial.profile,
         method=trial.method,
@@ -159,8 +158,22 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
         computing_alone=round((compute_s + alone_s) / whole_s, 4),
         arithmetic_s=round(arithmetic_s, 3),
         arithmetic_cpu_s=round(alone_s, 3),
-        facts=seen.facts | ({"sync_s": round(sync_s / times, 2)} if sync_s else {}),
-        slowed=times,
+        facts=seen.facts | ({"sync_s": round(sync_s, 2)} if sync_s else {}),
+        slowed=trial.slowed,
+    )
+
+
+def at_the_speed_of_life(seen: Seen, slowed: int) -> Seen:
+    """What was seen in slow motion, on a clock that runs as many times slower; what cores did is left as it was."""
+
+    def on_that_clock(note: StepNote) -> StepNote:
+        times = {name: getattr(note, name) / slowed for name in ("began_s", "compute_s", "arithmetic_s")}
+        return replace(note, **times)
+
+    return replace(
+        seen,
+        notes=tuple([on_that_clock(note) for note in notes] for notes in seen.notes),
+        crossed=lambda node, from_s, until_s: seen.crossed(node, from_s * slowed, until_s * slowed),
     )
 
 
