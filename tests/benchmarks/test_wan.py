@@ -201,8 +201,10 @@ def test_hiveminds_log_says_with_how_many_it_averaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_the_run_gives_every_node_one_sample_of_the_global_batch(overlap: int) -> None:
     spec = run_spec(Trial("cable", f"lockstep-{overlap}-libp2p", nodes=8))
+    assert spec.algorithm.update == "sign"
     assert (spec.rounds.batch_samples_max, spec.rounds.share_samples_first, spec.membership.start_members) == (8, 1, 8)
     assert spec.rounds.overlap == overlap
+    assert run_spec(Trial("cable", f"lockstep-{overlap}-grpc-orthogonal")).algorithm.update == "orthogonal"
 
 
 # ---- the report
@@ -277,7 +279,13 @@ def test_where_ddp_is_too_slow_to_be_measured_its_step_is_computed_and_said_to_b
 
 @pytest.mark.parametrize(
     ("method", "curve"),
-    [("ddp", "adamw"), ("hivemind", "adamw"), ("diloco", "diloco"), ("lockstep-0-libp2p", "lockstep-0")],
+    [
+        ("ddp", "adamw"),
+        ("hivemind", "adamw"),
+        ("diloco", "diloco"),
+        ("lockstep-0-libp2p", "lockstep-0"),
+        ("lockstep-0-grpc-orthogonal", "lockstep-0-orthogonal"),
+    ],
 )
 def test_every_method_follows_a_curve_that_is_trained(method: str, curve: str) -> None:
     assert curve_of(method) == curve

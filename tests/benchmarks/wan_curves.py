@@ -142,6 +142,7 @@ def methods() -> dict[str, Method]:
         "adamw": Method(adamw, AdamW, (0.00025, 0.0005, 0.001)),
         "lockstep-0": Method(demo, DemoAuthors, (0.0005, 0.001, 0.002)),
         "lockstep-1": Method(replace(demo, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
+        "lockstep-0-orthogonal": Method(replace(demo, update="orthogonal"), DemoAuthors, (0.002, 0.004)),
         "diloco": Method(adamw, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
     }
 

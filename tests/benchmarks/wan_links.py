@@ -64,7 +64,7 @@ class Trial:
 
     profile: str
     method: str
-    """ "ddp", "diloco", "hivemind" or "lockstep-OVERLAP-TRANSPORT"."""
+    """ "ddp", "diloco", "hivemind" or "lockstep-OVERLAP-TRANSPORT"; behind it "-orthogonal" where updates are that."""
     nodes: int = 8
     size: str = "20m"
     compute_s: float = 2.0
@@ -272,7 +272,7 @@ def run_spec(trial: Trial) -> RunSpec:
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(top_k=TOP_K, unit_gradients=True),
+        algorithm=AlgorithmSpec(top_k=TOP_K, unit_gradients=True, update=_update(trial.method)),
         schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,
@@ -287,6 +287,10 @@ def run_spec(trial: Trial) -> RunSpec:
         membership=MembershipSpec(start_members=trial.nodes, lease_ms=60_000, heartbeat_ms=2_000),
         retention=RetentionSpec(snapshot_every=1000),
     )
+
+
+def _update(method: str) -> Any:
+    return "orthogonal" if method.endswith("-orthogonal") else "sign"
 
 
 def _overlap(text: str) -> Any:

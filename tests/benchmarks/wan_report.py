@@ -20,7 +20,7 @@ from tests.benchmarks.wan_results import METHODS, Measurement, predicted
 TABLE_NAME, CSV_NAME = "table.md", "measurements.csv"
 
 CURVES = {"ddp": "adamw", "hivemind": "adamw", "diloco": "diloco"}
-"""Whose curve a method follows; Lockstep's is named after its overlap."""
+"""Whose curve a method follows; Lockstep's is named after its overlap and its update, whatever carries its bytes."""
 
 BASE = "ddp"
 """What the others are compared with."""
@@ -54,7 +54,10 @@ class Row:
 
 def curve_of(method: str) -> str:
     """Name of the curve that a method follows."""
-    return CURVES.get(method) or "-".join(method.split("-")[:2])
+    if method in CURVES:
+        return CURVES[method]
+    name, overlap, _, *update = method.split("-")
+    return "-".join([name, overlap, *update])
 
 
 def load_curves(directory: Path) -> dict[str, Points]:

@@ -35,6 +35,7 @@ METHODS = (
     "hivemind",
     "diloco",
     "lockstep-0-grpc",
+    "lockstep-0-grpc-orthogonal",
     "lockstep-0-libp2p",
     "lockstep-1-grpc",
     "lockstep-1-libp2p",
