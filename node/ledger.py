@@ -89,6 +89,12 @@ class Ledger:
         """Is there a final word that has not been taken?"""
         return self.next_round <= self.decided_round
 
+    def in_step(self, round: int, overlap: int) -> bool:
+        """Is `round` undecided, and `next_round` no further back than the overlap allows? Then it may be trained before
+        the word that is there is taken, as it would be had the word come a moment later; whoever applies first is late,
+        and the others wait."""
+        return self.decided_round < round <= self.next_round + overlap
+
     async def wait_behind(self) -> None:
         """Return as soon as `behind()` holds."""
         while not self.behind():

@@ -10,9 +10,8 @@ over, and says which. A payload that a commit leaves out goes back into the mome
 Whether its state is right the coordinator says, who hears all: told to resync, the trainer discards the state and
 replays the log, and says on the way what it comes to after the round in question. It never judges itself.
 
-The state is saved between extract and announce: what others know of, the file knows of too. After a kill with
-`save_every` 1 nothing is lost; with more, what the rounds since the last save left in the momentum, and nothing counts
-twice (`node.earlier_life`).
+The state is saved between extract and announce: what others know of, the file knows of too. A kill loses at most what
+the rounds since the last save left in the momentum, and nothing counts twice (`node.earlier_life`).
 """
 
 import asyncio
@@ -317,12 +316,9 @@ class Trainer:
             parts.progress.note = differs
 
     def _in_step(self) -> bool:
-        """May the opened round be trained before what was decided meanwhile is applied? With overlap 1 it would be, had
-        the word come a moment later. To apply it first makes this node the one for which the others wait."""
-        opened, ledger = self._opened, self._parts.ledger
-        if opened is None or self._unready or self._finished or self._leaving:
-            return False
-        return opened.round - self._overlap <= ledger.next_round <= ledger.decided_round < opened.round
+        """May the opened round be trained before what is decided meanwhile is applied?"""
+        opened, hindered = self._opened, self._unready or self._finished or self._leaving
+        return bool(opened and not hindered and self._parts.ledger.in_step(opened.round, self._overlap))
 
     def _take_opened(self) -> wire.RoundOpened | None:
         opened, next_round = self._opened, self._parts.ledger.next_round
