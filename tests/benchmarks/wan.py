@@ -9,7 +9,7 @@ that, in one process that really trains (`wan_curves`). Every measurement is one
     python -m tests.benchmarks.wan --list
     python -m tests.benchmarks.wan                           what the committed results hold, about an hour
     python -m tests.benchmarks.wan --only 'lte-lockstep-1-*'
-    python -m tests.benchmarks.wan --curves                  steps to the loss, an hour of one core
+    python -m tests.benchmarks.wan --curves                  steps to the loss, two hours of one core
     python -m tests.benchmarks.wan --report --json out.json  table, CSV and pictures from what is there
 """
 
