@@ -7,6 +7,8 @@ uses, and leaves one result file. A finished cell is never trained again, so a s
     python -m tests.benchmarks.parity --set full --jobs 2 --threads 1
     python -m tests.benchmarks.parity --set full --only 'demo-*overlap=1*'
     python -m tests.benchmarks.parity --report
+    python -m tests.benchmarks.parity --set batch --jobs 2
+    python -m tests.benchmarks.parity --set batch --report
 
 The report (CSV, PNG, a table) is made of all results in the directory.
 """
@@ -25,28 +27,25 @@ from tests.benchmarks.parity_ground import open_corpus
 from tests.benchmarks.parity_report import write_report
 from tests.benchmarks.parity_train import load_all, result_path, save, train
 
-TASK = Task()
-"""What the committed results were trained on."""
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Lists, trains or reports, as asked."""
     asked = _parser().parse_args(arguments)
-    cells = [cell for cell in SETS[asked.set]() if fnmatchcase(cell.name, asked.only)]
-    waiting = [cell for cell in cells if not result_path(asked.results, cell).exists()]
+    sweep = SETS[asked.set]
+    results = asked.results or Path(sweep.results)
+    cells = [cell for cell in sweep.cells() if fnmatchcase(cell.name, asked.only)]
+    waiting = [cell for cell in cells if not result_path(results, cell).exists()]
     if asked.list:
         for cell in cells:
             print("waits" if cell in waiting else "done ", cell.name)
     elif not asked.report:
-        load_all(asked.results)  # a directory of another study is refused before hours are spent
-        run_cells(waiting, asked.results, asked.data, jobs=asked.jobs, threads=asked.threads)
+        load_all(results)  # a directory of another study is refused before hours are spent
+        run_cells(waiting, results, asked.data, sweep.task, jobs=asked.jobs, threads=asked.threads)
     if asked.report:
-        print(write_report(asked.results, load_all(asked.results)))
+        print(write_report(results, load_all(results)))
 
 
-def run_cells(
-    cells: Sequence[Cell], results: Path, data: Path, *, jobs: int = 1, threads: int = 1, task: Task = TASK
-) -> None:
+def run_cells(cells: Sequence[Cell], results: Path, data: Path, task: Task, *, jobs: int = 1, threads: int = 1) -> None:
     """Train cells, `jobs` at a time in processes of their own, and leave their results."""
     open_corpus(data)
     context = multiprocessing.get_context("spawn")
@@ -72,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", action="store_true", help="write table, CSV and PNG; train nothing")
     parser.add_argument("--jobs", type=int, default=1, help="cells to train at a time (default: 1)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each (default: 1)")
-    parser.add_argument("--results", type=Path, default=Path("docs/results/parity"), help="directory of the results")
+    parser.add_argument("--results", type=Path, help="directory of the results (default: the sweep's)")
     parser.add_argument("--data", type=Path, default=Path("out/parity/data"), help="directory of the prepared text")
     return parser
 

@@ -5,7 +5,7 @@ training on it. A cell's name says its method, rate and length, and every other 
 default, so that names are unique, short and stable: they are the names of the result files.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
@@ -241,5 +241,36 @@ def beyond_cells() -> list[Cell]:
     ]
 
 
-SETS = {"first": first_cells, "beyond": beyond_cells, "full": full_cells}
+def batch_cells() -> list[Cell]:
+    """Whether four times the text in a step closes the gap: rates of either side and of the orthogonalised update."""
+    adamw, demo = Cell("adamw", 0.003, 600), Cell("demo", 0.002, 600, authors=8)
+    orthogonal = replace(demo, learning_rate=0.006, update="orthogonal", unit_gradients=True)
+    return [
+        adamw,
+        demo,
+        replace(adamw, learning_rate=0.006),
+        replace(demo, learning_rate=0.004),
+        orthogonal,
+        replace(demo, learning_rate=0.001),
+        replace(orthogonal, learning_rate=0.003),
+        replace(adamw, learning_rate=0.0015),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Cells that are trained alike, and so may be compared."""
+
+    cells: Callable[[], list[Cell]]
+    task: Task = Task()
+    results: str = "docs/results/parity"
+    """Where its results are committed: one directory for each task."""
+
+
+SETS = {
+    "first": Sweep(first_cells),
+    "beyond": Sweep(beyond_cells),
+    "full": Sweep(full_cells),
+    "batch": Sweep(batch_cells, Task(batch_samples=64), "docs/results/parity/batch64"),
+}
 """Sweeps by name."""

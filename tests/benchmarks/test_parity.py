@@ -201,9 +201,14 @@ def test_a_cell_outside_its_bounds_is_refused(odd: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_no_two_cells_of_a_sweep_share_a_name(name: str) -> None:
-    names = [cell.name for cell in SETS[name]()]
+    names = [cell.name for cell in SETS[name].cells()]
     assert len(names) == len(set(names))
     assert not [name for name in names if set(name) & set("/\\ *?[")]
+
+
+def test_results_of_unlike_tasks_have_directories_of_their_own() -> None:
+    tasks = {sweep.results: sweep.task for sweep in SETS.values()}
+    assert all(tasks[sweep.results] == sweep.task for sweep in SETS.values())
 
 
 def test_a_name_says_all_that_is_not_the_default() -> None:
@@ -236,7 +241,7 @@ def test_files_that_are_no_results_and_results_of_another_task_are_refused_by_na
 def test_a_stopped_sweep_goes_on_with_the_cells_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done, *waiting = (cell for cell in SETS["first"]() if cell.method == "adamw")
+    done, *waiting = (cell for cell in SETS["first"].cells() if cell.method == "adamw")
     save(tmp_path, made_up(done, 2.0))
     started: list[Cell] = []
     monkeypatch.setattr(parity, "run_cells", lambda cells, *_, **__: started.extend(cells))
@@ -252,7 +257,7 @@ def test_a_sweep_trains_its_cells_in_processes_and_leaves_their_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell = replace(CELL, steps=2)
-    parity.run_cells([cell], tmp_path / "results", tmp_path / "data", task=TASK)
+    parity.run_cells([cell], tmp_path / "results", tmp_path / "data", TASK)
     (result,) = load_all(tmp_path / "results")
     assert (result.cell, result.task, result.last.step) == (cell, TASK, 2)
     assert result.last.up_bytes > 0
