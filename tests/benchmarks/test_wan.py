@@ -29,8 +29,9 @@ from tests.benchmarks.wan_curves import (
     train_method,
 )
 from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec, slow_motion
+from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
-from tests.benchmarks.wan_report import Row, csv_of, curve_of, duration, rows, table_of, write_report
+from tests.benchmarks.wan_report import Row, csv_of, duration, rows, table_of, write_report
 from tests.benchmarks.wan_results import Measurement, load_all, measured, parameters_of, predicted, save
 from tests.lockstep.wan.ground import needs_ground
 from tests.tiny import tiny_corpus
@@ -204,7 +205,10 @@ def test_the_run_gives_every_node_one_sample_of_the_global_batch(overlap: int) -
     assert spec.algorithm.update == "sign"
     assert (spec.rounds.batch_samples_max, spec.rounds.share_samples_first, spec.membership.start_members) == (8, 1, 8)
     assert spec.rounds.overlap == overlap
-    assert run_spec(Trial("cable", f"lockstep-{overlap}-grpc-orthogonal")).algorithm.update == "orthogonal"
+
+
+def test_the_orthogonalised_update_is_asked_of_the_run() -> None:
+    assert run_spec(Trial("cable", "lockstep-0-grpc-orthogonal")).algorithm.update == "orthogonal"
 
 
 # ---- the report
@@ -277,19 +281,10 @@ def test_where_ddp_is_too_slow_to_be_measured_its_step_is_computed_and_said_to_b
     assert ours.times_less > 40
 
 
-@pytest.mark.parametrize(
-    ("method", "curve"),
-    [
-        ("ddp", "adamw"),
-        ("hivemind", "adamw"),
-        ("diloco", "diloco"),
-        ("lockstep-0-libp2p", "lockstep-0"),
-        ("lockstep-0-grpc-orthogonal", "lockstep-0-orthogonal"),
-    ],
-)
-def test_every_method_follows_a_curve_that_is_trained(method: str, curve: str) -> None:
-    assert curve_of(method) == curve
-    assert curve in methods()
+def test_every_method_follows_a_curve_that_is_trained_as_it_is() -> None:
+    for name, method in METHODS.items():
+        cell = methods()[method.curve].cell
+        assert (cell.overlap, cell.update) == (method.overlap, method.update), name
 
 
 def test_the_report_is_a_table_a_csv_and_a_picture_for_each_profile(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ from protocol.errors import LockstepError
 from tests.benchmarks.parity_ground import open_corpus
 from tests.benchmarks.wan_curves import INNER_STEPS, WanTask, run_curves
 from tests.benchmarks.wan_links import Trial, laboratory_of, run
+from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_report import load_curves, rows, write_report
-from tests.benchmarks.wan_results import METHODS, load_all, measured, path_of, predicted, save
+from tests.benchmarks.wan_results import load_all, measured, path_of, predicted, save
 
 SLOWED = 4
 """Eight nodes on two cores: each has a fourth of a core."""
@@ -64,10 +65,10 @@ def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
     found = []
     for profile in read_profiles().profiles:
         for method, slowed in product(METHODS, (1, SLOWED)):
-            if slowed > 1 and not method.startswith("lockstep"):
+            if slowed > 1 and METHODS[method].kind != "lockstep":
                 continue  # the others have little arithmetic of their own
             trial = Trial(profile, method, nodes, size, compute_s, slowed=slowed)
-            least, most = STEPS[method.split("-")[0]]
+            least, most = STEPS[METHODS[method].kind]
             steps = max(least, min(most, int(TRIAL_S / slowed / predicted(trial).seconds)))
             trial = replace(trial, steps=steps)
             if trial_s(trial) <= TRIAL_S_MAX:

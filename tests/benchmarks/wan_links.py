@@ -41,6 +41,7 @@ from protocol.runfile import (
     RunSpec,
     ScheduleSpec,
 )
+from tests.benchmarks.wan_methods import METHODS, Method
 from tests.benchmarks.wan_model import CONFIGS, StepNote, read_notes
 from tests.benchmarks.wan_node import VARIABLE, StandIn
 from tests.benchmarks.wan_ranks import MATCHMAKING_S, Rank
@@ -64,7 +65,7 @@ class Trial:
 
     profile: str
     method: str
-    """ "ddp", "diloco", "hivemind" or "lockstep-OVERLAP-TRANSPORT"; behind it "-orthogonal" where updates are that."""
+    """Name in `METHODS`."""
     nodes: int = 8
     size: str = "20m"
     compute_s: float = 2.0
@@ -76,6 +77,11 @@ class Trial:
     """After which the trial has failed."""
     slowed: int = 1
     """So many times slower than life go lines and computation."""
+
+    @property
+    def how(self) -> Method:
+        """The method's settings."""
+        return METHODS[self.method]
 
     @property
     def name(self) -> str:
@@ -152,7 +158,7 @@ def run(trial: Trial, directory: Path) -> Seen:
     """Make the measurement; `directory` takes notes, logs and state. Raises what a process died of."""
     with laboratory_of(trial.profile, trial.nodes, trial.slowed) as laboratory:
         meter = Meter(laboratory, trial.nodes)
-        run_method = _run_lockstep if trial.method.startswith("lockstep") else _run_ranks
+        run_method = _run_lockstep if trial.how.kind == "lockstep" else _run_ranks
         facts = run_method(trial, directory, laboratory, meter)
         facts["shaped_by"] = laboratory.mechanism
     facts["congestion_control"] = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
@@ -272,14 +278,14 @@ def run_spec(trial: Trial) -> RunSpec:
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(top_k=TOP_K, unit_gradients=True, update=_update(trial.method)),
+        algorithm=AlgorithmSpec(top_k=TOP_K, unit_gradients=True, update=trial.how.update),
         schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,
             publish_ms=ROUND_MS,
             exchange_ms=ROUND_MS,
             stretch=1,
-            overlap=_overlap(trial.method.split("-")[1]),
+            overlap=trial.how.overlap,
             batch_samples_max=trial.nodes,
             share_samples_first=1,
             quorum=trial.nodes,
@@ -289,20 +295,11 @@ def run_spec(trial: Trial) -> RunSpec:
     )
 
 
-def _update(method: str) -> Any:
-    return "orthogonal" if method.endswith("-orthogonal") else "sign"
-
-
-def _overlap(text: str) -> Any:
-    return {"0": 0, "1": 1}[text]
-
-
 def _run_lockstep(trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter) -> dict[str, Any]:
     """The whole run, to its last round."""
     write_run_file(directory / "run.toml", run_spec(trial))
-    transport = trial.method.split("-")[2]
     data = tiny_corpus(directory / "data")
-    settings = ClusterSettings(directory, directory / "run.toml", data, trial.nodes, links=(transport,))
+    settings = ClusterSettings(directory, directory / "run.toml", data, trial.nodes, links=(trial.how.transport,))
     with StandInCluster(settings, laboratory, trial) as cluster:
         cluster.start()
         _until(trial, meter, lambda: _trained(cluster))

@@ -15,15 +15,10 @@ from matplotlib.figure import Figure
 from node.files import replacing_file
 from tests.benchmarks.wan_curves import TARGET_NATS, Points, curve_path, methods, points_of, steps_to
 from tests.benchmarks.wan_links import Trial
-from tests.benchmarks.wan_results import METHODS, Measurement, predicted
+from tests.benchmarks.wan_methods import BASE, METHODS
+from tests.benchmarks.wan_results import Measurement, predicted
 
 TABLE_NAME, CSV_NAME = "table.md", "measurements.csv"
-
-CURVES = {"ddp": "adamw", "hivemind": "adamw", "diloco": "diloco"}
-"""Whose curve a method follows; Lockstep's is named after its overlap and its update, whatever carries its bytes."""
-
-BASE = "ddp"
-"""What the others are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +45,6 @@ class Row:
     loss_s: float | None = None
     times_less: float | None = None
     """Wall time to the loss, of DDP over this."""
-
-
-def curve_of(method: str) -> str:
-    """Name of the curve that a method follows."""
-    if method in CURVES:
-        return CURVES[method]
-    name, overlap, _, *update = method.split("-")
-    return "-".join([name, overlap, *update])
 
 
 def load_curves(directory: Path) -> dict[str, Points]:
@@ -100,7 +87,7 @@ def _computed(trial: Trial) -> Row:
 
 
 def _to_loss(row: Row, curves: Mapping[str, Points]) -> Row:
-    steps = steps_to(curves.get(curve_of(row.method), []), TARGET_NATS)
+    steps = steps_to(curves.get(METHODS[row.method].curve, []), TARGET_NATS)
     return replace(row, steps=steps, loss_s=steps and steps * row.step_s)
 
 
@@ -205,8 +192,8 @@ def draw(path: Path, found: Sequence[Row], curves: Mapping[str, Points]) -> None
     figure = Figure(figsize=(8, 5), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for row in sorted(found, key=lambda row: METHODS.index(row.method)):
-        points = [(step, loss) for step, loss in curves.get(curve_of(row.method), []) if step]
+    for row in sorted(found, key=lambda row: list(METHODS).index(row.method)):
+        points = [(step, loss) for step, loss in curves.get(METHODS[row.method].curve, []) if step]
         if points:
             seconds = [step * row.step_s for step, _ in points]
             times = "" if row.times_less is None else f", {row.times_less:.1f} times less than DDP"

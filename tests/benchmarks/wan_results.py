@@ -28,18 +28,8 @@ from node.files import replacing_file
 from protocol.errors import DataError
 from tests.benchmarks.wan_curves import INNER_STEPS
 from tests.benchmarks.wan_links import TOP_K, Seen, Trial
+from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_model import CONFIGS, StepNote, shapes
-
-METHODS = (
-    "ddp",
-    "hivemind",
-    "diloco",
-    "lockstep-0-grpc",
-    "lockstep-0-grpc-orthogonal",
-    "lockstep-0-libp2p",
-    "lockstep-1-grpc",
-    "lockstep-1-libp2p",
-)
 
 WARMUP = {"ddp": 1, "hivemind": 1, "diloco": 1, "lockstep": 2}
 """First steps of a kind that are not counted: connections are new and windows small."""
@@ -111,7 +101,7 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
     rate = min(link.up.rate_bit_s, link.down.rate_bit_s) / 8
     dense = 2 * (trial.nodes - 1) / trial.nodes * parameters_of(trial.size)
     forward = trial.compute_s / 3
-    kind = trial.method.split("-")[0]
+    kind = trial.how.kind
     if kind == "ddp":
         return Prediction(4 * dense, forward + max(trial.compute_s - forward, 4 * dense / rate))
     if kind == "diloco":
@@ -120,14 +110,14 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
         return Prediction(4 * dense, max(trial.compute_s + 2 * dense / rate, 4 * dense / rate))
     layout = ChunkLayout.from_shapes(shapes(CONFIGS[trial.size]))
     sent = (trial.nodes - 1) * layout.chunks * TOP_K * PAYLOAD_BITS / 8
-    hidden = trial.method.startswith("lockstep-1")
+    hidden = trial.how.overlap
     return Prediction(sent, max(trial.compute_s, sent / rate) if hidden else trial.compute_s + sent / rate)
 
 
 def measured(trial: Trial, seen: Seen) -> Measurement:
     """What the notes of a trial and its lines' counters come to; `DataError` for too few steps."""
     seen = at_the_speed_of_life(seen, trial.slowed)
-    warmup = WARMUP[trial.method.split("-")[0]]
+    warmup = WARMUP[trial.how.kind]
     spans = [_spans(notes) for notes in seen.notes]
     steps = [[span for span in own if not span[0].sync][warmup:] for own in spans]
     syncs = [[span for span in own if span[0].sync] for own in spans]

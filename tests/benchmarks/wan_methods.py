@@ -1,0 +1,34 @@
+"""The methods that the headline compares, each with the settings of its trials and the curve that it follows."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from node.demo.aggregate import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to train the network over the links. The last three fields are of Lockstep alone."""
+
+    kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
+    curve: str
+    """What tells its steps to a loss (`wan_curves`)."""
+    overlap: Literal[0, 1] = 0
+    transport: Literal["grpc", "libp2p"] = "grpc"
+    update: Rule = "sign"
+
+
+BASE = "ddp"
+"""What the others are compared with."""
+
+METHODS = {
+    BASE: Method("ddp", "adamw"),
+    "hivemind": Method("hivemind", "adamw"),
+    "diloco": Method("diloco", "diloco"),
+    "lockstep-0-grpc": Method("lockstep", "lockstep-0"),
+    "lockstep-0-grpc-orthogonal": Method("lockstep", "lockstep-0-orthogonal", update="orthogonal"),
+    "lockstep-0-libp2p": Method("lockstep", "lockstep-0", transport="libp2p"),
+    "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
+    "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
+}
+"""By name; in the order of the report."""
