@@ -9,7 +9,6 @@ llama of a million parameters on the Python standard library's own sources.
 
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from lockstep.exits import UsageError
 from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from lockstep.plot import plot_loss
-from lockstep.results import Evaluation, Finished, evaluate, summary
+from lockstep.results import Evaluation, Finished, evaluate, run_to_its_end, summary
 from lockstep.status import agreement
 from lockstep.watch import shown
 from node.corpus import prepare_builtin
@@ -45,8 +44,6 @@ BATCH_SAMPLES_MAX = 96
 
 LEARNING_RATE = 0.004
 """More than the default of a run file: sixty rounds are too few to travel far in small steps."""
-
-POLL_S = 0.5
 
 MARK_NAME = ".lockstep-demo"
 """File that says that a directory is a demo's, and may be emptied by the next one."""
@@ -83,7 +80,8 @@ def run_demo(settings: DemoSettings) -> None:
         advance(CORPUS_BYTES, CORPUS_BYTES)
     write_run_file(directory / "run.toml", spec, force=True)
     cluster = Cluster(ClusterSettings(directory, directory / "run.toml", data, settings.nodes))
-    finished = _train(cluster, spec)
+    with _sigterm_as_ctrl_c():
+        finished = run_to_its_end(cluster, shown(cluster, spec.schedule.steps))
     checkpoint = _keep_checkpoint(cluster.nodes, directory / "checkpoint")
     with messages.status("evaluating the genesis and the final checkpoint"):
         evaluation = evaluate(spec, data, checkpoint)
@@ -116,30 +114,6 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         ),
         membership=MembershipSpec(start_members=settings.nodes, lease_ms=6_000, heartbeat_ms=1_000),
     )
-
-
-def _train(cluster: Cluster, spec: RunSpec) -> Finished:
-    """Runs the cluster to the end of its run; whatever ends this stops all processes."""
-    started_s = time.monotonic()
-    losses: dict[int, float] = {}
-    with _sigterm_as_ctrl_c(), cluster:
-        cluster.start()
-        with shown(cluster, spec.schedule.steps) as show:
-            while not cluster.finished:
-                show(cluster.watch())
-                losses |= losses_of(cluster.coordinator.status)
-                time.sleep(POLL_S)
-        cluster.wait()
-        losses |= losses_of(cluster.coordinator.status)
-    statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
-    seconds = time.monotonic() - started_s
-    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
-
-
-def losses_of(status: Mapping[str, Any]) -> dict[int, float]:
-    """Training loss by round, in nats per token, of the commits that a coordinator's status shows."""
-    commits = status.get("last_commits", ())
-    return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
 
 @contextmanager

@@ -10,18 +10,24 @@ The last one counts what was really uploaded: among R nodes a payload travels R 
 of it, which is what many comparisons count, would look R - 1 times better.
 """
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.watch import total_bytes
+from lockstep.local import Cluster
+from lockstep.watch import Show, total_bytes
 from node.checkpoint import load_checkpoint
 from node.data import Corpus
 from node.genesis import fill
 from node.model import Trainee, build_model
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec
+
+POLL_S = 0.5
+"""From one look at a cluster to the next."""
 
 VALIDATION_SAMPLES = 64
 """Fixed windows on which genesis and final checkpoint are evaluated."""
@@ -45,6 +51,30 @@ class Finished:
 
     seconds: float
     """From the start of the first process to the end of the last."""
+
+
+def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
+    """Starts a cluster and shows it until its run is over; whatever ends this stops all processes."""
+    started_s = time.monotonic()
+    losses: dict[int, float] = {}
+    with cluster:
+        cluster.start()
+        with shown as show:
+            while not cluster.finished:
+                show(cluster.watch())
+                losses |= _losses(cluster.coordinator.status)
+                time.sleep(POLL_S)
+        cluster.wait()
+        losses |= _losses(cluster.coordinator.status)
+    statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
+    seconds = time.monotonic() - started_s
+    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
+
+
+def _losses(status: Mapping[str, Any]) -> dict[int, float]:
+    """Training loss by round of the commits that a coordinator's status shows."""
+    commits = status.get("last_commits", ())
+    return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
 
 @dataclass(frozen=True, slots=True)

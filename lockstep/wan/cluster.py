@@ -46,6 +46,11 @@ class WanCluster(Cluster):
         self.happened += [f"{seconds:.1f} s: {text}" for text in happened]
         return happened
 
+    def wait(self) -> None:
+        """As of any cluster; and what crossed the lines until then."""
+        super().wait()
+        self.count_lines()
+
     def count_lines(self) -> None:
         """Takes the counters of every node's line."""
         for name, usage in self.usage.items():

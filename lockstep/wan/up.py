@@ -6,7 +6,6 @@ The same processes, the same demo model and the same report as `lockstep demo`; 
 delays, jitter and loss of people's homes.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.console import bytes_text, messages, output, progress, write_json
-from lockstep.demo import CORPUS_BYTES, POLL_S, DemoSettings, demo_spec, losses_of
+from lockstep.demo import CORPUS_BYTES, DemoSettings, demo_spec
 from lockstep.exits import UsageError
 from lockstep.init import write_run_file
 from lockstep.local import RELAY, ClusterSettings
-from lockstep.results import Evaluation, Finished, evaluate, summary
+from lockstep.results import Evaluation, evaluate, run_to_its_end, summary
 from lockstep.wan.cluster import WanCluster, Way
 from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
 from lockstep.wan.home_link import HomeLink
@@ -142,7 +141,7 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
     )
     cluster = WanCluster(asked, laboratory, faults)
     links = {place.home.name: place.home.link or HomeLink() for place in laboratory.places.values()}
-    finished = _watched(cluster, links, spec)
+    finished = run_to_its_end(cluster, shown_wan(cluster, links, spec.schedule.steps))
     with messages.status("evaluating the genesis and the final checkpoint"):
         document = summary(spec, finished, _evaluation(cluster, spec, data))
     lines = {
@@ -153,24 +152,6 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
     output.print(ways_text(cluster.ways), soft_wrap=True)
     messages.print(f"logs of every process: {directory}", soft_wrap=True)
     return document | {"lines": lines, "ways": cluster.ways, "happened": cluster.happened}
-
-
-def _watched(cluster: WanCluster, links: Mapping[str, HomeLink], spec: RunSpec) -> Finished:
-    """Runs the cluster to the end of its run."""
-    started_s = time.monotonic()
-    losses: dict[int, float] = {}
-    with cluster:
-        cluster.start()
-        with shown_wan(cluster, links, spec.schedule.steps) as show:
-            while not cluster.finished:
-                show(cluster.watch())
-                losses |= losses_of(cluster.coordinator.status)
-                time.sleep(POLL_S)
-        cluster.wait()
-        losses |= losses_of(cluster.coordinator.status)
-        cluster.count_lines()
-    statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
-    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, time.monotonic() - started_s)
 
 
 def _evaluation(cluster: WanCluster, spec: RunSpec, data: Path) -> Evaluation:
