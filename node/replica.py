@@ -25,6 +25,7 @@ from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import Contribution, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, DemoSettings, Engine, Extraction, to_unit_
+from node.demo.sizes import GradientSizes
 from node.digest import state_digest
 from node.genesis import fill
 from node.model import Trainee, build_model
@@ -39,11 +40,12 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/momentum"
+_SIZES = "momentum/sizes"
 _UPDATE = "guess"
 
 
@@ -142,8 +144,11 @@ class Replica:
     def accumulate(self) -> None:
         """The gradients of the work just done go into the momentum; `GradientError` leaves it as it was."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
-        if self._spec.algorithm.unit_gradients:
-            to_unit_(gradients)
+        match self._spec.algorithm.gradients:
+            case "unit":
+                to_unit_(gradients)
+            case "even":
+                self.sizes.even_out_(gradients)
         self.engine.accumulate(gradients)
         self.has_momentum = True
 
@@ -163,6 +168,7 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
+        self.sizes = GradientSizes(self.layout.shapes, self.trainee.device)
         self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
@@ -204,7 +210,7 @@ class Replica:
 
     def save(self, path: Path, position: Position) -> None:
         """Keep the state over a restart; `StorageError` leaves the older file in place."""
-        local = {_MOMENTUM: self.engine.momentum}
+        local = {_MOMENTUM: self.engine.momentum, _SIZES: self.sizes.state}
         for pending in position.pending:
             local |= _tensors(pending)
         about = {
@@ -247,6 +253,7 @@ class Replica:
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
         self.engine.load_state_dict({"momentum": tensors[_MOMENTUM]})
+        self.sizes.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
         pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]

@@ -85,8 +85,9 @@ class AlgorithmSpec(_Section):
     """What moves a matrix: the sign of every entry, or all its directions alike (docs/results/parity.md). The second
     costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
 
-    unit_gradients: bool = False
-    """Whether each gradient is scaled to a root mean square of one before it enters the momentum."""
+    gradients: Literal["plain", "unit", "even"] = "plain"
+    """How they enter the momentum: as they come; each tensor's scaled to a root mean square of one; or its rows and
+    columns made even by their recent sizes, as Adafactor does."""
 
 
 class ScheduleSpec(_Section):

@@ -16,6 +16,7 @@ from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec, ScheduleSpec
 
 Method = Literal["adamw", "signum", "demo"]
+Gradients = Literal["plain", "unit", "even"]
 Guess = Literal["none", "own", "payload", "last"]
 Transform = Literal["exact", "float", "off"]
 
@@ -81,8 +82,9 @@ class Cell:
     update: Rule = "sign"
     """What a step is of the sum of votes: the sign, or of matrices the nearest orthogonal update."""
 
-    unit_gradients: bool = False
-    """Whether each author scales each gradient to a root mean square of one before it enters the momentum."""
+    gradients: Gradients = "plain"
+    """How each author's gradients enter its momentum: as they come, each tensor scaled to a root mean square of one, or
+    rows and columns made even by their recent sizes."""
 
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
@@ -226,25 +228,45 @@ def _deciding(bases: tuple[Cell, Cell], seeds: Iterable[int]) -> Iterator[Cell]:
 def beyond_cells() -> list[Cell]:
     """Tries to do better than the first sweep at the same bytes: what decides at 600 steps, then at 2000."""
     plain = Cell("demo", 0.001, 600)
-    orthogonal = replace(plain, learning_rate=0.003, update="orthogonal", unit_gradients=True)
+    orthogonal = replace(plain, learning_rate=0.003, update="orthogonal", gradients="unit")
     long = replace(plain, steps=2000, authors=8)
     return [
-        replace(plain, unit_gradients=True),
+        replace(plain, gradients="unit"),
         orthogonal,
-        replace(orthogonal, unit_gradients=False),
+        replace(orthogonal, gradients="plain"),
         replace(orthogonal, overlap=1, guess="own"),
         long,
         replace(long, learning_rate=0.0005),
         replace(long, final_fraction=0.0),
         *(replace(orthogonal, steps=2000, authors=8, final_fraction=fraction) for fraction in (0.1, 0.0)),
-        replace(long, unit_gradients=True),
+        replace(long, gradients="unit"),
+    ]
+
+
+def even_cells() -> list[Cell]:
+    """The orthogonalised update of gradients made even, and what each of the two does alone."""
+    both = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+    long = replace(both, steps=2000, authors=8)
+    return [
+        long,
+        replace(long, learning_rate=0.002),
+        both,
+        replace(both, learning_rate=0.005),
+        replace(both, learning_rate=0.001, update="sign"),
+        replace(both, overlap=1, guess="own"),
+        replace(both, top_k=8),
+        replace(long, seed=1),
+        Cell("adamw", 0.0015, 2000, seed=1),
+        replace(long, top_k=8),
+        replace(long, overlap=1, guess="own"),
+        Cell("adamw", 0.003, 2000),
     ]
 
 
 def batch_cells() -> list[Cell]:
     """Whether four times the text in a step closes the gap: rates of either side and of the orthogonalised update."""
     adamw, demo = Cell("adamw", 0.003, 600), Cell("demo", 0.002, 600, authors=8)
-    orthogonal = replace(demo, learning_rate=0.006, update="orthogonal", unit_gradients=True)
+    orthogonal = replace(demo, learning_rate=0.006, update="orthogonal", gradients="unit")
     return [
         adamw,
         demo,
@@ -270,6 +292,7 @@ class Sweep:
 SETS = {
     "first": Sweep(first_cells),
     "beyond": Sweep(beyond_cells),
+    "even": Sweep(even_cells),
     "full": Sweep(full_cells),
     "batch": Sweep(batch_cells, Task(batch_samples=64), "docs/results/parity/batch64"),
 }

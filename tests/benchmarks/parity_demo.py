@@ -22,6 +22,7 @@ from torch import Tensor
 from node.demo.aggregate import Rule, apply, as_guess, look_ahead
 from node.demo.engine import Engine, to_unit_
 from node.demo.orthogonal import inverse_orthogonal_
+from node.demo.sizes import GradientSizes
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
@@ -62,6 +63,7 @@ class DemoAuthors:
             (PlainEngine if cell.transform == "off" else Engine)(ground.layout, cell.demo, "cpu")
             for _ in range(cell.authors)
         ]
+        self._sizes = [GradientSizes(ground.layout.shapes, "cpu") for _ in self.engines]
         self._shape = PayloadShape(ground.layout.chunks, cell.top_k, cell.value_bits)
         self.committed = ground.parameters
         if cell.overlap:
@@ -97,8 +99,11 @@ class DemoAuthors:
             if ground.cell.overlap:
                 self._stand_for(author)
             gradients = ground.gradients(samples[author])
-            if ground.cell.unit_gradients:
-                to_unit_(gradients)
+            match ground.cell.gradients:
+                case "unit":
+                    to_unit_(gradients)
+                case "even":
+                    self._sizes[author].even_out_(gradients)
             engine.accumulate(gradients)
             if ground.cell.guess == "own":
                 guesses.append(engine.guess(ground.cell.update))

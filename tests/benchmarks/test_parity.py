@@ -20,7 +20,7 @@ from protocol.payload import Header, encode
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks import parity, parity_ground
-from tests.benchmarks.parity_cells import SETS, Cell, Guess, Method, Task
+from tests.benchmarks.parity_cells import SETS, Cell, Gradients, Guess, Method, Task
 from tests.benchmarks.parity_demo import DemoAuthors, update_signs
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.parity_report import best_rates, settings_of, write_report
@@ -58,7 +58,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
-        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, unit_gradients=cell.unit_gradients),
+        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients),
         schedule=cell.schedule,
         rounds=RoundsSpec(overlap=cell.overlap),  # type: ignore[arg-type]
     )
@@ -94,11 +94,11 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("overlap", "guess"), [(0, "none"), (1, "own")])
-@pytest.mark.parametrize(("rule", "unit"), [("sign", False), ("orthogonal", True)])
+@pytest.mark.parametrize(("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")])
 def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, unit: bool
+    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, gradients: Gradients
 ) -> None:
-    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, unit_gradients=unit)
+    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, gradients=gradients)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

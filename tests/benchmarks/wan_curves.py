@@ -137,7 +137,7 @@ class Method:
 def methods() -> dict[str, Method]:
     """By name, as the runs on links name them."""
     adamw = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
-    demo = replace(adamw, method="demo", unit_gradients=True)
+    demo = replace(adamw, method="demo", gradients="unit")
     return {
         "adamw": Method(adamw, AdamW, (0.00025, 0.0005, 0.001)),
         "lockstep-0": Method(demo, DemoAuthors, (0.0005, 0.001, 0.002)),

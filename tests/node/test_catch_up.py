@@ -614,14 +614,19 @@ async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_o
         again.skip(2)
 
 
-@pytest.mark.parametrize("part", ["parameter", "momentum"])
+@pytest.mark.parametrize("part", ["parameter", "momentum", "sizes"])
 async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     path = tmp_path / "state"
     replica = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
     genesis = replica.digest
-    tensor = next(iter(replica.committed.values())) if part == "parameter" else replica.engine.momentum
+    parts = {
+        "parameter": next(iter(replica.committed.values())),
+        "momentum": replica.engine.momentum,
+        "sizes": replica.sizes.state,
+    }
+    tensor = parts[part]
     tensor.view(-1)[:8] = 3.0
     replica.digest = state_digest(replica.committed)
     replica.save(path, GENESIS)

@@ -1,0 +1,93 @@
+"""Gradients made even: the published formula, nothing from nothing, and a state that survives a restart."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from node.demo.engine import GradientError
+from node.demo.sizes import MEMORY, GradientSizes
+from protocol.errors import LocalProtocolError
+
+SHAPES = {"matrix": (6, 5), "cube": (3, 2, 4), "vector": (7,), "scalar": (), "empty": (0, 4)}
+
+
+def gradients(step: int) -> dict[str, Tensor | None]:
+    """Of unlike sizes by row, by column and by tensor."""
+    generator = torch.Generator().manual_seed(step)
+    found: dict[str, Tensor | None] = {}
+    for name, shape in SHAPES.items():
+        tensor = torch.randn(shape, generator=generator) * 10.0 ** len(name)
+        if len(shape) > 1:
+            tensor *= torch.logspace(-2, 1, shape[-1])
+        found[name] = tensor
+    return found
+
+
+def evened(sizes: GradientSizes, given: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    found = {name: None if tensor is None else tensor.clone() for name, tensor in given.items()}
+    sizes.even_out_(found)
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def test_each_step_is_adafactors_formula() -> None:
+    sizes = GradientSizes(SHAPES, "cpu")
+    means = {
+        name: (torch.zeros(shape[0] if shape else 1).double(), torch.zeros(math.prod(shape[1:])).double())
+        for name, shape in SHAPES.items()
+    }
+    for step in range(1, 5):
+        found = evened(sizes, gradients(step))
+        for name, given in gradients(step).items():
+            assert given is not None
+            if not given.numel():
+                continue
+            plain = given.double().reshape(given.shape[0] if given.ndim else 1, -1)
+            rows, columns = means[name]
+            rows.mul_(MEMORY).add_(plain.square().mean(1), alpha=1 - MEMORY)
+            columns.mul_(MEMORY).add_(plain.square().mean(0), alpha=1 - MEMORY)
+            second = rows[:, None] * columns / rows.mean() / (1 - MEMORY**step)
+            assert torch.allclose(found[name].double().reshape(plain.shape), plain / second.sqrt(), rtol=1e-4), name
+
+
+def test_rows_and_columns_of_a_first_gradient_come_out_of_one_size() -> None:
+    outer = torch.logspace(-1, 2, 6)[:, None] * torch.logspace(2, -2, 5)
+    found = evened(GradientSizes({"matrix": (6, 5)}, "cpu"), {"matrix": outer})["matrix"]
+    assert torch.allclose(found, torch.ones(6, 5), rtol=1e-4)
+
+
+def test_nothing_stays_nothing_and_next_to_nothing_is_not_blown_up() -> None:
+    sizes = GradientSizes(SHAPES, "cpu")
+    for scale in (0.0, 1e-30):
+        found = evened(sizes, {name: None if t is None else t.sign() * scale for name, t in gradients(1).items()})
+        assert all(tensor.abs().max() <= 1e-6 for tensor in found.values() if tensor.numel())
+    assert evened(sizes, {"matrix": None}) == {}
+
+
+@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e25])
+def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(entry: float) -> None:
+    sizes = GradientSizes(SHAPES, "cpu")
+    sizes.even_out_(gradients(1))
+    before, given = sizes.state.clone(), gradients(2)
+    vector = given["vector"]
+    assert vector is not None
+    vector[3] = entry
+    kept = {name: tensor.clone() for name, tensor in given.items() if tensor is not None}
+    with pytest.raises(GradientError, match="finite mean, got vector"):
+        sizes.even_out_(given)
+    assert torch.equal(sizes.state, before)
+    assert all(
+        torch.equal(tensor, kept[name]) for name, tensor in given.items() if tensor is not None and name != "vector"
+    )
+
+
+def test_a_loaded_state_goes_on_as_the_old_one_and_one_of_another_model_is_refused() -> None:
+    sizes, again = GradientSizes(SHAPES, "cpu"), GradientSizes(SHAPES, "cpu")
+    for step in range(3):
+        sizes.even_out_(gradients(step))
+    again.load(sizes.state)
+    one, other = evened(sizes, gradients(3)), evened(again, gradients(3))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    with pytest.raises(LocalProtocolError, match="gradient sizes of"):
+        again.load(torch.zeros(3))
