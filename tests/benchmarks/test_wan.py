@@ -207,8 +207,10 @@ def test_the_run_gives_every_node_one_sample_of_the_global_batch(overlap: int) -
     assert spec.rounds.overlap == overlap
 
 
-def test_the_orthogonalised_update_is_asked_of_the_run() -> None:
-    assert run_spec(Trial("cable", "lockstep-0-grpc-orthogonal")).algorithm.update == "orthogonal"
+def test_a_trial_asks_its_methods_algorithm_of_the_run() -> None:
+    for name, method in METHODS.items():
+        algorithm = run_spec(Trial("cable", name)).algorithm
+        assert (algorithm.update, algorithm.gradients) == (method.update, method.gradients)
 
 
 # ---- the report
@@ -285,6 +287,8 @@ def test_every_method_follows_a_curve_that_is_trained_as_it_is() -> None:
     for name, method in METHODS.items():
         cell = methods()[method.curve].cell
         assert (cell.overlap, cell.update) == (method.overlap, method.update), name
+        if method.kind == "lockstep":
+            assert cell.gradients == method.gradients, name
 
 
 def test_the_report_is_a_table_a_csv_and_a_picture_for_each_profile(tmp_path: Path) -> None:

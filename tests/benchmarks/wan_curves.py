@@ -138,11 +138,13 @@ def methods() -> dict[str, Method]:
     """By name, as the runs on links name them."""
     adamw = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
     demo = replace(adamw, method="demo", gradients="unit")
+    orthogonal = replace(demo, update="orthogonal", gradients="even")
     return {
         "adamw": Method(adamw, AdamW, (0.00025, 0.0005, 0.001)),
         "lockstep-0": Method(demo, DemoAuthors, (0.0005, 0.001, 0.002)),
         "lockstep-1": Method(replace(demo, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
-        "lockstep-0-orthogonal": Method(replace(demo, update="orthogonal"), DemoAuthors, (0.002, 0.004)),
+        "lockstep-0-orthogonal": Method(orthogonal, DemoAuthors, (0.004, 0.006)),
+        "lockstep-1-orthogonal": Method(replace(orthogonal, overlap=1, guess="own"), DemoAuthors, (0.004,)),
         "diloco": Method(adamw, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
     }
 

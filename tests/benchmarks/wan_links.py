@@ -278,7 +278,7 @@ def run_spec(trial: Trial) -> RunSpec:
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(top_k=TOP_K, gradients="unit", update=trial.how.update),
+        algorithm=AlgorithmSpec(top_k=TOP_K, gradients=trial.how.gradients, update=trial.how.update),
         schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,

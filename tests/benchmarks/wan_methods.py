@@ -8,7 +8,7 @@ from node.demo.aggregate import Rule
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to train the network over the links. The last three fields are of Lockstep alone."""
+    """One way to train the network over the links. All but the first two fields are of Lockstep alone."""
 
     kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
     curve: str
@@ -16,6 +16,7 @@ class Method:
     overlap: Literal[0, 1] = 0
     transport: Literal["grpc", "libp2p"] = "grpc"
     update: Rule = "sign"
+    gradients: Literal["unit", "even"] = "unit"
 
 
 BASE = "ddp"
@@ -26,9 +27,12 @@ METHODS = {
     "hivemind": Method("hivemind", "adamw"),
     "diloco": Method("diloco", "diloco"),
     "lockstep-0-grpc": Method("lockstep", "lockstep-0"),
-    "lockstep-0-grpc-orthogonal": Method("lockstep", "lockstep-0-orthogonal", update="orthogonal"),
+    "lockstep-0-grpc-orthogonal": Method("lockstep", "lockstep-0-orthogonal", update="orthogonal", gradients="even"),
     "lockstep-0-libp2p": Method("lockstep", "lockstep-0", transport="libp2p"),
     "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
+    "lockstep-1-grpc-orthogonal": Method(
+        "lockstep", "lockstep-1-orthogonal", overlap=1, update="orthogonal", gradients="even"
+    ),
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
 }
 """By name; in the order of the report."""
