@@ -81,11 +81,11 @@ class AlgorithmSpec(_Section):
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs."""
 
-    update: Literal["sign", "orthogonal"] = "sign"
+    update: Literal["sign", "orthogonal"] = "orthogonal"
     """What moves a matrix: the sign of every entry, or all its directions alike (docs/results/parity.md). The second
     costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
 
-    gradients: Literal["plain", "unit", "even"] = "plain"
+    gradients: Literal["plain", "unit", "even"] = "even"
     """How they enter the momentum: as they come; each tensor's scaled to a root mean square of one; or its rows and
     columns made even by their recent sizes, as Adafactor does."""
 
@@ -96,7 +96,7 @@ class ScheduleSpec(_Section):
     steps: int = Field(default=2000, ge=1, le=100_000_000)
     """Length of the run, in steps (committed rounds)."""
 
-    learning_rate: float = Field(default=0.001, gt=0, le=10)
+    learning_rate: float = Field(default=0.003, gt=0, le=10)
     """Largest learning rate: by how much one step moves each parameter. The default is the best of four rates for a
     small model at 4 and 8 authors (docs/results/parity.md); a run of less than some hundred steps wants more."""
 
