@@ -98,8 +98,8 @@ class ScheduleSpec(_Section):
 
     learning_rate: float = Field(default=0.003, gt=0, le=10)
     """Largest learning rate: by how much one step moves each parameter. With the default a small model ended 2000 steps
-    no worse than with AdamW (docs/results/parity.md); a run of some hundred steps wants more, and updates by sign want a
-    third of it."""
+    no worse than with AdamW (docs/results/parity.md); a run of some hundred steps wants more, and updates by sign
+    want a third of it."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""
