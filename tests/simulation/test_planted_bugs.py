@@ -309,8 +309,12 @@ PLANTED: list[tuple[Plant, str]] = [
 ]
 
 
-def run_seeds() -> None:
-    for seed in range(SEEDS):
+RARE = {an_old_momentum_waits_for_no_word: 120}
+"""First seed of a bug that one scenario in fifty meets: the first ones do not, and all of them take a minute."""
+
+
+def run_seeds(first: int = 0) -> None:
+    for seed in range(first, first + SEEDS):
         Scenario(seed).run()
 
 
@@ -319,7 +323,7 @@ def run_seeds() -> None:
 def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(Violation, match=words):
-        run_seeds()
+        run_seeds(RARE.get(plant, 0))
 
 
 def test_a_violation_names_its_seed_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
