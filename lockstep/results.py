@@ -72,7 +72,7 @@ def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Fin
 
 
 def _losses(status: Mapping[str, Any]) -> dict[int, float]:
-    """Training loss by round of the commits that a coordinator's status shows."""
+    """Training loss by round, in nats per token, of the commits that a coordinator's status shows."""
     commits = status.get("last_commits", ())
     return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
