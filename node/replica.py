@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import Contribution, apply, look_ahead
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import EXTRACTED, DemoSettings, Engine, Extraction, to_unit_
-from node.demo.sizes import GradientSizes
+from node.demo.engine import EXTRACTED, DemoSettings, Engine, Extraction
+from node.demo.scaling import GradientScaling
 from node.digest import state_digest
 from node.genesis import fill
 from node.model import Trainee, build_model
@@ -40,22 +40,12 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/momentum"
 _SIZES = "momentum/sizes"
-_UPDATE = "guess"
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The update that an undecided round may make, int8 [chunks, 64, 64] in sixteenths, and the round's scalars."""
-
-    update: Tensor
-    learning_rate: float
-    decay: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +55,8 @@ class Pending:
     announcement: wire.NodeMessage
     extraction: Extraction | None
     """What the payload took from the momentum; None when there was no payload."""
-    guess: Guess | None
+    rate_bits: tuple[int, int]
+    """Learning rate and decay of the round, the bits of float32 values."""
 
     @property
     def round(self) -> int:
@@ -126,39 +117,27 @@ class Replica:
 
     # ---- upstream of the payload: local
 
-    def stand_at(self, guess: Guess | None) -> None:
-        """Put the model where the next gradients are taken: at the committed parameters, or ahead by a guess."""
-        if self.committed[next(iter(self.committed))] is self._working(next(iter(self.committed))):
-            return  # overlap 0: the model's tensors are the committed ones
+    def stand_at(self, pending: Pending | None) -> None:
+        """Put the model where the next gradients are taken: at the committed parameters or, with overlap, ahead of them
+        by a guess at the update of the round that is pending."""
+        if not self._spec.rounds.overlap:
+            return  # the model's tensors are the committed ones
         with torch.no_grad():
             working = {name: self._working(name) for name in self.committed}
-            if guess is None:
+            if pending is None or pending.extraction is None:
                 for name, tensor in working.items():
                     tensor.copy_(self.committed[name])
             else:
-                look_ahead(
-                    self.layout, self.committed, guess.update, working,
-                    learning_rate=guess.learning_rate, decay=guess.decay,
-                )  # fmt: skip
+                guess = self.engine.guess(self._spec.algorithm.update, pending.extraction)
+                rates = float32_value(pending.rate_bits[0]), float32_value(pending.rate_bits[1])
+                look_ahead(self.layout, self.committed, guess, working, rates=rates)
 
     def accumulate(self) -> None:
         """The gradients of the work just done go into the momentum; `GradientError` leaves it as it was."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
-        match self._spec.algorithm.gradients:
-            case "unit":
-                to_unit_(gradients)
-            case "even":
-                self.sizes.even_out_(gradients)
+        self.scaling.scale_(gradients)
         self.engine.accumulate(gradients)
         self.has_momentum = True
-
-    def guess(self, learning_rate_bits: int, decay_bits: int) -> Guess | None:
-        """What this node expects of the round whose payload it is about to extract; None with overlap 0."""
-        if not self._spec.rounds.overlap:
-            return None
-        return Guess(
-            self.engine.guess(self._spec.algorithm.update), float32_value(learning_rate_bits), float32_value(decay_bits)
-        )
 
     def withdraw(self, payload: bytes) -> None:
         """Take out of the momentum what an earlier life of this node has sent since it was saved."""
@@ -168,7 +147,7 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
-        self.sizes = GradientSizes(self.layout.shapes, self.trainee.device)
+        self.scaling = GradientScaling(self._spec.algorithm.gradients, self.layout.shapes, self.trainee.device)
         self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
@@ -210,7 +189,7 @@ class Replica:
 
     def save(self, path: Path, position: Position) -> None:
         """Keep the state over a restart; `StorageError` leaves the older file in place."""
-        local = {_MOMENTUM: self.engine.momentum, _SIZES: self.sizes.state}
+        local = {_MOMENTUM: self.engine.momentum, _SIZES: self.scaling.state}
         for pending in position.pending:
             local |= _tensors(pending)
         about = {
@@ -253,7 +232,7 @@ class Replica:
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
         self.engine.load_state_dict({"momentum": tensors[_MOMENTUM]})
-        self.sizes.load(tensors[_SIZES])
+        self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
         pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
@@ -267,19 +246,17 @@ class Replica:
 
 
 def _tensors(pending: Pending) -> dict[str, Tensor]:
-    extraction, guess = pending.extraction, pending.guess
-    tensors = {name: getattr(extraction, name) for name in EXTRACTED} if extraction else {}
-    if guess:
-        tensors[_UPDATE] = guess.update
-    return {f"pending/{pending.round}/{name}": tensor for name, tensor in tensors.items()}
+    extraction = pending.extraction
+    return {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED} if extraction else {}
 
 
 def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
-    described: dict[str, Any] = {"announcement": pending.announcement.SerializeToString().hex()}
+    described: dict[str, Any] = {
+        "announcement": pending.announcement.SerializeToString().hex(),
+        "rate_bits": pending.rate_bits,
+    }
     if pending.extraction:
         described["age"] = engine.age(pending.extraction)
-    if guess := pending.guess:
-        described["guess"] = [guess.learning_rate, guess.decay]  # float32 values, which JSON carries exactly
     return described
 
 
@@ -287,13 +264,12 @@ def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Eng
     announcement = wire.NodeMessage.FromString(bytes.fromhex(described["announcement"]))
     place = f"pending/{announcement.announced.round}/"
     own = {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
-    extraction = guess = None
+    extraction = None
     if "age" in described:
         accumulations, changes = described["age"]
         extraction = engine.revive(own, (accumulations, changes))
-    if "guess" in described:
-        guess = Guess(own[_UPDATE], *described["guess"])
-    return Pending(announcement, extraction, guess)
+    learning_rate_bits, decay_bits = described["rate_bits"]
+    return Pending(announcement, extraction, (learning_rate_bits, decay_bits))
 
 
 def _digest_of_floats(tensors: dict[str, Tensor]) -> int:

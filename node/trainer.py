@@ -117,13 +117,13 @@ class Trainer:
         self._earlier.end()
         if not progress.rounds_trained:
             self._unsaved_rounds = parts.save_every  # the file may be of a life that ended well: save soon
-        guess = self._pending[opened.round - 1].guess if opened.round - 1 in self._pending else None
+        pending = self._pending.get(opened.round - 1)
 
         def bell_rang() -> bool:
             return parts.client.now_ms() >= opened.bell_ms
 
         def compute() -> Work | None:
-            parts.replica.stand_at(guess)
+            parts.replica.stand_at(pending)
             work = parts.replica.trainee.work(self._batches(opened), bell_rang)
             try:
                 parts.replica.accumulate()
@@ -156,16 +156,16 @@ class Trainer:
         What leaves the momentum is in the book at the same instant: no interruption finds it in neither."""
         replica, progress = self._parts.replica, self._parts.progress
         announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
-        payload, extraction, guess = b"", None, None
+        payload, extraction = b"", None
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
         if work and not opened.muted:
-            guess = replica.guess(opened.learning_rate_bits, opened.decay_bits)
             extraction = replica.engine.extract()
             payload = self._encoded(opened.round, extraction)
             announced.digest, announced.payload_bytes = sha256(payload), len(payload)
             progress.payload_bytes, progress.payload_values = len(payload), len(extraction.coefficients.values)
-        pending = Pending(wire.NodeMessage(announced=announced), extraction, guess)
+        rate_bits = opened.learning_rate_bits, opened.decay_bits
+        pending = Pending(wire.NodeMessage(announced=announced), extraction, rate_bits)
         self._newest_trained, self._unannounced[opened.round] = opened.round, pending
         return pending, payload
 

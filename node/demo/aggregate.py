@@ -106,15 +106,15 @@ def look_ahead(
     guess: Tensor,
     working: Mapping[str, Tensor],
     *,
-    learning_rate: float,
-    decay: float,
+    rates: tuple[float, float],
 ) -> None:
     """working <- committed * decay - learning_rate * guess / 16, the parameters to take early gradients at.
 
-    `guess` is int8 [chunks, 64, 64] from `Engine.guess`. `working` has tensors of the same names and
-    shapes and any dtype, apart from `committed`, which stays as it is.
+    `guess` is int8 [chunks, 64, 64] from `Engine.guess`, `rates` (learning rate, decay). `working` has tensors of the
+    same names and shapes and any dtype, apart from `committed`, which stays as it is.
     """
     sources, targets = layout.views(committed), layout.views(working)
+    learning_rate, decay = rates
     with torch.no_grad():
         for first, stop in strips(layout.chunks, strip_chunks_for(guess.device)):
             pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))

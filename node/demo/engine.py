@@ -34,6 +34,12 @@ from protocol.payload import VALUE_BITS, Coefficients
 GRADIENT_MAX = 1e30
 """Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
 
+SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
+"""In a guess: of a coefficient sent, and of the root mean square of a chunk's coefficients that stayed."""
+
+ORTHOGONAL_GUESS = 1.25
+"""So many times an update goes a guess with the rule "orthogonal": both parts share its directions."""
+
 _GROUP = 16
 """Entries of a group in `largest`."""
 
@@ -230,19 +236,31 @@ class Engine:
         accumulations, changes = self._accumulations - age[0], self._changes - age[1]
         return Extraction(indices, values, previous, removed, self._state, accumulations, changes)
 
-    def guess(self, rule: Rule = "sign") -> Tensor:
-        """int8 [chunks, 64, 64]: the update that this momentum, before extraction, would make, in sixteenths."""
+    def guess(self, rule: Rule, sent: Extraction) -> Tensor:
+        """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round that `sent` was taken for.
+
+        It is the update of what was sent and, with less weight, of what stayed: that is still to come, and gradients
+        taken without it would send it twice. Waits for nothing.
+        """
         device, size = self.momentum.device, strip_chunks_for(self.momentum.device)
         guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
         orthogonal = self.layout.matrix_chunks if rule == "orthogonal" else 0
         with exact_products(device):
             for first, stop in strips(orthogonal, size):
-                momentum = self.momentum[first:stop]
-                peak = momentum.abs().amax((1, 2), keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
-                guess[first:stop] = as_guess(inverse_orthogonal_((momentum / peak * ENTRY_MAX).round_()))
+                votes = self._votes(sent, first, stop).round_().clamp_(-ENTRY_MAX, ENTRY_MAX)
+                guess[first:stop] = as_guess(inverse_orthogonal_(votes).mul_(ORTHOGONAL_GUESS))
             for first, stop in strips(self.layout.chunks, size, start=orthogonal):
-                guess[first:stop] = as_guess(inverse(self.momentum[first:stop]).sign_())
+                guess[first:stop] = as_guess(inverse(self._votes(sent, first, stop)).sign_())
         return guess
+
+    def _votes(self, sent: Extraction, first: int, stop: int) -> Tensor:
+        """float32 [n, 64, 64]: what was sent of chunks `first` to `stop`, and what stayed in the momentum."""
+        stayed = self.momentum[first:stop]
+        size = stayed.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
+        votes = stayed / size * STAYED_WEIGHT
+        places = transposed(sent.indices[first:stop].long())
+        votes.view(-1, CHUNK_ENTRIES).scatter_add_(1, places, sent.values[first:stop].sign().float() * SENT_WEIGHT)
+        return votes
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a node must keep over a restart: the momentum itself, not a copy."""
@@ -274,20 +292,6 @@ def require_finite(gradients: Mapping[str, Tensor | None]) -> None:
             raise GradientError(
                 f"expected gradients of magnitude up to {GRADIENT_MAX:g}, got {name} with entries {nature}"
             )
-
-
-def to_unit_(gradients: Mapping[str, Tensor | None]) -> None:
-    """Scale each gradient in place to a root mean square of one, so that no step weighs more than another in the
-    momentum. Zeros stay zero; `GradientError`, before anything changed, for what has no finite norm. Waits once."""
-    named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
-    if not named:
-        return
-    norms = torch.stack([torch.linalg.vector_norm(tensor.detach().float()) for tensor in named.values()]).tolist()
-    for name, norm in zip(named, norms, strict=True):
-        if not math.isfinite(norm):
-            raise GradientError(f"expected gradients with a finite norm, got {name} with one of {norm}")
-    for tensor, norm in zip(named.values(), norms, strict=True):
-        tensor.detach().mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
 
 
 def largest(magnitudes: Tensor, top_k: int) -> Tensor:

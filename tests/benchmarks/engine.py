@@ -3,7 +3,8 @@
 For each size, number of payloads R and thread count it times, alternating in one run, the engine's parts (extract:
 gradients into momentum and top-k out of it; encode; decode of R payloads; apply) and those of the straightforward
 implementation, and prints medians with their spread. What a node that overlaps rounds does beside the step, the guess
-(the update's signs from its own momentum, and the parameters to take early gradients at), is timed by itself.
+(the update that its own payload and momentum would make, and the parameters to take early gradients at), is timed by
+itself.
 
 Two floors stand beside, both measured in the same run: the bytes that a step must move over the memory's bandwidth,
 and its multiply-adds over the best rate of a large matrix product. Per parameter the step reads the gradient
@@ -91,7 +92,8 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
     for _ in range(repeats):
         timed["engine"].append(ours.step(gradients))
         timed["straightforward"].append(theirs.step(gradients))
-    guessed = [ours.guess() for _ in range(repeats)]
+    guessed = [ours.guess("sign") for _ in range(repeats)]
+    orthogonal_guessed = [ours.guess("orthogonal") for _ in range(repeats)]
     orthogonal = [ours.apply("orthogonal") for _ in range(repeats)]
     count = sum(tensor.numel() for tensor in parameters.values())
     floors = {
@@ -112,6 +114,7 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int) -> dict[str
         "times_larger_floor_halved": seconds / max(floors["memory"], floors["halved arithmetic"]),
         "guess_seconds": _spread(guessed),
         "guess_bytes": ours.guess_bytes,
+        "orthogonal_guess_seconds": _spread(orthogonal_guessed),
         "orthogonal_apply_seconds": _spread(orthogonal),
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
@@ -172,14 +175,16 @@ class _Ours:
         """Make the momentum resident: fresh zeros are not until they are written."""
         self._engine.momentum.fill_(0.0)
 
-    def guess(self) -> float:
-        """Seconds of a guess: the signs of the update to come, and the parameters that it would make."""
+    def guess(self, rule: Rule) -> float:
+        """Seconds of a guess: the update to come, and the parameters that it would make."""
+        sent = self._engine.extract()
         working = {name: torch.empty_like(tensor) for name, tensor in self._parameters.items()}
         started = time.perf_counter()
-        signs = self._engine.guess()
-        look_ahead(self._layout, self._parameters, signs, working, learning_rate=LEARNING_RATE, decay=1.0)
+        update = self._engine.guess(rule, sent)
+        look_ahead(self._layout, self._parameters, update, working, rates=(LEARNING_RATE, 1.0))
         seconds = time.perf_counter() - started
-        self.guess_bytes = {"signs": signs.nbytes, "working parameters": sum(t.nbytes for t in working.values())}
+        self._engine.reclaim(sent)
+        self.guess_bytes = {"update": update.nbytes, "working parameters": sum(t.nbytes for t in working.values())}
         return seconds
 
 

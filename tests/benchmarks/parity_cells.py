@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
+from node.demo.scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec, ScheduleSpec
 
 Method = Literal["adamw", "signum", "demo"]
-Gradients = Literal["plain", "unit", "even"]
 Guess = Literal["none", "own", "payload", "last"]
 Transform = Literal["exact", "float", "off"]
 
@@ -82,7 +82,7 @@ class Cell:
     update: Rule = "sign"
     """What a step is of the sum of votes: the sign, or of matrices the nearest orthogonal update."""
 
-    gradients: Gradients = "plain"
+    gradients: Scale = "plain"
     """How each author's gradients enter its momentum: as they come, each tensor scaled to a root mean square of one, or
     rows and columns made even by their recent sizes."""
 
@@ -100,8 +100,8 @@ class Cell:
 
     guess: Guess = "none"
     """With overlap: where gradients are taken, ahead of the committed parameters by a guess at the pending update:
-    no guess, the sign of the own momentum before extraction, the exact update that the own payload alone would
-    make, or the last commit's update once more."""
+    no guess, a node's own (`Engine.guess`), the exact update that the own payload alone would make, or the last
+    commit's update once more."""
 
     transform: Transform = "exact"
     """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being parameters."""

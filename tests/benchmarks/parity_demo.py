@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from node.demo.aggregate import Rule, apply, as_guess, look_ahead
-from node.demo.engine import Engine, to_unit_
+from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.sizes import GradientSizes
+from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
@@ -49,9 +49,9 @@ class PlainEngine(Engine):
         """M <- beta * M + G, for all chunks: `active` is not supported and not asked for here."""
         self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients).mT)
 
-    def guess(self, rule: Rule = "sign") -> Tensor:
-        """int8 [chunks, 64, 64]: the signs of the momentum, in sixteenths."""
-        return as_guess(self.momentum.mT.sign())
+    def guess(self, rule: Rule, sent: Extraction) -> Tensor:
+        """int8 [chunks, 64, 64], in sixteenths: the signs of what was sent and stayed."""
+        return as_guess(self._votes(sent, 0, self.layout.chunks).mT.sign())
 
 
 class DemoAuthors:
@@ -63,15 +63,15 @@ class DemoAuthors:
             (PlainEngine if cell.transform == "off" else Engine)(ground.layout, cell.demo, "cpu")
             for _ in range(cell.authors)
         ]
-        self._sizes = [GradientSizes(ground.layout.shapes, "cpu") for _ in self.engines]
+        self._scalings = [GradientScaling(cell.gradients, ground.layout.shapes, "cpu") for _ in self.engines]
         self._shape = PayloadShape(ground.layout.chunks, cell.top_k, cell.value_bits)
         self.committed = ground.parameters
         if cell.overlap:
             self.committed = {name: tensor.clone() for name, tensor in ground.parameters.items()}
         self._next_round = 0
         self._undecided: deque[list[bytes]] = deque()
-        self._guesses: list[Tensor] = []
-        """int8 [chunks, 64, 64] of each author, for the newest round; empty without a guess."""
+        self._sent: list[Extraction] = []
+        """Of each author in the newest round."""
         self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
@@ -94,36 +94,35 @@ class DemoAuthors:
         ground, round_ = self._ground, self._next_round
         samples = ground.samples(round_).reshape(len(self.engines), -1, ground.task.sequence_length + 1)
         containers: list[bytes] = []
-        guesses: list[Tensor] = []
+        extractions: list[Extraction] = []
         for author, engine in enumerate(self.engines):
             if ground.cell.overlap:
                 self._stand_for(author)
             gradients = ground.gradients(samples[author])
-            match ground.cell.gradients:
-                case "unit":
-                    to_unit_(gradients)
-                case "even":
-                    self._sizes[author].even_out_(gradients)
+            self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            if ground.cell.guess == "own":
-                guesses.append(engine.guess(ground.cell.update))
-            coefficients = engine.extract().coefficients
-            if ground.cell.guess == "payload":
-                guesses.append(self._guess([coefficients]))
-            containers.append(encode(Header(_RUN, round_, PeerId(f"{author:032x}")), coefficients, self._shape))
-        self._guesses = guesses
+            extractions.append(engine.extract())
+            header = Header(_RUN, round_, PeerId(f"{author:032x}"))
+            containers.append(encode(header, extractions[-1].coefficients, self._shape))
+        self._sent = extractions
         self._next_round += 1
         return containers
 
     def _stand_for(self, author: int) -> None:
         """Where this author takes the gradients of the next round."""
-        ground = self._ground
-        guess = self._guesses[author] if self._guesses else self._last_update
-        if ground.cell.guess == "none" or not self._undecided:
+        ground, kind = self._ground, self._ground.cell.guess
+        if kind == "none" or not self._undecided:
             self.stand_at_committed()
-        else:
-            rate, decay = ground.rates(self._next_round - 1)
-            look_ahead(ground.layout, self.committed, guess, ground.parameters, learning_rate=rate, decay=decay)
+            return
+        match kind:
+            case "own":
+                guess = self.engines[author].guess(ground.cell.update, self._sent[author])
+            case "payload":
+                guess = self._guess([self._sent[author].coefficients])
+            case "last":
+                guess = self._last_update
+        rates = ground.rates(self._next_round - 1)
+        look_ahead(ground.layout, self.committed, guess, ground.parameters, rates=rates)
 
     def _apply(self, step: int, containers: Sequence[bytes]) -> None:
         """Make the step of a round from its containers, with the scalars of its commit."""
@@ -135,7 +134,7 @@ class DemoAuthors:
             contributions = [(1, coefficients) for coefficients in sent]
             apply(layout, self.committed, contributions, rate, decay, rule=self._ground.cell.update)
         else:
-            look_ahead(layout, self.committed, self._guess(sent), self.committed, learning_rate=rate, decay=decay)
+            look_ahead(layout, self.committed, self._guess(sent), self.committed, rates=(rate, decay))
 
     def _guess(self, sent: Sequence[Coefficients]) -> Tensor:
         """int8 [chunks, 64, 64]: the update that a commit of these would make, in sixteenths."""

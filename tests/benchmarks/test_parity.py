@@ -12,7 +12,9 @@ from torch import Tensor
 from node.data import Corpus
 from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
-from node.replica import Replica
+from node.demo.scaling import Scale
+from node.replica import Pending, Replica
+from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import DataError, SettingsError
 from protocol.ids import PeerId, RunId, sha256
@@ -20,7 +22,7 @@ from protocol.payload import Header, encode
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks import parity, parity_ground
-from tests.benchmarks.parity_cells import SETS, Cell, Gradients, Guess, Method, Task
+from tests.benchmarks.parity_cells import SETS, Cell, Guess, Method, Task
 from tests.benchmarks.parity_demo import DemoAuthors, update_signs
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.parity_report import best_rates, settings_of, write_report
@@ -65,7 +67,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
     replicas = [Replica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
-    guesses = [None] * cell.authors
+    pending: list[Pending | None] = [None] * cell.authors
     undecided: list[tuple[int, list[bytes]]] = []
 
     def decide() -> None:
@@ -79,12 +81,12 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         samples = corpus.batch(round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed)
         payloads = []
         for author, (replica, mine) in enumerate(zip(replicas, np.split(samples, cell.authors), strict=True)):
-            replica.stand_at(guesses[author])
+            replica.stand_at(pending[author])
             replica.trainee.work([mine], lambda: False)
             replica.accumulate()
-            guesses[author] = replica.guess(*scalars(cell.schedule, round_))
-            coefficients = replica.engine.extract().coefficients
-            payloads.append(encode(Header(run_id, round_, ids[author]), coefficients, replica.shape))
+            extraction = replica.engine.extract()
+            pending[author] = Pending(wire.NodeMessage(), extraction, scalars(cell.schedule, round_))
+            payloads.append(encode(Header(run_id, round_, ids[author]), extraction.coefficients, replica.shape))
         undecided.append((round_, payloads))
         if len(undecided) > cell.overlap:
             decide()
@@ -96,7 +98,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("overlap", "guess"), [(0, "none"), (1, "own")])
 @pytest.mark.parametrize(("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")])
 def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, gradients: Gradients
+    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, gradients: Scale
 ) -> None:
     cell = replace(CELL, overlap=overlap, guess=guess, update=rule, gradients=gradients)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)

@@ -124,8 +124,8 @@ def _step_with(
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """One method and the rates to try."""
+class Curve:
+    """What is trained, how, and the rates to try."""
 
     cell: Cell
     trainer: Callable[[Ground], Trainer]
@@ -134,19 +134,19 @@ class Method:
     """From one point of the curve to the next, where the task's own makes no sense; sweeps are rounded up to it."""
 
 
-def methods() -> dict[str, Method]:
-    """By name, as the runs on links name them."""
-    adamw = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
-    demo = replace(adamw, method="demo", gradients="unit")
-    orthogonal = replace(demo, update="orthogonal", gradients="even")
-    return {
-        "adamw": Method(adamw, AdamW, (0.00025, 0.0005, 0.001)),
-        "lockstep-0": Method(demo, DemoAuthors, (0.0005, 0.001, 0.002)),
-        "lockstep-1": Method(replace(demo, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
-        "lockstep-0-orthogonal": Method(orthogonal, DemoAuthors, (0.004, 0.006)),
-        "lockstep-1-orthogonal": Method(replace(orthogonal, overlap=1, guess="own"), DemoAuthors, (0.004,)),
-        "diloco": Method(adamw, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
-    }
+_ADAMW = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
+_SIGN = replace(_ADAMW, method="demo", gradients="unit")
+_ORTHOGONAL = replace(_SIGN, update="orthogonal", gradients="even")
+
+CURVES = {
+    "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),
+    "lockstep-0": Curve(_SIGN, DemoAuthors, (0.0005, 0.001, 0.002)),
+    "lockstep-1": Curve(replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
+    "lockstep-0-orthogonal": Curve(_ORTHOGONAL, DemoAuthors, (0.004, 0.006)),
+    "lockstep-1-orthogonal-k128": Curve(replace(_ORTHOGONAL, overlap=1, guess="own", top_k=128), DemoAuthors, (0.004,)),
+    "diloco": Curve(_ADAMW, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
+}
+"""By name, as `wan_methods` names them."""
 
 
 Points = list[tuple[int, float]]
@@ -159,13 +159,13 @@ def steps_to(points: Points, nats: float) -> int | None:
 
 
 class Training:
-    """One method at one rate, which can be taken up again."""
+    """One curve at one rate, which can be taken up again."""
 
-    def __init__(self, task: Task, method: Method, rate: float, corpus: Corpus) -> None:
+    def __init__(self, task: Task, curve: Curve, rate: float, corpus: Corpus) -> None:
         self.rate = rate
-        self._ground = Ground(task, replace(method.cell, learning_rate=rate), corpus)
-        self._trainer = method.trainer(self._ground)
-        self._point_steps = method.point_steps or task.point_steps
+        self._ground = Ground(task, replace(curve.cell, learning_rate=rate), corpus)
+        self._trainer = curve.trainer(self._ground)
+        self._point_steps = curve.point_steps or task.point_steps
         self._step = 0
         self.points: Points = []
         self._take_point()
@@ -183,13 +183,13 @@ class Training:
         self.points.append((self._step, round(self._ground.validation_bits_per_byte() * math.log(2), 4)))
 
 
-def train_method(
+def train_curve(
     name: str, task: Task, corpus: Corpus, path: Path, *, target_nats: float, say: Callable[[str], None]
 ) -> None:
     """All rates for a while, the best one until it is that good; each result is on disk when it is there.
 
     What an earlier call has swept is not swept again. Its best rate, if it is still the best, starts anew."""
-    method, started_s = methods()[name], time.monotonic()
+    curve, started_s = CURVES[name], time.monotonic()
     known: dict[str, Any] = {"method": name, "task": asdict(task), "swept": [], "seconds": 0.0}
     if path.exists():
         known = json.loads(path.read_bytes())
@@ -202,15 +202,15 @@ def train_method(
         say(f"{name} at {training.rate:g}: {training.points[-1]} after {known['seconds']:.0f} s")
 
     trained: Training | None = None  # the best of this call
-    for rate in method.rates[len(known["swept"]) :]:
-        training = Training(task, method, rate, corpus)
+    for rate in curve.rates[len(known["swept"]) :]:
+        training = Training(task, curve, rate, corpus)
         training.go_on(SWEEP_STEPS, target_nats)
         keep(training, swept=[*known["swept"], {"rate": rate, "points": training.points[:]}])
         if best_rate(known["swept"]) == rate:
             trained = training
     rate = best_rate(known["swept"])
     if trained is None or trained.rate != rate:
-        trained = Training(task, method, rate, corpus)
+        trained = Training(task, curve, rate, corpus)
     trained.go_on(STEPS_MAX, target_nats)
     keep(trained, rate=rate, points=trained.points)
 
@@ -226,10 +226,10 @@ def run_curves(
 ) -> None:
     """Every method that one of the patterns names and that is not done yet."""
     torch.set_num_threads(1)
-    for name in methods():
+    for name in CURVES:
         path = curve_path(directory, name)
         if any(fnmatchcase(name, pattern) for pattern in only) and not points_of(path):
-            train_method(name, task, corpus, path, target_nats=TARGET_NATS, say=say)
+            train_curve(name, task, corpus, path, target_nats=TARGET_NATS, say=say)
 
 
 def points_of(path: Path) -> Points:

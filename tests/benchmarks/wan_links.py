@@ -50,7 +50,8 @@ from tests.tiny import tiny_corpus
 POLL_S = 0.5
 ROOT = Path(__file__).parents[2]
 
-TOP_K = 32
+COMPUTE_S = 2.0
+"""Of a forward and backward pass, unless said otherwise."""
 
 ROUND_MS = 600_000
 """Every instant of a round is this late at the latest: rounds here end when all have announced, never by the clock."""
@@ -68,7 +69,7 @@ class Trial:
     """Name in `METHODS`."""
     nodes: int = 8
     size: str = "20m"
-    compute_s: float = 2.0
+    compute_s: float = COMPUTE_S
     steps: int = 4
     matchmaking_s: float = MATCHMAKING_S
     averaging_s: float = 120.0
@@ -86,7 +87,8 @@ class Trial:
     @property
     def name(self) -> str:
         """Unique among the trials of a report, and a file name."""
-        return f"{self.profile}-{self.method}" + (f"-slowed{self.slowed}" if self.slowed > 1 else "")
+        card = "" if self.compute_s == COMPUTE_S else f"-compute{self.compute_s:g}"
+        return f"{self.profile}-{self.method}{card}" + (f"-slowed{self.slowed}" if self.slowed > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +280,7 @@ def run_spec(trial: Trial) -> RunSpec:
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(top_k=TOP_K, gradients=trial.how.gradients, update=trial.how.update),
+        algorithm=AlgorithmSpec(top_k=trial.how.top_k, gradients=trial.how.gradients, update=trial.how.update),
         schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,

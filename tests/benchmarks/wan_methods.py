@@ -17,6 +17,7 @@ class Method:
     transport: Literal["grpc", "libp2p"] = "grpc"
     update: Rule = "sign"
     gradients: Literal["unit", "even"] = "unit"
+    top_k: int = 32
 
 
 BASE = "ddp"
@@ -30,8 +31,8 @@ METHODS = {
     "lockstep-0-grpc-orthogonal": Method("lockstep", "lockstep-0-orthogonal", update="orthogonal", gradients="even"),
     "lockstep-0-libp2p": Method("lockstep", "lockstep-0", transport="libp2p"),
     "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
-    "lockstep-1-grpc-orthogonal": Method(
-        "lockstep", "lockstep-1-orthogonal", overlap=1, update="orthogonal", gradients="even"
+    "lockstep-1-grpc-orthogonal-k128": Method(
+        "lockstep", "lockstep-1-orthogonal-k128", overlap=1, update="orthogonal", gradients="even", top_k=128
     ),
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
 }

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from node.files import replacing_file
-from tests.benchmarks.wan_curves import TARGET_NATS, Points, curve_path, methods, points_of, steps_to
-from tests.benchmarks.wan_links import Trial
+from tests.benchmarks.wan_curves import CURVES, TARGET_NATS, Points, curve_path, points_of, steps_to
+from tests.benchmarks.wan_links import COMPUTE_S, Trial
 from tests.benchmarks.wan_methods import BASE, METHODS
 from tests.benchmarks.wan_results import Measurement, predicted
 
@@ -26,6 +26,8 @@ class Row:
     """One line of the table; None where nothing is known."""
 
     profile: str
+    compute_s: float
+    """Of a forward and backward pass."""
     method: str
     slowed: int
     """How many times slower than life it was measured; times are those of life."""
@@ -46,32 +48,35 @@ class Row:
     times_less: float | None = None
     """Wall time to the loss, of DDP over this."""
 
+    @property
+    def setting(self) -> tuple[str, float]:
+        """What rows must share to be compared."""
+        return self.profile, self.compute_s
+
 
 def load_curves(directory: Path) -> dict[str, Points]:
     """Points of every curve that is there, at its method's best rate."""
-    found = {name: points_of(curve_path(directory, name)) for name in methods()}
+    found = {name: points_of(curve_path(directory, name)) for name in CURVES}
     return {name: points for name, points in found.items() if points}
 
 
 def rows(measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m") -> list[Row]:
     """A row for each measurement, and a computed one for DDP where it was too slow to be measured."""
     found = [_measured(one, size) for one in measurements]
-    for profile in dict.fromkeys(one.profile for one in measurements):
-        if not any(row.profile == profile and row.method == BASE for row in found):
-            mates = [one for one in measurements if one.profile == profile]
-            found.insert(
-                next(place for place, row in enumerate(found) if row.profile == profile),
-                _computed(Trial(profile, BASE, mates[0].nodes, size, mates[0].compute_s)),
-            )
+    for nodes, setting in dict.fromkeys((one.nodes, (one.profile, one.compute_s)) for one in measurements):
+        mates = [place for place, row in enumerate(found) if row.setting == setting]
+        if not any(found[place].method == BASE for place in mates):
+            profile, compute_s = setting
+            found.insert(mates[0], _computed(Trial(profile, BASE, nodes, size, compute_s)))
     with_loss = [_to_loss(row, curves) for row in found]
-    bases = {row.profile: row.loss_s for row in with_loss if row.method == BASE}
-    return [_compared(row, bases[row.profile]) for row in with_loss]
+    bases = {row.setting: row.loss_s for row in with_loss if row.method == BASE}
+    return [_compared(row, bases[row.setting]) for row in with_loss]
 
 
 def _measured(one: Measurement, size: str) -> Row:
     expected = predicted(Trial(one.profile, one.method, one.nodes, size, one.compute_s))
     return Row(
-        one.profile, one.method, one.slowed, "measured", one.up_bytes, one.down_bytes, expected.seconds,
+        one.profile, one.compute_s, one.method, one.slowed, "measured", one.up_bytes, one.down_bytes, expected.seconds,
         one.seconds, min(one.step_s), max(one.step_s),
         one.computing, one.computing_alone, one.arithmetic_s, one.arithmetic_cpu_s,
     )  # fmt: skip
@@ -81,7 +86,8 @@ def _computed(trial: Trial) -> Row:
     expected = predicted(trial)
     seconds = expected.seconds
     return Row(
-        trial.profile, trial.method, 1, "computed", expected.bytes, expected.bytes, seconds, seconds, seconds, seconds,
+        trial.profile, trial.compute_s, trial.method, 1, "computed", expected.bytes, expected.bytes, seconds,
+        seconds, seconds, seconds,
         trial.compute_s / seconds, trial.compute_s / seconds, None, None,
     )  # fmt: skip
 
@@ -103,7 +109,7 @@ def write_report(directory: Path, measurements: Sequence[Measurement]) -> str:
     _write(directory / TABLE_NAME, table.encode())
     _write(directory / CSV_NAME, csv_of(found).encode())
     for profile in dict.fromkeys(row.profile for row in found):
-        own = [row for row in found if row.profile == profile]
+        own = [row for row in found if row.setting == (profile, COMPUTE_S)]
         if any(row.loss_s for row in own):
             draw(directory / f"{profile}.png", own, curves)
     return table
@@ -116,6 +122,7 @@ def _write(path: Path, blob: bytes) -> None:
 
 _HEAD = (
     "profile",
+    "a pass, s",
     "method",
     "up, MB per step",
     "down",
@@ -134,7 +141,7 @@ _HEAD = (
 
 def table_of(found: Sequence[Row]) -> str:
     """The rows for a person, in Markdown."""
-    lines = ["| " + " | ".join(_HEAD) + " |", "| --- | --- |" + " ---: |" * (len(_HEAD) - 2)]
+    lines = ["| " + " | ".join(_HEAD) + " |", "| --- | ---: | --- |" + " ---: |" * (len(_HEAD) - 3)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in found]
     return "\n".join(lines) + "\n"
 
@@ -143,6 +150,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     by_arithmetic = row.how == "computed"
     return (
         row.profile,
+        f"{row.compute_s:g}",
         _named(row),
         f"{row.up_bytes / 1e6:.3g}",
         f"{row.down_bytes / 1e6:.3g}",

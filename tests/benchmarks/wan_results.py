@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from math import comb, log2
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -26,16 +27,14 @@ from lockstep.wan.profiles import read_profiles
 from node.demo.chunks import ChunkLayout
 from node.files import replacing_file
 from protocol.errors import DataError
+from protocol.limits import CHUNK_ENTRIES
 from tests.benchmarks.wan_curves import INNER_STEPS
-from tests.benchmarks.wan_links import TOP_K, Seen, Trial
+from tests.benchmarks.wan_links import Seen, Trial
 from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_model import CONFIGS, StepNote, shapes
 
 WARMUP = {"ddp": 1, "hivemind": 1, "diloco": 1, "lockstep": 2}
 """First steps of a kind that are not counted: connections are new and windows small."""
-
-PAYLOAD_BITS = 9.5
-"""Of one coefficient at k = 32 with a sign, from theory (DESIGN.md, section 4)."""
 
 Span = tuple[StepNote, float]
 """A step and when it ended."""
@@ -109,9 +108,14 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
     if kind == "hivemind":
         return Prediction(4 * dense, max(trial.compute_s + 2 * dense / rate, 4 * dense / rate))
     layout = ChunkLayout.from_shapes(shapes(CONFIGS[trial.size]))
-    sent = (trial.nodes - 1) * layout.chunks * TOP_K * PAYLOAD_BITS / 8
+    sent = (trial.nodes - 1) * layout.chunks * chunk_bits(trial.how.top_k) / 8
     hidden = trial.how.overlap
     return Prediction(sent, max(trial.compute_s, sent / rate) if hidden else trial.compute_s + sent / rate)
+
+
+def chunk_bits(top_k: int) -> float:
+    """Least bits of a chunk's k coefficients: which of the 4096 they are, and a sign each."""
+    return log2(comb(CHUNK_ENTRIES, top_k)) + top_k
 
 
 def measured(trial: Trial, seen: Seen) -> Measurement:
@@ -209,4 +213,4 @@ def load_all(directory: Path, names: Iterable[str] = METHODS) -> list[Measuremen
                 found.append(Measurement(**document | {"step_s": tuple(document["step_s"])}))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}: expected a measurement, got {error!r}; remove it to measure again") from error
-    return sorted(found, key=lambda one: (one.profile, order[one.method], one.slowed))
+    return sorted(found, key=lambda one: (one.profile, -one.compute_s, order[one.method], one.slowed))

@@ -106,11 +106,8 @@ class Replica:
         self.faulty = False
         self.digest = self._digest()
 
-    def stand_at(self, guess: None) -> None:
+    def stand_at(self, pending: Pending | None) -> None:
         """Nothing to stand at: gradients do not depend on parameters."""
-
-    def guess(self, learning_rate_bits: int, decay_bits: int) -> None:
-        """No guess."""
 
     def accumulate(self) -> None:
         """The samples just trained go into the momentum."""
@@ -205,7 +202,7 @@ class Replica:
         pending = []
         for blob, positions in saved.pending:
             extraction = None if positions is None else Extraction(tuple(positions))
-            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, None))  # type: ignore[arg-type]
+            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))  # type: ignore[arg-type]
         self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
         return Position(next_round, Digest(head), head_round, tuple(pending), saved.unsaved_rounds)
 

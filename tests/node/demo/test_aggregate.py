@@ -190,11 +190,11 @@ def test_parameters_in_another_dtype_are_refused() -> None:
 def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     engine = Engine(LAYOUT, DemoSettings(), "cpu")
     engine.accumulate({**parameters(5)})
-    guess = engine.guess()
+    guess = engine.guess("sign", engine.extract())
     committed = parameters()
     working = {name: torch.full_like(tensor, math.nan) for name, tensor in committed.items()}
     working["conv"] = working["conv"].to(torch.bfloat16)
-    look_ahead(LAYOUT, committed, guess, working, learning_rate=0.25, decay=0.5)
+    look_ahead(LAYOUT, committed, guess, working, rates=(0.25, 0.5))
     assert all(torch.equal(committed[name], tensor) for name, tensor in parameters().items())
     signs = reference.from_chunks(guess.numpy(), SHAPES)
     for name, tensor in committed.items():

@@ -3,10 +3,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import (
     EXTRACTED,
+    ORTHOGONAL_GUESS,
     DemoSettings,
     Engine,
     Extraction,
@@ -15,7 +17,6 @@ from node.demo.engine import (
     _largest_in_groups,
     largest,
     quantise,
-    to_unit_,
 )
 from node.demo.transform import transposed
 from protocol.errors import LocalProtocolError, SettingsError
@@ -236,14 +237,23 @@ def test_none_is_a_gradient_of_zeros() -> None:
     assert torch.equal(zeros.momentum, nones.momentum)
 
 
-def test_the_guess_is_the_update_of_one_author_that_sends_all_it_has() -> None:
+def votes_of(engine: Engine, sent: Extraction) -> Tensor:
+    """float64 [chunks, 64, 64]: five times the size of what stayed for each coefficient sent, and what stayed."""
+    stayed = engine.momentum.mT.double()
+    votes = stayed / stayed.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
+    places = (torch.arange(len(votes))[:, None], sent.indices.long() // 64, sent.indices.long() % 64)
+    return votes.index_put(places, 5.0 * sent.values.sign().double(), accumulate=True)
+
+
+def test_the_guess_is_the_update_of_what_was_sent_and_of_what_stayed() -> None:
     engine = engine_after(2)
+    sent = engine.extract()
     before = engine.momentum.clone()
-    guess = engine.guess()
-    exact = 16 * np.sign(reference.D.T @ before.mT.double().numpy() @ reference.D)
+    guess = engine.guess("sign", sent)
+    exact = 16 * np.sign(reference.D.T @ votes_of(engine, sent).numpy() @ reference.D)
     assert guess.dtype == torch.int8
     held = LAYOUT.gather({name: torch.ones(shape) for name, shape in SHAPES.items()}) > 0
-    assert (guess.numpy() == exact)[held.numpy()].mean() > 0.9999
+    assert (guess.numpy() == exact)[held.numpy()].mean() > 0.999
     assert torch.equal(engine.momentum, before)
 
 
@@ -251,38 +261,17 @@ def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_res
     layout = ChunkLayout.from_shapes({"matrix": (64, 128), "line": (50,)})
     engine = Engine(layout, DemoSettings(), "cpu")
     engine.momentum.normal_(generator=torch.Generator().manual_seed(0))
-    guess, signs = engine.guess("orthogonal"), engine.guess("sign")
+    sent = engine.extract()
+    guess, signs = engine.guess("orthogonal", sent), engine.guess("sign", sent)
     assert (layout.matrix_chunks, layout.chunks) == (2, 3)
     assert torch.equal(guess[2:], signs[2:])
-    moved = guess[:2].double() / 16
+    moved = guess[:2].double() / 16 / ORTHOGONAL_GUESS
     directions = torch.linalg.svdvals(moved) / 8
     assert directions.max() < 1.3
     assert directions.median() > 0.6
-    wanted = torch.from_numpy(reference.D.T @ engine.momentum[:2].mT.double().numpy() @ reference.D)
+    wanted = torch.from_numpy(reference.D.T @ votes_of(engine, sent)[:2].numpy() @ reference.D)
     left, _, right = torch.linalg.svd(wanted)
     assert (moved * (left @ right)).sum() / (moved.norm() * (left @ right).norm()) > 0.9
-
-
-def test_unit_gradients_have_a_root_mean_square_of_one_and_their_direction() -> None:
-    given = {**gradients(3), "nothing": torch.zeros(4), "none": None, "empty": torch.zeros(0)}
-    found = {name: None if tensor is None else tensor.clone() for name, tensor in given.items()}
-    to_unit_(found)
-    for name, tensor in gradients(3).items():
-        scaled = found[name]
-        assert scaled is not None
-        assert scaled.square().mean().sqrt() == pytest.approx(1, rel=1e-5)
-        assert torch.allclose(scaled * tensor.square().mean().sqrt(), tensor, rtol=1e-5)
-    assert found["nothing"] is not None
-    assert not found["nothing"].any()
-    assert found["none"] is None
-
-
-@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e30])
-def test_a_gradient_without_a_norm_is_refused_before_any_is_scaled(entry: float) -> None:
-    given = {"a": torch.full((3,), 2.0), "b": torch.tensor([1.0, entry])}
-    with pytest.raises(GradientError, match="finite norm, got b with"):
-        to_unit_(given)
-    assert torch.equal(given["a"], torch.full((3,), 2.0))
 
 
 def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Gradients made even: the published formula, nothing from nothing, and a state that survives a restart."""
+"""Gradients scaled on their way into the momentum: by the published formulas, bounded, and over a restart."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from node.demo.engine import GradientError
-from node.demo.sizes import MEMORY, GradientSizes
+from node.demo.scaling import MEMORY, GradientScaling, Scale
 from protocol.errors import LocalProtocolError
 
 SHAPES = {"matrix": (6, 5), "cube": (3, 2, 4), "vector": (7,), "scalar": (), "empty": (0, 4)}
@@ -25,20 +25,39 @@ def gradients(step: int) -> dict[str, Tensor | None]:
     return found
 
 
-def evened(sizes: GradientSizes, given: dict[str, Tensor | None]) -> dict[str, Tensor]:
+def scaled(scaling: GradientScaling, given: dict[str, Tensor | None]) -> dict[str, Tensor]:
     found = {name: None if tensor is None else tensor.clone() for name, tensor in given.items()}
-    sizes.even_out_(found)
+    scaling.scale_(found)
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
+def test_plain_gradients_are_left_as_they_are() -> None:
+    scaling = GradientScaling("plain", SHAPES, "cpu")
+    assert not scaling.state.numel()
+    found = scaled(scaling, gradients(1))
+    assert all(tensor is None or torch.equal(found[name], tensor) for name, tensor in gradients(1).items())
+
+
+def test_unit_gradients_have_a_root_mean_square_of_one_and_their_direction() -> None:
+    scaling = GradientScaling("unit", SHAPES, "cpu")
+    assert not scaling.state.numel()
+    found = scaled(scaling, {**gradients(3), "nothing": torch.zeros(4), "none": None})
+    assert not found.pop("nothing").any()
+    for name, tensor in gradients(3).items():
+        assert tensor is not None
+        if tensor.numel():
+            assert found[name].square().mean().sqrt() == pytest.approx(1, rel=1e-5)
+            assert torch.allclose(found[name] * tensor.square().mean().sqrt(), tensor, rtol=1e-4)
+
+
 def test_each_step_is_adafactors_formula() -> None:
-    sizes = GradientSizes(SHAPES, "cpu")
+    scaling = GradientScaling("even", SHAPES, "cpu")
     means = {
         name: (torch.zeros(shape[0] if shape else 1).double(), torch.zeros(math.prod(shape[1:])).double())
         for name, shape in SHAPES.items()
     }
     for step in range(1, 5):
-        found = evened(sizes, gradients(step))
+        found = scaled(scaling, gradients(step))
         for name, given in gradients(step).items():
             assert given is not None
             if not given.numel():
@@ -53,41 +72,42 @@ def test_each_step_is_adafactors_formula() -> None:
 
 def test_rows_and_columns_of_a_first_gradient_come_out_of_one_size() -> None:
     outer = torch.logspace(-1, 2, 6)[:, None] * torch.logspace(2, -2, 5)
-    found = evened(GradientSizes({"matrix": (6, 5)}, "cpu"), {"matrix": outer})["matrix"]
+    found = scaled(GradientScaling("even", {"matrix": (6, 5)}, "cpu"), {"matrix": outer})["matrix"]
     assert torch.allclose(found, torch.ones(6, 5), rtol=1e-4)
 
 
 def test_nothing_stays_nothing_and_next_to_nothing_is_not_blown_up() -> None:
-    sizes = GradientSizes(SHAPES, "cpu")
+    scaling = GradientScaling("even", SHAPES, "cpu")
     for scale in (0.0, 1e-30):
-        found = evened(sizes, {name: None if t is None else t.sign() * scale for name, t in gradients(1).items()})
+        found = scaled(scaling, {name: None if t is None else t.sign() * scale for name, t in gradients(1).items()})
         assert all(tensor.abs().max() <= 1e-6 for tensor in found.values() if tensor.numel())
-    assert evened(sizes, {"matrix": None}) == {}
+    assert scaled(scaling, {"matrix": None}) == {}
 
 
-@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e25])
-def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(entry: float) -> None:
-    sizes = GradientSizes(SHAPES, "cpu")
-    sizes.even_out_(gradients(1))
-    before, given = sizes.state.clone(), gradients(2)
+@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("scale", ["unit", "even"])
+def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(scale: Scale, entry: float) -> None:
+    scaling = GradientScaling(scale, SHAPES, "cpu")
+    scaling.scale_(gradients(1))
+    before, given = scaling.state.clone(), gradients(2)
     vector = given["vector"]
     assert vector is not None
     vector[3] = entry
     kept = {name: tensor.clone() for name, tensor in given.items() if tensor is not None}
     with pytest.raises(GradientError, match="finite mean, got vector"):
-        sizes.even_out_(given)
-    assert torch.equal(sizes.state, before)
+        scaling.scale_(given)
+    assert torch.equal(scaling.state, before)
     assert all(
         torch.equal(tensor, kept[name]) for name, tensor in given.items() if tensor is not None and name != "vector"
     )
 
 
 def test_a_loaded_state_goes_on_as_the_old_one_and_one_of_another_model_is_refused() -> None:
-    sizes, again = GradientSizes(SHAPES, "cpu"), GradientSizes(SHAPES, "cpu")
+    scaling, again = GradientScaling("even", SHAPES, "cpu"), GradientScaling("even", SHAPES, "cpu")
     for step in range(3):
-        sizes.even_out_(gradients(step))
-    again.load(sizes.state)
-    one, other = evened(sizes, gradients(3)), evened(again, gradients(3))
+        scaling.scale_(gradients(step))
+    again.load(scaling.state)
+    one, other = scaled(scaling, gradients(3)), scaled(again, gradients(3))
     assert all(torch.equal(one[name], other[name]) for name in one)
     with pytest.raises(LocalProtocolError, match="gradient sizes of"):
         again.load(torch.zeros(3))
