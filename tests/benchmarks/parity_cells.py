@@ -183,12 +183,14 @@ def first_cells() -> list[Cell]:
 def full_cells() -> list[Cell]:
     """All that the study asks, at 2000 steps: every setting with one seed, what decides with three.
 
-    Rates lie around those that were best in the first sweep; where the best is at the edge, add the next one.
+    Around the defaults of a run file; what these exclude, around the sign. Rates lie around those that were best in the
+    first sweeps; where the best is at the edge, add the next one.
     """
     steps = 2000
-    adamw, demo = Cell("adamw", 0.0015, steps), Cell("demo", 0.001, steps)
-    low, high = (0.00025, 0.0005, 0.001), (0.0005, 0.001, 0.002)
-    rates_of_k = {2: low, 8: low, 32: high, 128: high}
+    adamw, sign = Cell("adamw", 0.0015, steps), Cell("demo", 0.001, steps)
+    demo = replace(sign, learning_rate=0.003, update="orthogonal", gradients="even")
+    slow, fast = (0.0015, 0.003), (0.002, 0.003, 0.005)
+    rates_of_k = {2: slow, 8: slow, 32: fast, 128: fast}
     cells = [
         *_deciding((adamw, replace(demo, authors=8)), seeds=(0, 1, 2)),
         *(
@@ -196,14 +198,15 @@ def full_cells() -> list[Cell]:
             for decay, rate in product((0.0, 0.1), (0.00075, 0.0015, 0.003))
         ),
         replace(adamw, adam_decays=(0.9, 0.99)),
-        *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in low),
+        *(Cell("signum", rate, steps, momentum_decay=0.9) for rate in (0.00025, 0.0005, 0.001)),
         *(replace(demo, top_k=k, learning_rate=rate) for k, rates in rates_of_k.items() for rate in rates),
         *(replace(demo, value_bits=bits) for bits in (2, 4, 8)),
         *(replace(demo, alpha=alpha) for alpha in (0.2, 0.5)),
         *(replace(demo, momentum_decay=decay) for decay in (0.95, 0.99, 0.995)),
         *(replace(demo, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")),
-        replace(demo, transform="float"),
-        *(replace(demo, transform="off", learning_rate=rate) for rate in (0.001, 0.004)),
+        sign,
+        replace(sign, transform="float"),
+        *(replace(sign, transform="off", learning_rate=rate) for rate in (0.001, 0.004)),
         *(replace(demo, authors=authors) for authors in (1, 16)),
         replace(demo, authors=8, top_k=16),
         replace(demo, authors=16, top_k=8),
