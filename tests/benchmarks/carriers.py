@@ -4,7 +4,7 @@
     grpc mesh, libp2p mesh     the same transports below a `Mesh`: framed, digests checked, acknowledged, pulled
     hivemind                   the baseline: its own protobuf streams, one per transfer, one message back
 
-All cut what they carry into `PIECE_BYTES`, except the mesh, which cuts as it does for nodes.
+All cut what they carry into pieces of the size that was fastest for them, the mesh as it does for nodes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from node.links.pipes import Pipe, Transport
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = {"grpc": 512 * 1024, "libp2p": 256 * 1024, "hivemind": 256 * 1024}
 TRIES = 5
 """Times that a blob is carried when a link gave way, as nodes do; hivemind's streams end early in silence."""
 
@@ -121,7 +121,7 @@ class PipeCarrier:
     async def carry(self, address: str, size: int) -> None:
         """See `Carrier`."""
         pipe = self._pipes[address]
-        first, *rest = _pieces(size)
+        first, *rest = _pieces(size, self._transport.kind)
         for piece in (size.to_bytes(_LENGTH_BYTES, "big") + first, *rest):
             await pipe.write(piece)
         if not await pipe.read():
@@ -151,9 +151,9 @@ async def _acknowledge(pipe: Pipe) -> None:
                     await pipe.write(b"k")
 
 
-def _pieces(size: int) -> list[bytes]:
-    whole, rest = divmod(size, PIECE_BYTES)
-    piece = bytes(PIECE_BYTES)
+def _pieces(size: int, kind: str) -> list[bytes]:
+    whole, rest = divmod(size, PIECE_BYTES[kind])
+    piece = bytes(PIECE_BYTES[kind])
     return [piece] * whole + ([piece[:rest]] if rest else [])
 
 
@@ -255,7 +255,7 @@ class HivemindCarrier:
         raise UnavailableError(f"hivemind lost {TRIES} times what should have gone to {address}, or the answer")
 
     async def _requests(self, size: int) -> AsyncIterator[Any]:
-        for piece in _pieces(size):
+        for piece in _pieces(size, "hivemind"):
             yield self._message(buffer=piece)
 
     async def stop(self) -> None:
