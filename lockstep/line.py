@@ -6,9 +6,10 @@ That is what transports and the operating system add: TLS, HTTP/2 and gRPC, head
 and what was begun and not ended. Processes count the other three by themselves, and ask here for the fourth.
 
 Ours are the connections that this process or a descendant of it holds, such as libp2p's daemon, and those that one of
-them held: the kernel sends their last bytes, and counts them. It is asked every second, so a connection that begins and
-ends between two looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor is UDP: a name server is
-asked now and then. Left out is who reads the admin page on this machine.
+them held: the kernel sends their last bytes, and counts them. (Not of one that its process resets, as libp2p's daemon
+does where it closes first: its last figures are zeros, so the last seen count.) It is asked every second, so a
+connection that begins and ends between two looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor
+is UDP: a name server is asked now and then. Left out is who reads the admin page on this machine.
 
 Bytes lie in buffers between the kernel's count and that of their owners, so the difference wavers by what is on its
 way, and what is exported as a counter has to be kept from falling.
@@ -45,6 +46,10 @@ class Both:
 
     def __add__(self, other: "Both") -> "Both":
         return Both(self.up + other.up, self.down + other.down)
+
+    def at_least(self, other: "Both") -> "Both":
+        """The larger of each."""
+        return Both(max(self.up, other.up), max(self.down, other.down))
 
 
 class Tells(Protocol):
@@ -124,8 +129,8 @@ class Line:
             return
         self._figures |= {each.cookie: Both(each.up_bytes, each.down_bytes) for each in found}
         for each in destroyed:
-            if each.cookie in self._figures:
-                self._figures[each.cookie] = Both(each.up_bytes, each.down_bytes)
+            if seen := self._figures.get(each.cookie):
+                self._figures[each.cookie] = seen.at_least(Both(each.up_bytes, each.down_bytes))
                 self._end(each.cookie)
         now_s = self._clock()
         gone = self._figures.keys() - {each.cookie for each in found}

@@ -1,7 +1,8 @@
 """Every TCP connection of this computer as its kernel counts it, asked over netlink (sock_diag, as `ss -i` does).
 
     dump                 all open connections, now
-    a group's messages   each connection once more in the moment it is destroyed: its last figures
+    a group's messages   each connection once more in the moment it is destroyed: its last figures, or zeros where its
+                         process reset it (closed it with a linger time of 0)
 
 From a connection's `tcp_info` follow the bytes of its frames on the line: what was sent, retransmissions included, and
 for each segment, acknowledgements too, an Ethernet, an IP and a TCP header. Not seen, and small: the first answer of

@@ -90,6 +90,16 @@ def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None
         assert line.carried() == Both(3_000, 66), "once"
 
 
+def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: FakeKernel) -> None:
+    """The kernel's last word of it is zeros."""
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 700)]
+        line.look()
+        kernel.now, kernel.ended = [], [connection(1, 0, 0, inode=0)]
+        assert line.carried() == Both(1_000, 700)
+        assert not line._figures
+
+
 def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: FakeKernel) -> None:
     with line_of(kernel) as line:
         kernel.now = [connection(1, 1_000, 0)]

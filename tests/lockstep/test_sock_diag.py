@@ -97,6 +97,25 @@ def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
 
 
 @needs_linux
+def test_a_connection_that_its_process_resets_ends_with_zeros() -> None:
+    with kernel() as asked, connected() as (one, two):
+        one.sendall(bytes(CONTENT))
+        read(two, CONTENT)
+        reset = found(asked, one)
+        assert reset.up_bytes > CONTENT
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+        told = list[Connection]()
+
+        def is_told() -> bool:
+            told.extend(each for each in asked.destroyed() if each.cookie == reset.cookie)
+            return bool(told)
+
+        assert eventually(is_told)
+        assert (told[0].up_bytes, told[0].down_bytes) == (0, 0)
+
+
+@needs_linux
 @pytest.mark.parametrize("address", ["::1"])
 def test_over_ipv6_headers_are_larger(address: str) -> None:
     try:
