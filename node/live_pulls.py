@@ -8,8 +8,9 @@
                           +- Drop and Pull elsewhere -+      silent for too long: what is on its way is lost
 
 A waiting pull stands in its source's queue (`node.uploads`). While nobody else holds the payload, waiting is no stall:
-its only holder is asked by everybody and serves them one after the other. When another holder ranks better, the time
-waited so far held against the present source, the pull is withdrawn and begins there.
+its only holder is asked by everybody and serves them one after the other. When another holder is the better source, the
+pull is withdrawn and begins there; how long this node waits at each so far is held against both. A like one is no
+better: where all are alike everybody stands in every queue, and who leaves one only lengthens another.
 
 An arriving pull is withdrawn when all that arrives is far slower than another holder is: the payload of a thin uplink
 is had from whoever got it first. Not when this pull alone is slow, for then this node's downlink may be the thin one.
@@ -150,9 +151,17 @@ class LivePulls:
         if pull.begun_ms is not None:
             total = sum(pull.rate(now_ms) for pull in self._pulls.values())
             return (self._sources.rate(source) or self._sources.fastest) > PATIENCE * total
-        ceiling = rate_of(wish.payload.size, now_ms - pull.started_ms)
-        here = self._sources.rank(wish.digest, wish.payload, pull.source, ceiling)
-        return self._sources.rank(wish.digest, wish.payload, source) < here
+        here = self._standing(wish.payload, pull.source, now_ms)
+        return self._standing(wish.payload, source, now_ms) < here
+
+    def _standing(self, payload: Payload, peer: PeerId, now_ms: int) -> tuple[int, int, int]:
+        """A peer as a source, no faster than if it had sent the payload while pulls wait there."""
+        since_ms = min((pull.started_ms for pull in self._waiting_at(peer)), default=None)
+        ceiling = 0 if since_ms is None else rate_of(payload.size, now_ms - since_ms)
+        return self._sources.standing(payload, peer, ceiling)
+
+    def _waiting_at(self, peer: PeerId) -> list[LivePull]:
+        return [pull for pull in self._pulls.values() if pull.source == peer and pull.begun_ms is None]
 
     def _busy(self) -> set[PeerId]:
         """Sources from which no further pull may start."""

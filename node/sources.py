@@ -149,13 +149,18 @@ class Sources:
                 return min(candidates - busy, key=lambda peer: self.rank(digest, payload, peer), default=None)
         return None
 
-    def rank(self, digest: Digest, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int, int]:
-        """The order in which peers are asked for a payload. `ceiling`, if any, bounds the peer's rate."""
+    def rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, int]:
+        """The order in which peers are asked for a payload."""
+        return *self.standing(payload, peer), self.distance(digest) ^ int(peer, 16)
+
+    def standing(self, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int]:
+        """What a peer is as a source of a payload, less is better; like ones are equal. `ceiling`, if any, bounds its
+        rate."""
         source = self._sources[peer]
         absent = payload.absent[peer].failures if peer in payload.absent else 0
         rate = min(source.rate or ceiling, ceiling or source.rate)
         slowness = (self.fastest // rate).bit_length() - 1 if rate else 0
-        return source.backoff.failures, absent, max(0, slowness) // 2, self.distance(digest) ^ int(peer, 16)
+        return source.backoff.failures, absent, max(0, slowness) // 2
 
     def _tiers(self, payload: Payload, reachable: set[PeerId]) -> Iterator[set[PeerId]]:
         linked = reachable.intersection(self.linked)

@@ -4,12 +4,12 @@ Members are put on a ring in the order of SHA-256(round, member), and a member's
 distances 1, 2, 4, ... along it, and back. Links of doubling length spread a payload to N members in about
 log2(N) hops, and the ring differs each round, so no pair of home links is stuck with each other.
 
-    distance    0   1   2   3   4   5   6   7   8        hash neighbours    at 1, 2, 4, 8, ... and back
-                o---o---o-------o---------------o        one without a link is replaced by the nearest
-                own                                      other member with one: 3, 5, 6, 7, ... and back
+    distance    0   1   2   3   4   5   6   7   8        first    at 1, 2, 4, 8, ... and back
+                o---o---o-------o---------------o        then     while there is room, the nearest others:
+                own                                               3, 5, 6, 7, ... and back
 
 Two members behind home routers may have no link to each other. Each then offers to as many others as it would have
-had, so gossip goes around the gap, and everybody with the same links still chooses alike.
+had, the next ones in this order, so gossip goes around the gap, and everybody with the same links still chooses alike.
 """
 
 import hashlib
@@ -22,19 +22,16 @@ from protocol.ids import PeerId
 def neighbours(
     round: int, members: Iterable[PeerId], own: PeerId, count: int, linked: Collection[PeerId] | None = None
 ) -> list[PeerId]:
-    """At most `count` members, nearest powers of two first; empty when `own` is not a member or is alone.
+    """`count` members, or all others if they are fewer, nearest powers of two first; none when `own` is not a member.
 
-    `linked` are the members to whom a link is open, None for all: the others are replaced as far as possible."""
+    `linked` are the members to whom a link is open, None for all: the others are passed over."""
     ring = sorted(set(members), key=lambda member: hashlib.sha256(f"{round}:{member}".encode()).digest())
     if own not in ring:
         return []
     place = ring.index(own)
     ring = ring[place:] + ring[:place]
-    by_hash = list(islice(_at(ring, _doubling(len(ring))), count))
-    if linked is None:
-        return by_hash
-    in_order = dict.fromkeys(chain(by_hash, _at(ring, range(1, len(ring)))))
-    return list(islice((member for member in in_order if member in linked), len(by_hash)))
+    in_order = _at(ring, chain(_doubling(len(ring)), range(1, len(ring))))
+    return list(islice((member for member in in_order if linked is None or member in linked), count))
 
 
 def _at(ring: list[PeerId], distances: Iterable[int]) -> Iterator[PeerId]:

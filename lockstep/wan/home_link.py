@@ -5,21 +5,21 @@
 
 A packet waits for the link's rate in a queue of bounded size, then travels for the delay. A link that is asked for more
 than its rate fills the queue and then drops, as a modem does. The queue holds what the link carries in a round trip and
-`QUEUE_S` more: less would cap the rate of a long link, much more would be seconds of waiting.
+`queue_s` more: less would cap the rate of a long link, much more would be seconds of waiting.
 
 Jitter wanders: an extra between minus and plus `jitter_s` that changes along straight lines, so that packets keep their
 order and the mean delay stays what was asked, under load too.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 FRAME_BYTES_MAX = 1514
 """Largest Ethernet frame: 1500 bytes of packet and its header."""
 
 QUEUE_S = 0.1
-"""Time that a full queue adds to the round trip; home routers have this or more."""
+"""Of a home router, which has this or more."""
 
 QUEUE_FRAMES_MIN = 16
 """Of a slow link: TCP starts with a burst of ten packets."""
@@ -48,12 +48,15 @@ class Way:
     loss: float = 0.0
     """Share of the packets that do not arrive, each by itself."""
 
+    queue_s: float = QUEUE_S
+    """Time that a full queue adds to a round trip."""
+
     @property
     def queue_bytes(self) -> int:
         """Limit of the queue before the rate; 0 without a rate."""
         if not self.rate_bit_s:
             return 0
-        carried = self.rate_bit_s / 8 * (2 * self.delay_s + QUEUE_S)
+        carried = self.rate_bit_s / 8 * (2 * self.delay_s + self.queue_s)
         return max(round(carried), QUEUE_FRAMES_MIN * FRAME_BYTES_MAX)
 
     @property
@@ -100,7 +103,7 @@ def home_link(document: dict[str, Any]) -> HomeLink:
 def _slowed(way: Way | None, factor: float) -> Way | None:
     if way is None or not way.rate_bit_s:
         return way
-    return Way(max(1, round(way.rate_bit_s * factor)), way.delay_s, way.jitter_s, way.loss)
+    return replace(way, rate_bit_s=max(1, round(way.rate_bit_s * factor)))
 
 
 class Course:

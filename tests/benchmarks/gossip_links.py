@@ -14,7 +14,8 @@ ends when everybody holds all N, verified and written. Needs root; takes a quart
     upload share  of all payload bytes that gossip sent, of the node with the least and with the most
 
 The lines share this machine's processors with the nodes and with each other: `busy` is how much of them was in use
-while gossip ran. Near 1 it is the machine that was measured.
+while gossip ran. Near 1 it is the machine that was measured; `--slowed 4` measures in slow motion (`slow_motion`), all
+seconds being divided by four again.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from lockstep.wan.plan import Home, Plan
 from lockstep.wan.profiles import Profile, read_profiles
 from tests.benchmarks.gossip_worker import Place
 from tests.benchmarks.links import machine
+from tests.benchmarks.slow_motion import slow_motion
 from tests.simulation.gossip import bound_ms, home
 
 NEIGHBOURS = 8
@@ -69,6 +71,8 @@ class Setting:
     pushes: int
     """Rounds of push to all."""
     kinds: tuple[str, ...] = ("grpc",)
+    slowed: int = 1
+    """So many times slower than life go lines; seconds here are those of life."""
 
     @property
     def bound_s(self) -> float:
@@ -144,12 +148,15 @@ class Node:
 @contextmanager
 def linked(setting: Setting) -> Iterator[tuple[list[Node], str]]:
     """The nodes of a setting, linked to each other, and how their lines are shaped."""
-    homes = tuple(Home(f"node-{number}", profile.link()) for number, profile in enumerate(setting.homes))
+    homes = tuple(
+        Home(f"node-{number}", slow_motion(profile.link(), setting.slowed))
+        for number, profile in enumerate(setting.homes)
+    )
     with Laboratory(Plan(homes)) as lab:
         nodes = list[Node]()
         try:
             for number, place in enumerate(homes):
-                where = Place(number, lab.address(place.name), setting.kinds, NEIGHBOURS, setting.size)
+                where = Place(number, lab.address(place.name), setting.kinds, NEIGHBOURS, setting.size, setting.slowed)
                 nodes.append(Node(lab, place.name, where))
             met = [node.answer() for node in nodes]
             members = {each["peer"]: each["addresses"] for each in met}
@@ -186,11 +193,11 @@ def measure(setting: Setting) -> dict[str, Any]:
         for round in range(max(setting.rounds, setting.pushes)):
             if round < setting.rounds:
                 before = _processor_times()
-                gossip.append(_timed(nodes, gossip=round))
+                gossip.append(_timed(nodes, gossip=round) / setting.slowed)
                 busy.append(_busy(before, _processor_times()))
                 _all(nodes, settle=round)
             if round < setting.pushes:
-                push.append(_timed(nodes, push=setting.size))
+                push.append(_timed(nodes, push=setting.size) / setting.slowed)
         traffic = _all(nodes, statistics=None)
     median, aim = statistics.median(gossip), 1.5 * setting.bound_s + ROUND_TRIPS * setting.round_trip_s
     return {
@@ -198,6 +205,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "links": "+".join(setting.kinds),
         "payload_bytes": setting.size,
         "shaped_by": mechanism,
+        "slowed": setting.slowed,
         "load_before": load,
         "bound_s": setting.bound_s,
         "aim_s": aim,
@@ -262,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the results go as well")
     parser.add_argument("--quick", action="store_true", help="two small settings: does it work?")
+    parser.add_argument("--slowed", type=int, default=1, metavar="TIMES", help="measure in slow motion")
     parser.add_argument("--only", default="", help="settings whose name begins with this")
     arguments = parser.parse_args()
     if reason := unable():
@@ -269,6 +278,7 @@ def main() -> None:
     results = list[dict[str, Any]]()
     print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n", flush=True)
     for setting in settings(quick=arguments.quick):
+        setting = replace(setting, slowed=arguments.slowed)
         if setting.name.startswith(arguments.only):
             try:
                 results.append(measure(setting))

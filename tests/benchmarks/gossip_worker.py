@@ -1,6 +1,6 @@
 """One node's gossip, and the naive push beside it, as a process that does what it is told line by line.
 
-    python -m tests.benchmarks.gossip_worker PLACE-AS-JSON         {"number", "host", "kinds", "neighbours", "size"}
+    python -m tests.benchmarks.gossip_worker PLACE-AS-JSON         {"number", "host", "kinds", ...}
 
     <- {"peer", "addresses", "push"}                               it listens
     -> {"meet": {peer: addresses}, "push": [[host, port], ...]}    <- {}, once it is linked to all
@@ -38,6 +38,7 @@ from node.payload_log import PayloadLog
 from node.swarm import Swarm, SwarmLimits
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, RunId, parse_peer_id, peer_id
+from tests.benchmarks.slow_motion import slow_waits
 
 RUN = RunId("ab" * 16)
 
@@ -66,6 +67,8 @@ class Place:
     neighbours: int
     size: int
     """Bytes of a payload."""
+    slowed: int = 1
+    """So many times slower than life are the lines."""
 
 
 class Push:
@@ -213,6 +216,7 @@ def _seconds_since(at_ns: int) -> float:
 
 async def _serve(place: Place) -> None:
     keep_freed_memory()
+    slow_waits(place.slowed)
     with tempfile.TemporaryDirectory() as directory:
         worker = Worker(place, Path(directory))
         try:

@@ -295,6 +295,14 @@ def test_a_pull_that_waits_in_a_queue_is_withdrawn_once_for_a_better_holder_and_
     assert effects == [Pull(B, X, SIZE, 7, exact=True)]
 
 
+def test_a_waiting_pull_does_not_move_to_a_holder_where_this_node_waits_as_long() -> None:
+    """Where all are alike everybody stands in every queue: who moves only lengthens another one."""
+    exchange = machine(Offered(A, 7, X, SIZE), Offered(B, 7, Y, SIZE))
+    assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS) == []
+    assert exchange.handle(Tick(), 2 * WAIT_MS) == []
+    assert exchange.handle(Offered(C, 7, X, SIZE), 3 * WAIT_MS) == [Withdraw(A, X)]
+
+
 def test_a_pull_stays_where_it_is_within_a_round_trip_and_once_its_bytes_come() -> None:
     exchange = machine(Offered(A, 7, X, SIZE))
     assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS - 1) == []

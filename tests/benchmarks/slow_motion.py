@@ -1,0 +1,31 @@
+"""Slow motion: home lines that are so many times slower, for machines that cannot be so many homes at once.
+
+What all homes of a laboratory compute shares the cores of one machine. Where everything that crosses a line takes a
+multiple of its time, and seconds are divided by that again, the same computing takes as much less of the whole.
+"""
+
+from dataclasses import replace
+
+from lockstep.wan.home_link import HomeLink, Way
+from node import live_pulls, uploads
+from node.links import window
+
+WAITS = ((window, "QUEUE_MS"), (uploads, "AHEAD_MS"), (uploads, "METER_MS"), (live_pulls, "WAIT_MS"))
+"""Spans of time by which gossip judges lines: in each of them a slowed line would carry so many times fewer bytes."""
+
+
+def slow_motion(link: HomeLink, times: int) -> HomeLink:
+    """The line so many times slower: rate, delay and the wait in its queue, which has as many bytes. Jitter stays."""
+
+    def slower(way: Way | None) -> Way | None:
+        return way and replace(
+            way, rate_bit_s=way.rate_bit_s // times, delay_s=way.delay_s * times, queue_s=way.queue_s * times
+        )
+
+    return HomeLink(slower(link.up), slower(link.down))
+
+
+def slow_waits(times: int) -> None:
+    """Give the gossip of this process as much more patience."""
+    for module, name in WAITS:
+        setattr(module, name, times * getattr(module, name))
