@@ -19,6 +19,7 @@ from tests.benchmarks import wan, wan_curves
 from tests.benchmarks.parity_cells import Task
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.shapes import llama_20m
+from tests.benchmarks.slow_motion import slow_motion
 from tests.benchmarks.wan_curves import (
     CURVES,
     DiLoCo,
@@ -28,7 +29,7 @@ from tests.benchmarks.wan_curves import (
     steps_to,
     train_curve,
 )
-from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec, slow_motion
+from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec
 from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
 from tests.benchmarks.wan_report import Row, csv_of, duration, rows, table_of, write_report
@@ -267,6 +268,7 @@ def test_a_slowed_line_carries_less_and_later() -> None:
     assert slow.up
     assert (slow.up.rate_bit_s, slow.up.delay_s) == (link.up.rate_bit_s // 4, 4 * link.up.delay_s)
     assert slow.up.loss == link.up.loss
+    assert slow.up.queue_bytes == link.up.queue_bytes, "which are then as long in the time of slow motion"
 
 
 def test_a_method_without_a_curve_has_no_time_to_the_loss() -> None:

@@ -27,7 +27,6 @@ from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.faults import COORDINATOR
-from lockstep.wan.home_link import HomeLink, Way
 from lockstep.wan.lab import Laboratory
 from lockstep.wan.plan import Home, Plan
 from lockstep.wan.profiles import read_profiles
@@ -41,6 +40,7 @@ from protocol.runfile import (
     RunSpec,
     ScheduleSpec,
 )
+from tests.benchmarks.slow_motion import slow_motion
 from tests.benchmarks.wan_methods import METHODS, Method
 from tests.benchmarks.wan_model import CONFIGS, StepNote, read_notes
 from tests.benchmarks.wan_node import VARIABLE, StandIn
@@ -136,15 +136,6 @@ def interpolated(times: Sequence[float], counts: Sequence[tuple[int, int]], time
     share = (time_s - times[after - 1]) / (times[after] - times[after - 1])
     before, then = counts[after - 1], counts[after]
     return before[0] + share * (then[0] - before[0]), before[1] + share * (then[1] - before[1])
-
-
-def slow_motion(link: HomeLink, times: int) -> HomeLink:
-    """The line so many times slower: rate and delay. Its jitter stays, and its queue holds no longer than it did."""
-
-    def slower(way: Way | None) -> Way | None:
-        return way and replace(way, rate_bit_s=way.rate_bit_s // times, delay_s=way.delay_s * times)
-
-    return HomeLink(slower(link.up), slower(link.down))
 
 
 @contextmanager
@@ -268,7 +259,8 @@ class StandInCluster(WanCluster):
         self.nodes = [self._standing_in(node, number, trial) for number, node in enumerate(self.nodes)]
 
     def _standing_in(self, node: Child, number: int, trial: Trial) -> Child:
-        told = StandIn(trial.slowed * trial.compute_s, number, str(_notes_path(node.directory.parent, number)))
+        notes = str(_notes_path(node.directory.parent, number))
+        told = StandIn(trial.slowed * trial.compute_s, number, notes, trial.slowed)
         more = {VARIABLE: msgspec.json.encode(told).decode()}
         arguments = [*node._arguments, "--save-every", str(10 * trial.steps)]
         return StandInNode(node.name, node.directory, arguments, environment() | more, self.laboratory.inside)

@@ -20,6 +20,11 @@ class Method:
     top_k: int = 32
 
 
+def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
+    """With the update that is the default of a run."""
+    return Method("lockstep", curve, overlap, update="orthogonal", gradients="even", top_k=top_k)
+
+
 BASE = "ddp"
 """What the others are compared with."""
 
@@ -28,12 +33,12 @@ METHODS = {
     "hivemind": Method("hivemind", "adamw"),
     "diloco": Method("diloco", "diloco"),
     "lockstep-0-grpc": Method("lockstep", "lockstep-0"),
-    "lockstep-0-grpc-orthogonal": Method("lockstep", "lockstep-0-orthogonal", update="orthogonal", gradients="even"),
+    "lockstep-0-grpc-orthogonal": _orthogonal("lockstep-0-orthogonal"),
+    "lockstep-0-grpc-orthogonal-k64": _orthogonal("lockstep-0-orthogonal-k64", top_k=64),
+    "lockstep-0-grpc-orthogonal-k128": _orthogonal("lockstep-0-orthogonal-k128", top_k=128),
     "lockstep-0-libp2p": Method("lockstep", "lockstep-0", transport="libp2p"),
     "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
-    "lockstep-1-grpc-orthogonal-k128": Method(
-        "lockstep", "lockstep-1-orthogonal-k128", overlap=1, update="orthogonal", gradients="even", top_k=128
-    ),
+    "lockstep-1-grpc-orthogonal-k64": _orthogonal("lockstep-1-orthogonal-k64", overlap=1, top_k=64),
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
 }
 """By name; in the order of the report."""

@@ -2,7 +2,8 @@
 
 Three things are put in before the command starts, told by the environment: `Trainee.work` draws its samples, sleeps
 and leaves the pool's gradients; what is arithmetic of DeMo (gradients into momentum, extract, encode, decode, apply,
-digest, guess) is timed; and the steps are noted. Everything else is the product's.
+digest, guess) is timed; and the steps are noted. In slow motion gossip has as much more patience. Everything else is
+the product's.
 """
 
 import functools
@@ -21,6 +22,7 @@ from lockstep.cli import main as lockstep
 from node.model import Tokens, Trainee, Work
 from node.replica import Replica
 from node.trainer import Trainer
+from tests.benchmarks.slow_motion import slow_waits
 from tests.benchmarks.wan_model import GradientPool, Notes
 
 VARIABLE = "WAN_STAND_IN"
@@ -38,6 +40,8 @@ class StandIn:
     seed: int
     notes: str
     """Path of the file that takes them."""
+    slowed: int
+    """So many times slower than life go lines and computation."""
 
 
 def stand_in(settings: StandIn) -> None:
@@ -65,6 +69,7 @@ def stand_in(settings: StandIn) -> None:
     Trainee.work = work  # type: ignore[assignment, method-assign]
     for owner, name in ARITHMETIC:
         setattr(owner, name, _noted(getattr(owner, name), notes))
+    slow_waits(settings.slowed)
 
 
 def _noted(function: Callable[..., Any], notes: Notes) -> Callable[..., Any]:
