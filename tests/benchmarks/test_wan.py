@@ -339,11 +339,11 @@ def test_what_is_there_is_not_measured_again(
         save(tmp_path, Trial("cable", method), measurement(method, 60.0))
     monkeypatch.setattr(wan, "unable", lambda: "")
     monkeypatch.setattr(wan, "run", lambda *_: pytest.fail("measured again"))
-    only = ["--only", "cable-ddp", "--only", "cable-d*"]
-    wan.main([*only, "--results", str(tmp_path), "--json", str(tmp_path / "out.json")])
+    asked = ["--compute-seconds", "2", "--results", str(tmp_path)]
+    wan.main(["--only", "cable-ddp", "--only", "cable-d*", *asked, "--json", str(tmp_path / "out.json")])
     document = json.loads((tmp_path / "out.json").read_text())
     assert [row["method"] for row in document["rows"]] == ["ddp", "diloco"]
-    wan.main(["--only", "cable-d*", "--only", "cable-h*", "--list", "--results", str(tmp_path)])
+    wan.main(["--only", "cable-d*", "--only", "cable-h*", "--list", *asked])
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["done", "waits", "done"]
 
 
