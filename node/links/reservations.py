@@ -75,6 +75,8 @@ class _Place:
     task: asyncio.Task[None] | None = None
     taken: bool = False
     """Whether it has been ours since the relay is in use."""
+    trouble: str = ""
+    """Why the last attempt to take or hold it ended; empty while there is hope."""
     looked: bool = False
     look_s: float = 0.0
     """When the next look is due, by the monotonic clock."""
@@ -115,6 +117,12 @@ class Reservations:
             return self._last
         return tuple(dict.fromkeys(place.direct for place in self._places.values() if place.direct))
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no place at any relay; empty while there is one, or hope."""
+        places = self._places.values()
+        return "; ".join(place.trouble for place in places) if all(place.trouble for place in places) else ""
+
     def use(self, relays: Sequence[str]) -> None:
         """The relays of the run from now on, each with its peer id; what is none is passed over."""
         self._last = self.direct
@@ -139,12 +147,15 @@ class Reservations:
         self._start()
 
     async def settle(self) -> None:
-        """Wait a moment until peers can reach us: one that dials too early waits for its second try."""
+        """Wait a moment until peers can reach us: one that dials too early waits for its second try. No longer than
+        until every relay has refused."""
         if not self._places:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
-                await self._until(lambda: any(place.taken for place in self._places.values()))
+                await self._until(lambda: any(place.taken for place in self._places.values()) or self.trouble)
+            if self.trouble:
+                return
             async with asyncio.timeout(LOOK_WAIT_S if self._looks else 0):
                 await self._until(lambda: any(place.looked for place in self._places.values()))
 
@@ -167,7 +178,7 @@ class Reservations:
         self._news.set()
         self._changed()
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], object]) -> None:
         while not condition():
             self._news.clear()
             await self._news.wait()
@@ -182,7 +193,9 @@ class Reservations:
                 await client.connect(place.peer, (place.where,), ANSWER_TIMEOUT_S)
                 await self._hold(client, place)
             except (UnavailableError, RemoteProtocolError) as error:
-                _log.info("no place at the relay %s: %s", place.circuit, error)
+                place.trouble = f"no place at the relay {place.circuit}: {error}"
+                _log.info("%s", place.trouble)
+                self._news.set()
             if time.monotonic() - since_s > RETRY_S[1]:  # it was ours for a while
                 pause_s = RETRY_S[0]
             await asyncio.sleep(pause_s)
@@ -195,7 +208,8 @@ class Reservations:
             with stream:
                 while True:
                     await _reserve(client, place.peer)
-                    place.taken = self.used = True
+                    place.taken, place.trouble = True, ""
+                    self.used = True
                     self._tell()
                     for _ in range(PINGS):
                         await self._look_again(client, place)

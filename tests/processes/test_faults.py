@@ -22,7 +22,8 @@ from tests.tiny import tiny_corpus, tiny_spec
 
 NODES = 3
 
-LEASE_MS = 6_000
+LEASE_MS = 12_000
+"""More than twice as long as a slot may grow up to its `publish_by`: a round waits that long for a node that sleeps."""
 
 DISK_BYTES = 64 * 1024 * 1024
 """Of the small disks: the state of a tiny node and some thousands of its payloads."""
@@ -64,6 +65,7 @@ def cluster(disks: tuple[Path, bool]) -> Iterator[FaultyCluster]:
         compute_ms=1_500,
         publish_ms=1_000,
         exchange_ms=2_000,
+        stretch=2,
         batch_samples_max=600,  # a round costs many times what its replay does: who lags can catch up
         share_samples_first=100,
     ).model_copy(update={"retention": RetentionSpec(log_rounds=1_000_000, snapshot_every=50)})

@@ -184,7 +184,7 @@ async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.Monkey
         await plain.stop()
 
 
-async def test_a_relay_that_carries_little_is_not_announced(
+async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def believed(relay: str) -> None:
@@ -192,11 +192,16 @@ async def test_a_relay_that_carries_little_is_not_announced(
 
     monkeypatch.setattr(libp2p_relay, "prove", believed)
     monkeypatch.setattr(daemon, "_UNLIMITED_BYTES", 1 << 16)  # less than libp2p's own default, which may win the race
-    monkeypatch.setattr(reservations, "WAIT_S", 1.0)
+    monkeypatch.setattr(reservations, "WAIT_S", 1000.0)
+    trouble = f"expected {reservations.CIRCUIT_BYTES_MIN} bytes for each circuit"
     with caplog.at_level("INFO", reservations.__name__):
-        async with relay(Ed25519PrivateKey.generate()) as address, private(address) as (node, announced):
-            assert announced == (f"/p2p/{node.peer}",)
-            await until(lambda: f"expected {reservations.CIRCUIT_BYTES_MIN} bytes for each circuit" in caplog.text)
+        async with asyncio.timeout(PATIENCE_SECONDS), relay(Ed25519PrivateKey.generate()) as address:
+            async with private(address) as (node, announced):
+                assert announced == (f"/p2p/{node.peer}",)
+                assert trouble in node.relay_trouble
+                assert trouble in caplog.text
+            with pytest.raises(UnavailableError, match=f"does not carry .*{trouble}"):
+                await prove(address)
 
 
 @pytest.mark.parametrize("nonsense", ["/", "192.0.2.7:1", "/p2p/x", "/ip4/192.0.2.7/tcp/1", "{bare}", "{circuit}"])
