@@ -19,7 +19,7 @@ A pull that hears nothing for too long is dropped if there is another source, an
 source is gone is for its link to notice, which ends the pull.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,9 +108,11 @@ class LivePulls:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms
 
-    def begin(self, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+    def begin(self, wishes: Sequence[Wish], now_ms: int) -> list[Effect]:
         """Pull the first of these for which there is room and a source."""
         effects: list[Effect] = []
+        if not wishes:  # as at almost every tick
+            return effects
         reachable, busy = self._sources.reachable(now_ms), self._busy()
         for wish in wishes:
             if not self.room or not reachable - busy:

@@ -8,10 +8,20 @@ from dataclasses import replace
 
 from lockstep.wan.home_link import HomeLink, Way
 from node import live_pulls, uploads
-from node.links import window
+from node.exchange_events import SwarmLimits
+from node.links import open_link, session, window
 
-WAITS = ((window, "QUEUE_MS"), (uploads, "AHEAD_MS"), (uploads, "METER_MS"), (live_pulls, "WAIT_MS"))
-"""Spans of time by which gossip judges lines: in each of them a slowed line would carry so many times fewer bytes."""
+WAITS = (
+    (window, "QUEUE_MS"),
+    (uploads, "AHEAD_MS"),
+    (uploads, "METER_MS"),
+    (live_pulls, "WAIT_MS"),
+    (session, "BEAT_MS"),
+    (session, "SILENCE_MS"),
+    (open_link, "PROGRESS_SECONDS"),
+)
+"""Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so many times fewer
+bytes, and a heartbeat waits as many times longer behind those that queue."""
 
 
 def slow_motion(link: HomeLink, times: int) -> HomeLink:
@@ -29,3 +39,6 @@ def slow_waits(times: int) -> None:
     """Give the gossip of this process as much more patience."""
     for module, name in WAITS:
         setattr(module, name, times * getattr(module, name))
+    initialise = SwarmLimits.__init__  # nobody states a `stall_ms`, and a dataclass keeps its defaults there
+    *others, stall_ms = initialise.__defaults__ or ()
+    initialise.__defaults__ = (*others, times * stall_ms)  # type: ignore[attr-defined]

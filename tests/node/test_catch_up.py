@@ -388,7 +388,7 @@ async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(l
 # ---- whole nodes
 
 
-@pytest.mark.parametrize("counts_rounds", [True, False])
+@pytest.mark.parametrize("counts_rounds", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, counts_rounds: bool
 ) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from tests.simulation.__main__ import main
 from tests.simulation.faults import Faults
 from tests.simulation.scenario import ROUNDS
-from tests.simulation.verdicts import Verdict, judge, summed_up
+from tests.simulation.verdicts import Verdict, judge, processes, summed_up
 
 SEEDS, BLOCK = 500, 50
 ROOT = Path(__file__).parents[2]
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+    with processes(min(2, os.cpu_count() or 1)) as pool:
         yield pool
 
 
@@ -58,7 +57,7 @@ def test_the_seeds_see_every_fault_and_every_end(verdicts: list[Verdict]) -> Non
 
 def test_a_seed_is_the_same_history_in_another_process_under_another_hash_seed() -> None:
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.simulation", "--seeds", "4", "--first-seed", "20"]
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", "2", "--first-seed", "20"]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
