@@ -280,9 +280,9 @@ class Cluster:
         for child in self.children:
             child.refresh()
 
-    def stop(self) -> None:
-        """Asks every process to leave, nodes first, and kills those that do not."""
-        deadline = time.monotonic() + STOP_S
+    def stop(self, patience_s: float = STOP_S) -> None:
+        """Asks every process to leave, nodes first, and kills those that do not within so many seconds."""
+        deadline = time.monotonic() + patience_s
         try:
             for children in (self.nodes, self.relays, [self.coordinator]):
                 for child in children:

@@ -52,7 +52,8 @@ DEFAULT = (
     "cable-lockstep-?-grpc-slowed4",
     "cable-lockstep-?-libp2p-slowed4",
     "cable-lockstep-0-grpc-orthogonal-slowed4",
-    "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed*",
+    "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed4",
+    "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed16",
     "dsl-poor-lockstep-1-grpc",
 )
 """What the committed results hold."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
 from lockstep.keys import KEY_NAME, load_or_create_key
-from lockstep.local import Child, Cluster, ClusterSettings
+from lockstep.local import STOP_S, Child, Cluster, ClusterSettings
 from lockstep.records import RecordInFiles
 from lockstep.verify import Audit, Findings, Published
 from node.replica import Replica
@@ -100,18 +100,14 @@ class FaultyCluster(Cluster):
         """Ask the nodes, then the coordinator, to leave; each keeps a checkpoint of where it stood.
 
         Who leaves finishes its round first, and on a machine that others use too the slots of rounds stretch."""
-        self.left, deadline = True, time.monotonic() + PATIENCE_SECONDS
-        for node in self.nodes:
-            node.ask_to_leave()
-        for node in self.nodes:
-            node.wait(deadline)
-        self.stop()
+        self.left = True
+        self.stop(PATIENCE_SECONDS)
 
-    def stop(self) -> None:
+    def stop(self, patience_s: float = STOP_S) -> None:
         """End every process and every proxy."""
         self.resume_all()
         try:
-            super().stop()
+            super().stop(patience_s)
         finally:
             for proxy in (*self.lines, *self.doors):
                 proxy.close()
