@@ -83,9 +83,11 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The replica stands at a snapshot now."""
+    """A snapshot to go on from."""
 
     landmark: Landmark
+    path: Path
+    """Its file, verified."""
     kept: dict[int, list[Digest]]
     """Payloads committed in the rounds that were asked about and that the snapshot has passed."""
     own: dict[int, Digest]
@@ -139,10 +141,11 @@ class CatchUp:
             return False
         return self._tried_round < 0 or ledger.decided_round >= self._tried_round + retention.snapshot_every
 
-    async def jump(self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId) -> Jump | None:
-        """Put the replica at the newest recorded snapshot beyond `start` that a member gives; None when none does.
+    async def find(self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId) -> Jump | None:
+        """The newest recorded snapshot beyond `start` that a member gives, for the replica to adopt, or None.
 
-        Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Raises
+        Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Can be cancelled: what
+        has come is kept. Raises
         `RemoteProtocolError` when the chain of commits does not hold."""
         self._tried_round = decided_round
         self._progress.phase = f"looks for a snapshot after round {start.head_round}"
@@ -151,11 +154,12 @@ class CatchUp:
         for landmark in [walk.begun, *newest_first] if walk.begun else newest_first:
             path = await self._obtain(landmark)
             if path is not None:
-                await asyncio.to_thread(self._replica.adopt, path)
                 self._jumped, passed = True, landmark.position.next_round
                 log.info("goes on from a snapshot round=%s", landmark.position.head_round)
                 kept = {round: digests for round, digests in walk.kept.items() if round < passed}
-                return Jump(landmark, kept, {round: digest for round, digest in walk.own.items() if round < passed})
+                return Jump(
+                    landmark, path, kept, {round: digest for round, digest in walk.own.items() if round < passed}
+                )
             outdated = self._gone and landmark != walk.landmarks[-1]
             if self._snapshots.begun(landmark.sha256) and not outdated:
                 return None  # to begin with another one would throw away what has come of this one

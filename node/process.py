@@ -24,13 +24,14 @@ from node.links.session import Identity
 from node.links.transports import make_transports, parse_kinds
 from node.links.uplink import Uplink
 from node.model import require_fits
+from node.parts import Parts
 from node.payload_log import PayloadLog
 from node.reachable import address_towards, announced, keep_session
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
 from node.swarm import Swarm, SwarmLimits
-from node.trainer import Parts, Trainer
+from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.errors import DataError, LocalProtocolError

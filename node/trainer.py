@@ -5,7 +5,9 @@
                                      '- exchange r .................'
 
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
-over, and says which. A payload that a commit leaves out goes back into the momentum.
+over, and says which. A payload that a commit leaves out goes back into the momentum. A node that is to end waits no
+longer than its last rounds may take, and not at all while it catches up: where it stands is saved, and it goes on from
+there another time.
 
 Whether its state is right the coordinator says, who hears all: told to resync, the trainer discards the state and
 replays the log, and says on the way what it comes to after the round in question. It never judges itself.
@@ -15,53 +17,29 @@ the rounds since the last save left in the momentum, and nothing counts twice (`
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from node.catch_up import RETRY_SECONDS, CatchUp
-from node.coordinator_client import CoordinatorClient, RunInfo
-from node.data import Corpus
+from node.catch_up import RETRY_SECONDS
 from node.demo.engine import Extraction, GradientError
 from node.earlier_life import EarlierLife
-from node.ledger import FinalWord, Ledger
+from node.ledger import FinalWord
 from node.model import Work
-from node.progress import Progress
+from node.parts import Parts
+from node.patience import Patience, PatienceEndedError
 from node.receipts import Receipts
-from node.replica import Pending, Position, Replica
+from node.replica import Pending, Position
 from node.roster import Roster
-from node.swarm import NotRetainedError, Swarm
+from node.swarm import NotRetainedError
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
-from protocol.ids import Digest, PeerId, sha256
+from protocol.ids import Digest, sha256
 from protocol.payload import Header, encode
 
 log = logging.getLogger("lockstep.node")
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a trainer works with."""
-
-    info: RunInfo
-    own: PeerId
-    replica: Replica
-    corpus: Corpus
-    client: CoordinatorClient
-    ledger: Ledger
-    swarm: Swarm
-    progress: Progress
-    save: Callable[[Position], None]
-    """Keeps the state on disk; called every so many rounds from a worker thread."""
-    save_every: int
-    catch_up: CatchUp | None = None
-    """None: no snapshots are written or taken."""
-    restored: Position | None = None
-    """Where the loaded state stands."""
 
 
 class Trainer:
@@ -85,6 +63,9 @@ class Trainer:
         self._receipts = Receipts(parts.own, parts.info.spec.rounds.copies_min, self._send_receipts)
         self._roster = Roster()
         self._finished = ""
+        self._patience = Patience()
+        self._rest_s = (1 + self._overlap) * longest_slot(parts.info.spec.rounds).milliseconds / 1000
+        self._in_round = False
         self._leaving = False
         self._over = False
 
@@ -92,12 +73,17 @@ class Trainer:
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; why it ended, in words."""
-        for round in sorted(self._unannounced):
-            await self._resume(self._unannounced[round])
-        while (opened := await self._next_round()) is not None:
-            await self._round(opened)
+        try:
+            for round in sorted(self._unannounced):
+                await self._resume(self._unannounced[round])
+            while (opened := await self._next_round()) is not None:
+                self._in_round = True
+                await self._round(opened)
+                self._in_round = False
+            await self._settle_rest()
+        except PatienceEndedError:
+            log.warning("ended before round %s: what it needs for that did not come", self._parts.ledger.next_round)
         self._over = True
-        await self._settle_rest()
         return self._finished or "this node was asked to leave"
 
     async def _round(self, opened: wire.RoundOpened) -> None:
@@ -191,14 +177,17 @@ class Trainer:
     async def _settle_next(self) -> None:
         """Take the next final word: apply its commit, or reclaim what it leaves out."""
         parts, before = self._parts, self.position
-        word = await parts.ledger.next()
+        word = await self._patience.wait(parts.ledger.next())
         kept: list[Digest] = []
         if word.commit:
             kept = [entry.digest for entry in word.commit.entries]
             try:
-                payloads = await parts.swarm.collect(word.commit, word.holders)
+                payloads = await self._patience.wait(parts.swarm.collect(word.commit, word.holders))
+            except PatienceEndedError:
+                self._stand_at(before)
+                raise
             except NotRetainedError as error:
-                parts.ledger.resume(before.next_round, before.head, before.head_round)
+                self._stand_at(before)
                 await self._jump(str(error))
                 return
             digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
@@ -221,21 +210,17 @@ class Trainer:
 
     async def _settle_rest(self) -> None:
         """Wait for the last words, but not for ever: what is undecided then is saved with the state."""
+        self._over = True
         if self._pending:
             await asyncio.to_thread(self._parts.save, self.position)
-        patience = (1 + self._overlap) * longest_slot(self._parts.info.spec.rounds).milliseconds / 1000
-        with contextlib.suppress(TimeoutError):
-            while self._pending:
-                async with asyncio.timeout(patience):
-                    await self._parts.ledger.wait_behind()
-                await self._settle_next()
+        while self._pending:
+            self._patience.limit(self._rest_s)
+            await self._settle_next()
 
     def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
         """Tell the coordinator: while the node catches up only what it asked about, and the last state with `Ready`."""
         if word.recorded_digest is not None and word.recorded_digest != digest:
-            differs = f"state after round {word.round} is {digest:016x}, the record says {word.recorded_digest:016x}"
-            log.warning("%s; the coordinator will judge", differs)
-            self._parts.progress.note = differs
+            self._say_different(f"after round {word.round}", digest, word.recorded_digest)
         if not self._unready or (self._obeyed.number and word.round == self._obeyed.round):
             applied = wire.Applied(round=word.round, state_digest=digest, snapshot_sha256=snapshot)
             self._parts.client.send(wire.NodeMessage(applied=applied))
@@ -265,6 +250,8 @@ class Trainer:
                 await self._start_over(self._resync)
             elif self._in_step() and (opened := self._take_opened()):
                 return opened
+            elif self._leaving and not self._pending:
+                return None  # what is decided meanwhile it applies another time
             elif parts.ledger.behind():
                 await self._catch_up()
             elif self._finished or self._leaving:
@@ -280,6 +267,8 @@ class Trainer:
     async def _catch_up(self) -> None:
         """One word nearer to the end of the log; many, by a snapshot, when the log is too long for its keepers."""
         parts = self._parts
+        if self._finished and not self._leaving:
+            self._patience.limit(self._rest_s)  # for each word: who could give it may be gone
         parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
         if parts.catch_up and parts.catch_up.too_far_behind(parts.ledger):
             await self._jump(f"{parts.ledger.decided_round - parts.ledger.next_round} rounds behind")
@@ -292,16 +281,19 @@ class Trainer:
         parts = self._parts
         log.warning("looks for a snapshot reason=%s", reason)
         jump = (
-            await parts.catch_up.jump(self.position, parts.ledger.decided_round, self._pending, parts.own)
+            await self._patience.wait(
+                parts.catch_up.find(self.position, parts.ledger.decided_round, self._pending, parts.own)
+            )
             if parts.catch_up
             else None
         )
         if jump is None:
             parts.progress.note = f"cannot go on yet: {reason}, and no member has a snapshot"
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._patience.wait(asyncio.sleep(RETRY_SECONDS))
             return
+        await asyncio.to_thread(parts.replica.adopt, jump.path)
         position, digest = jump.landmark.position, parts.replica.digest
-        parts.ledger.resume(position.next_round, position.head, position.head_round)
+        self._stand_at(position)
         parts.progress.round, parts.progress.state_digest, parts.progress.note = position.head_round, digest, ""
         for round in sorted(self._pending):
             if round < position.next_round:
@@ -310,10 +302,15 @@ class Trainer:
         if digest == jump.landmark.state_digest:
             await asyncio.to_thread(parts.save, self.position)
         else:
-            recorded = jump.landmark.state_digest
-            differs = f"state of the snapshot of round {position.head_round} is {digest:016x}, not {recorded:016x}"
-            log.warning("%s; the coordinator will judge", differs)
-            parts.progress.note = differs
+            self._say_different(f"of the snapshot of round {position.head_round}", digest, jump.landmark.state_digest)
+
+    def _stand_at(self, position: Position) -> None:
+        self._parts.ledger.resume(position.next_round, position.head, position.head_round)
+
+    def _say_different(self, which: str, digest: int, recorded: int) -> None:
+        differs = f"the state {which} is {digest:016x}, the record says {recorded:016x}"
+        log.warning("%s; the coordinator will judge", differs)
+        self._parts.progress.note = differs
 
     def _in_step(self) -> bool:
         """May the opened round be trained before what is decided meanwhile is applied?"""
@@ -379,6 +376,7 @@ class Trainer:
                 self._parts.progress.note = f"removed by the coordinator: {message.evicted.reason}; joining again"
             case "finished":
                 self._finished = message.finished.reason
+                self._patience.limit(self._rest_s)
             case _:
                 pass  # a newer coordinator's message that this version has no use for
         self._changed.set()
@@ -391,8 +389,9 @@ class Trainer:
         self._parts.client.send(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))
 
     def leave(self) -> None:
-        """Finish the round and end `run`."""
+        """Finish the round, not what it catches up with, and end `run`."""
         self._leaving = True
+        self._patience.limit(2 * self._rest_s if self._in_round or self._pending else 0)
         self._changed.set()
 
     def _set_members(self, told: wire.Members) -> None:

@@ -12,7 +12,8 @@ the seed decides before it begins.
 A fault is over, and its target has recovered, when a commit holds the target's payload again that was made after the
 fault was mended; for the coordinator, when there is any such commit. Seconds and rounds count from the blow, so the
 length of a pause is in them. In the end nobody is hurt any more: everybody must recover, then leave, and every
-checkpoint must be, bit for bit, what a replay of the log from genesis gives.
+checkpoint must be, bit for bit, what a replay of the log from genesis gives. Who does not leave when asked, and has to
+be killed, did not recover. When anything is amiss the directory with all logs is kept, and the end says where.
 
 Throughput is what commits hold: samples behind the payloads that were committed within the measured minutes, which
 begin when all nodes have been counted once. What was trained and never committed does not count.
@@ -22,6 +23,7 @@ import argparse
 import os
 import platform
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -109,6 +111,8 @@ class Run:
     recovery_s: list[float] = field(default_factory=list)
     recovery_rounds: list[int] = field(default_factory=list)
     unrecovered: int = 0
+    stayed: list[str] = field(default_factory=list)
+    """Nodes that did not leave when they were asked, and what each said last."""
     disputed: int = 0
     resyncs: int = 0
     replayed: int = 0
@@ -223,8 +227,9 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
         run.skipped, run.disputed = status["steps"]["skipped"], status["digests"]["rounds_disputed"]
         run.resyncs = sum(node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes)
         cluster.leave()
+        run.stayed = [f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0]
         try:
-            run.replayed = replayed(directory, [node.name for node in cluster.nodes]).replayed
+            run.replayed = replayed(directory, [node.name for node in cluster.nodes if node.exit_status == 0]).replayed
         except Difference as error:
             run.differs = str(error)
     return run
@@ -275,6 +280,7 @@ def document(arguments: argparse.Namespace, calm: Run, hurt: Run) -> dict[str, A
         "commits_replayed": hurt.replayed,
         "difference": hurt.differs or calm.differs,
         "unrecovered": hurt.unrecovered,
+        "did_not_leave": calm.stayed + hurt.stayed,
         "recovery_rounds": spread(hurt.recovery_rounds),
         "recovery_seconds": spread(hurt.recovery_s),
         "samples_committed": hurt.samples,
@@ -307,6 +313,7 @@ def table(found: dict[str, Any]) -> Table:
         "rounds committed": f"{found['rounds_committed']} ({found['rounds_committed_without_faults']} without faults)",
         "divergences": f"{found['divergences']} ({found['commits_replayed']} commits replayed)",
         "not recovered": str(found["unrecovered"]),
+        "did not leave": str(len(found["did_not_leave"])),
         "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
         "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
         "throughput kept": "-" if found["throughput_kept"] is None else f"{100 * found['throughput_kept']:.1f} %",
@@ -318,7 +325,7 @@ def table(found: dict[str, Any]) -> Table:
 
 
 def main() -> int:
-    """Both runs, the table, the document; 1 when a replica differed or somebody did not recover."""
+    """Both runs, the table, the document; 1 when a replica differed, or somebody did not recover or leave."""
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of each of the two runs")
     parser.add_argument("--nodes", type=int, default=8)
@@ -328,19 +335,27 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.every <= 0:
         parser.error(f"--every: expected more than 0 seconds, found {arguments.every:g}")
-    seconds = 60 * arguments.minutes
-    faults = schedule(arguments.seed, arguments.nodes, seconds, arguments.every)
-    with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as place:
-        messages.print(f"without faults, {arguments.minutes:g} minutes")
-        calm = measured(Path(place) / "calm", arguments.nodes, seconds, ())
-        messages.print(f"with {len(faults)} faults, {arguments.minutes:g} minutes")
-        hurt = measured(Path(place) / "hurt", arguments.nodes, seconds, faults)
-    found = document(arguments, calm, hurt)
+    found = compared(arguments, place := Path(tempfile.mkdtemp(prefix="lockstep-chaos-")))
     if arguments.json != "-":
         output.print(table(found))
     if arguments.json:
         write_json(arguments.json, found)
-    return int(found["divergences"] > 0 or found["unrecovered"] > 0)
+    if found["divergences"] or found["unrecovered"] or found["did_not_leave"]:
+        messages.print(f"not as it should be: everybody's state and logs are in {place}", soft_wrap=True)
+        return 1
+    shutil.rmtree(place)
+    return 0
+
+
+def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
+    """Both runs, each in a directory of its own in `place`, and what they came to."""
+    seconds = 60 * arguments.minutes
+    faults = schedule(arguments.seed, arguments.nodes, seconds, arguments.every)
+    messages.print(f"without faults, {arguments.minutes:g} minutes, in {place}", soft_wrap=True)
+    calm = measured(place / "calm", arguments.nodes, seconds, ())
+    messages.print(f"with {len(faults)} faults, {arguments.minutes:g} minutes")
+    hurt = measured(place / "hurt", arguments.nodes, seconds, faults)
+    return document(arguments, calm, hurt)
 
 
 if __name__ == "__main__":

@@ -181,11 +181,27 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
     assert "97.0 %" in text.getvalue()
 
 
+@pytest.mark.parametrize("amiss", [Run(), Run(unrecovered=1), Run(disputed=1), Run(stayed=["node-2: round 7"])])
+def test_what_went_wrong_is_the_exit_status_and_keeps_the_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], amiss: Run
+) -> None:
+    place, runs = tmp_path / "place", iter((Run(), amiss))
+    place.mkdir()
+    monkeypatch.setattr(chaos.tempfile, "mkdtemp", lambda **_: str(place))
+    monkeypatch.setattr(chaos, "measured", lambda *_: next(runs))
+    monkeypatch.setattr("sys.argv", ["chaos", "--minutes", "1"])
+    well = amiss == Run()
+    assert chaos.main() == int(not well)
+    assert place.exists() == (not well)
+    said = capsys.readouterr()
+    assert (f"logs are in {place}" in said.err) == (not well)
+
+
 @pytest.mark.slow
 def test_a_short_storm_over_real_processes_ends_healed_and_equal(tmp_path: Path) -> None:
     faults = (Fault(1.0, "kill node", 0), Fault(2.0, "corrupt", 1), Fault(3.0, "kill coordinator", None))
     run = chaos.measured(tmp_path / "storm", 3, 8.0, faults)
     assert run.faults == {"kill node": 1, "corrupt": 1, "kill coordinator": 1}
-    assert (run.unrecovered, run.divergences, run.differs) == (0, 0, "")
+    assert (run.unrecovered, run.stayed, run.divergences, run.differs) == (0, [], 0, "")
     assert len(run.recovery_s) == 3
     assert run.replayed >= run.rounds > 0

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node import snapshot
-from node.catch_up import SNAPSHOTS_TRIED, CatchUp
+from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.coordinator_client import RunInfo
 from node.digest import state_digest
 from node.earlier_life import EarlierLife
@@ -188,6 +188,13 @@ class Newcomer:
         snapshots = Snapshots(directory)
         self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, progress=progress)
 
+    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | None:
+        """What is found is adopted, as the trainer does."""
+        jump = await self.catch_up.find(GENESIS, decided_round, rounds, AUTHOR)
+        if jump:
+            self.replica.adopt(jump.path)
+        return jump
+
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
@@ -198,7 +205,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
 async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(log: Log, tmp_path: Path) -> None:
     async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        jump = await newcomer.catch_up.jump(GENESIS, 11, [3, 9, 10], AUTHOR)
+        jump = await newcomer.jump(rounds=[3, 9, 10])
     assert jump is not None
     position = jump.landmark.position
     assert (position.next_round, position.head_round) == (10, 9)
@@ -218,7 +225,7 @@ async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_
 ) -> None:
     async with Members({LIAR: Forger(log.snapshots), HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
+        assert await newcomer.jump() is not None
     assert newcomer.replica.digest == log.replica.digest
     refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
@@ -238,7 +245,7 @@ async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is
     dying = Server(log.snapshots, ranges=3)
     async with Members({LIAR: dying, HONEST: Server(log.snapshots, after=dying)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
+        assert await newcomer.jump() is not None
     assert newcomer.replica.digest == log.replica.digest
     assert dying.stopped.is_set()
     assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
@@ -248,11 +255,11 @@ async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(lo
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
-        assert await first.catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+        assert await first.jump() is None
         assert first.replica.digest == genesis
     async with Members({HONEST: Server(log.snapshots)}) as members:
         second = Newcomer(log, members, tmp_path / "new")
-        assert await second.catch_up.jump(GENESIS, 11, [], AUTHOR) is not None
+        assert await second.jump() is not None
     assert second.replica.digest == log.replica.digest
     asked = set(members.servers[HONEST].offsets)
     assert 0 not in asked
@@ -263,7 +270,7 @@ async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(log: Log
     async with Members({HONEST: Server()}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         genesis = newcomer.replica.digest
-        assert await newcomer.catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+        assert await newcomer.jump() is None
     assert newcomer.replica.digest == genesis
     assert len(set(members.servers[HONEST].offsets)) == 1, "asked for two snapshots, each from its beginning"
 
@@ -273,7 +280,7 @@ async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(log: Log, tm
     del log.messages[4]
     async with Members({HONEST: Server(log.snapshots)}) as members:
         with pytest.raises(RemoteProtocolError, match="does not follow"):
-            await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
+            await Newcomer(log, members, tmp_path / "new").jump()
     assert members.servers[HONEST].offsets == []
 
 
@@ -285,7 +292,7 @@ async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(log: 
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(11)
         assert catch_up.too_far_behind(ledger)
-        await catch_up.jump(GENESIS, 11, [], AUTHOR)
+        await catch_up.find(GENESIS, 11, [], AUTHOR)
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(16)
         assert catch_up.too_far_behind(ledger)
@@ -337,7 +344,7 @@ class Busy(Server):
 
 async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwhile(log: Log, tmp_path: Path) -> None:
     async with Members({HONEST: Busy(log)}) as members:
-        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
+        jump = await Newcomer(log, members, tmp_path / "new").jump()
     assert jump is not None
     assert jump.landmark.position.head_round == 9
     assert len(log.messages) > 12 + 5 * SNAPSHOTS_KEPT, "it would have been gone"
@@ -346,11 +353,11 @@ async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwh
 
 async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(log: Log, tmp_path: Path) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
-        assert await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+        assert await Newcomer(log, members, tmp_path / "new").jump() is None
     log.snapshots.read(Digest(log.messages[9].snapshot_sha256), 0, 1)
     log.grow(5 * (SNAPSHOTS_TRIED + 2))
     async with Members({HONEST: Server(log.snapshots)}) as members:
-        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR)
+        jump = await Newcomer(log, members, tmp_path / "new").jump()
     assert jump is not None
     assert jump.landmark.position.head_round == 9
     assert 0 not in members.servers[HONEST].offsets
@@ -358,11 +365,11 @@ async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_
 
 async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one(log: Log, tmp_path: Path) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
-        assert await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 11, [], AUTHOR) is None
+        assert await Newcomer(log, members, tmp_path / "new").jump() is None
     log.snapshots._read_seconds.clear()  # long ago
     log.grow(15)
     async with Members({HONEST: Server(log.snapshots)}) as members:
-        jump = await Newcomer(log, members, tmp_path / "new").catch_up.jump(GENESIS, 26, [], AUTHOR)
+        jump = await Newcomer(log, members, tmp_path / "new").jump(26)
     assert jump is not None
     assert jump.landmark.position.head_round == 24
 
@@ -373,7 +380,7 @@ async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(l
         ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
         ledger.saw_decided(11)
         assert catch_up.too_far_behind(ledger)
-        jump = await catch_up.jump(GENESIS, 11, [], AUTHOR)
+        jump = await catch_up.find(GENESIS, 11, [], AUTHOR)
     assert jump is not None
     position = jump.landmark.position
     ledger.resume(position.next_round, position.head, position.head_round)

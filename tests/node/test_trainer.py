@@ -15,9 +15,10 @@ from node.coordinator_client import RunInfo
 from node.data import Corpus
 from node.digest import state_digest
 from node.ledger import Ledger
+from node.parts import Parts
 from node.progress import Progress
 from node.replica import Position, Replica
-from node.trainer import Parts, Trainer
+from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.handshake import public_bytes

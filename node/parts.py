@@ -1,0 +1,34 @@
+"""What a trainer works with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.catch_up import CatchUp
+from node.coordinator_client import CoordinatorClient, RunInfo
+from node.data import Corpus
+from node.ledger import Ledger
+from node.progress import Progress
+from node.replica import Position, Replica
+from node.swarm import Swarm
+from protocol.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The other parts of a node, and where its state stands when it begins."""
+
+    info: RunInfo
+    own: PeerId
+    replica: Replica
+    corpus: Corpus
+    client: CoordinatorClient
+    ledger: Ledger
+    swarm: Swarm
+    progress: Progress
+    save: Callable[[Position], None]
+    """Keeps the state on disk; called every so many rounds from a worker thread."""
+    save_every: int
+    catch_up: CatchUp | None = None
+    """None: no snapshots are written or taken."""
+    restored: Position | None = None
+    """Where the loaded state stands."""

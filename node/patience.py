@@ -1,0 +1,40 @@
+"""How long a node waits for others: for ever while it takes part, and only until some moment once it is to end.
+
+A node that ends early loses nothing: where it stands is saved, and so is what it sent and was not yet told the fate of.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+_Awaited = TypeVar("_Awaited")
+
+
+class PatienceEndedError(Exception):
+    """What was waited for did not come in the time that was left."""
+
+
+class Patience:
+    """Waits, one at a time, that can be given a limit from outside, also while one is going on."""
+
+    def __init__(self) -> None:
+        self._until_s: float | None = None
+        self._waiting: asyncio.Timeout | None = None
+
+    def limit(self, seconds: float) -> None:
+        """Every wait, the one going on too, ends so many seconds from now at the latest. The newest limit holds."""
+        self._until_s = asyncio.get_running_loop().time() + seconds
+        if self._waiting and not self._waiting.expired():
+            self._waiting.reschedule(self._until_s)
+
+    async def wait(self, awaited: Awaitable[_Awaited]) -> _Awaited:
+        """What is waited for; it is cancelled, and `PatienceEndedError` raised, when the time is up."""
+        try:
+            async with asyncio.timeout_at(self._until_s) as self._waiting:
+                return await awaited
+        except TimeoutError:
+            if self._waiting and self._waiting.expired():
+                raise PatienceEndedError from None
+            raise
+        finally:
+            self._waiting = None
