@@ -9,6 +9,9 @@ from typing import TypeVar
 
 _Awaited = TypeVar("_Awaited")
 
+FINISHED_S = 60.0
+"""At the end of a run every payload may take so long, if rounds may not take longer: who has it may be gone."""
+
 
 class PatienceEndedError(Exception):
     """What was waited for did not come in the time that was left."""

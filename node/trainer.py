@@ -29,7 +29,7 @@ from node.earlier_life import EarlierLife
 from node.ledger import FinalWord
 from node.model import Work
 from node.parts import Parts
-from node.patience import Patience, PatienceEndedError
+from node.patience import FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts
 from node.replica import Pending, Position
 from node.roster import Roster
@@ -183,11 +183,10 @@ class Trainer:
             kept = [entry.digest for entry in word.commit.entries]
             try:
                 payloads = await self._patience.wait(parts.swarm.collect(word.commit, word.holders))
-            except PatienceEndedError:
+            except (NotRetainedError, PatienceEndedError) as error:
                 self._stand_at(before)
-                raise
-            except NotRetainedError as error:
-                self._stand_at(before)
+                if not isinstance(error, NotRetainedError):
+                    raise
                 await self._jump(str(error))
                 return
             digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
@@ -215,7 +214,13 @@ class Trainer:
             await asyncio.to_thread(self._parts.save, self.position)
         while self._pending:
             self._patience.limit(self._rest_s)
+            await self._patience.wait(self._parts.ledger.wait_behind())
+            self._limit_when_finished()
             await self._settle_next()
+
+    def _limit_when_finished(self) -> None:
+        if self._finished and not self._leaving:
+            self._patience.limit(max(FINISHED_S, self._rest_s))
 
     def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
         """Tell the coordinator: while the node catches up only what it asked about, and the last state with `Ready`."""
@@ -267,8 +272,7 @@ class Trainer:
     async def _catch_up(self) -> None:
         """One word nearer to the end of the log; many, by a snapshot, when the log is too long for its keepers."""
         parts = self._parts
-        if self._finished and not self._leaving:
-            self._patience.limit(self._rest_s)  # for each word: who could give it may be gone
+        self._limit_when_finished()  # anew for each word
         parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
         if parts.catch_up and parts.catch_up.too_far_behind(parts.ledger):
             await self._jump(f"{parts.ledger.decided_round - parts.ledger.next_round} rounds behind")
@@ -280,13 +284,10 @@ class Trainer:
         """Go on from a snapshot in place of the rounds before it; if there is none to be had, a little later."""
         parts = self._parts
         log.warning("looks for a snapshot reason=%s", reason)
-        jump = (
-            await self._patience.wait(
-                parts.catch_up.find(self.position, parts.ledger.decided_round, self._pending, parts.own)
-            )
-            if parts.catch_up
-            else None
-        )
+        jump = None
+        if parts.catch_up:
+            finding = parts.catch_up.find(self.position, parts.ledger.decided_round, self._pending, parts.own)
+            jump = await self._patience.wait(finding)
         if jump is None:
             parts.progress.note = f"cannot go on yet: {reason}, and no member has a snapshot"
             await self._patience.wait(asyncio.sleep(RETRY_SECONDS))
@@ -376,7 +377,7 @@ class Trainer:
                 self._parts.progress.note = f"removed by the coordinator: {message.evicted.reason}; joining again"
             case "finished":
                 self._finished = message.finished.reason
-                self._patience.limit(self._rest_s)
+                self._limit_when_finished()
             case _:
                 pass  # a newer coordinator's message that this version has no use for
         self._changed.set()

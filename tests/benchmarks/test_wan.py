@@ -293,17 +293,21 @@ def test_every_method_follows_a_curve_that_is_trained_as_it_is() -> None:
             assert (cell.gradients, cell.top_k) == (method.gradients, method.top_k), name
 
 
-def test_the_report_is_a_table_a_csv_and_a_picture_for_each_profile(tmp_path: Path) -> None:
+def test_the_report_is_a_table_a_csv_and_a_picture_for_each_setting(tmp_path: Path) -> None:
     for name, points in CURVE_POINTS.items():
         (tmp_path / f"curve-{name}.json").write_text(json.dumps({"points": points}))
-    found = [measurement("ddp", 60.0), measurement("lockstep-1-grpc", 3.0)]
+    short = [
+        replace(measurement(name, seconds), compute_s=0.5) for name, seconds in (("ddp", 59.0), ("hivemind", 80.0))
+    ]
+    found = [measurement("ddp", 60.0), measurement("lockstep-1-grpc", 3.0), *short]
     table = write_report(tmp_path, found)
     assert (tmp_path / "table.md").read_text() == table
     assert {line.count("|") for line in table.splitlines()} == {table.splitlines()[0].count("|")}
     header, *lines = (tmp_path / "measurements.csv").read_text().splitlines()
     assert header.split(",") == list(Row.__dataclass_fields__)
-    assert [line.split(",")[2] for line in lines] == ["ddp", "lockstep-1-grpc"]
-    assert (tmp_path / "cable.png").read_bytes().startswith(b"\x89PNG")
+    assert [line.split(",")[2] for line in lines] == ["ddp", "lockstep-1-grpc", "ddp", "hivemind"]
+    for picture in ("cable.png", "cable-compute0.5.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_unknown_figures_are_empty_cells() -> None:

@@ -53,6 +53,7 @@ DEFAULT = (
     "cable-lockstep-?-libp2p-slowed4",
     "cable-lockstep-0-grpc-orthogonal-slowed4",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed4",
+    "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed8",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed16",
     "dsl-poor-lockstep-1-grpc",
 )

@@ -108,11 +108,16 @@ def write_report(directory: Path, measurements: Sequence[Measurement]) -> str:
     table = table_of(found)
     _write(directory / TABLE_NAME, table.encode())
     _write(directory / CSV_NAME, csv_of(found).encode())
-    for profile in dict.fromkeys(row.profile for row in found):
-        own = [row for row in found if row.setting == (profile, COMPUTE_S)]
+    for profile, compute_s in dict.fromkeys(row.setting for row in found):
+        own = [row for row in found if row.setting == (profile, compute_s)]
         if any(row.loss_s for row in own):
-            draw(directory / f"{profile}.png", own, curves)
+            draw(directory / picture_name(profile, compute_s), own, curves)
     return table
+
+
+def picture_name(profile: str, compute_s: float) -> str:
+    """One picture for each profile and length of a pass, named as the trials are."""
+    return f"{profile}.png" if compute_s == COMPUTE_S else f"{profile}-compute{compute_s:g}.png"
 
 
 def _write(path: Path, blob: bytes) -> None:
@@ -196,24 +201,26 @@ def csv_of(found: Sequence[Row]) -> str:
 
 
 def draw(path: Path, found: Sequence[Row], curves: Mapping[str, Points]) -> None:
-    """Validation loss over wall time on one profile, a line for each method."""
-    figure = Figure(figsize=(8, 5), dpi=120)
+    """Validation loss over wall time in one setting, a line for each method; who is there first is named first."""
+    figure = Figure(figsize=(8, 6.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for row in sorted(found, key=lambda row: list(METHODS).index(row.method)):
-        points = [(step, loss) for step, loss in curves.get(METHODS[row.method].curve, []) if step]
-        if points:
-            seconds = [step * row.step_s for step, _ in points]
-            times = "" if row.times_less is None else f", {row.times_less:.1f} times less than DDP"
-            axes.plot(seconds, [loss for _, loss in points], label=_named(row) + times, marker=".", markersize=3)
-    axes.axhline(TARGET_NATS, color="grey", linewidth=0.8, linestyle="--")
+    drawn = [row for row in found if any(step for step, _ in curves.get(METHODS[row.method].curve, []))]
+    for row in sorted(drawn, key=lambda row: (row.loss_s is None, row.loss_s or row.step_s)):
+        points = [(step, loss) for step, loss in curves[METHODS[row.method].curve] if step]
+        times = "" if row.times_less is None else f": {row.times_less:.1f} times less than DDP"
+        seconds = [step * row.step_s for step, _ in points]
+        line = "--" if row.how == "computed" else "-"
+        axes.plot(seconds, [loss for _, loss in points], line, label=_named(row) + times, marker=".", markersize=3)
+    axes.axhline(TARGET_NATS, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_xlabel("wall time on the links, seconds")
     axes.set_ylabel("validation loss, nats per byte")
-    nodes = f"{found[0].profile}: steps of one process's curve times measured seconds per step"
-    axes.set_title(nodes, fontsize=10)
+    profile, compute_s = found[0].setting
+    axes.set_title(
+        f"{profile}, a pass of {compute_s:g} s: steps of a curve times measured seconds per step", fontsize=10
+    )
     axes.grid(visible=True, which="both", alpha=0.2)
-    axes.legend(fontsize=8)
-    figure.tight_layout()
+    figure.legend(loc="outside lower center", fontsize=8, ncols=1 if len(drawn) < 6 else 2)
     with replacing_file(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})

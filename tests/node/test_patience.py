@@ -125,6 +125,7 @@ async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
 ) -> None:
     """The coordinator has fallen silent in the middle of a round, or the others are gone when the run is finished."""
     log = await log_of(corpus, 1)
+    monkeypatch.setattr(trainer_module, "FINISHED_S", 0.5)
     monkeypatch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": 500}))
     stage = Alone(corpus, 0, lost_from=1)
     stage.swarm.blobs = log.swarm.blobs
