@@ -151,6 +151,14 @@ class SimulatedNode:
         if self.process is not None and self._program_task is not None:
             self.world.call_soon(self._program_task.cancel, context=self.process.context)
 
+    def leave(self) -> None:
+        """The first SIGTERM: it is asked to leave; while it starts it has nothing to finish."""
+        self.wanted = False
+        if self.trainer is None or self.process is None:
+            self.interrupt()
+        else:
+            self.world.call_soon(self.trainer.leave, context=self.process.context)
+
     def kill(self) -> None:
         """SIGKILL."""
         if self.process is not None:
@@ -183,6 +191,11 @@ class SimulatedNode:
         return self.place.network.ends
 
     # ---- what is in it
+
+    @property
+    def catches_up(self) -> bool:
+        """Does it replay the log?"""
+        return self.trainer is not None and self.trainer._parts.ledger.behind()
 
     def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
         """Positions in its momentum and in its payloads that are neither settled nor `counted`; on its disk if it does

@@ -27,6 +27,9 @@ PROGRESS_ROUNDS = 10
 PATIENCE_MS = 12_000
 """What the longest of the product's own pauses may add to that: backoffs, retries, a silent line."""
 
+FAREWELLS = 0.3
+"""Scenarios in whose end everybody is asked to leave, of those whose run has no end by then."""
+
 NODES_MAX = 16
 MANY = 0.06
 """Part of the seeds with eight nodes or more; a small run shows most of what can go wrong, and is cheap."""
@@ -170,6 +173,8 @@ class Scenario:
         self._until(lambda: len(words) >= ROUNDS or self._finished, ROUNDS * self.round_ms)
         require(len(words) >= ROUNDS or self._finished, "no steady progress: round", len(words), "of", ROUNDS)
         self._agreement()
+        if not self._finished and self.world.random.random() < FAREWELLS:
+            self._farewell()
 
     @property
     def _finished(self) -> bool:
@@ -202,6 +207,17 @@ class Scenario:
         behind = [node.peer for node in bound if node.head_round < target]
         require(not behind, "still without the commit of round", target, "after the faults:", behind)
         self._samples()
+
+    def _farewell(self) -> None:
+        """One has lost its disk and begins anew when everybody is asked to leave: nobody waits for who is gone."""
+        late = self.world.random.choice(self.nodes)
+        late.lose_disk()
+        self._until(lambda: late.catches_up, self.spec.membership.lease_ms + PATIENCE_MS)
+        for node in self.nodes:
+            node.leave()
+        self._until(lambda: not any(node.runs for node in self.nodes), 4 * self.round_ms + PATIENCE_MS)
+        still = [node.peer for node in self.nodes if node.runs]
+        require(not still, "still there after they were asked to leave:", still)
 
     def _samples(self) -> None:
         """Stop everything at one instant, and look where each sample is. Who alone had the last commits may have died
