@@ -145,8 +145,7 @@ class CatchUp:
         """The newest recorded snapshot beyond `start` that a member gives, for the replica to adopt, or None.
 
         Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Can be cancelled: what
-        has come is kept. Raises
-        `RemoteProtocolError` when the chain of commits does not hold."""
+        has come is kept. Raises `RemoteProtocolError` when the chain of commits does not hold."""
         self._tried_round = decided_round
         self._progress.phase = f"looks for a snapshot after round {start.head_round}"
         walk = await self._walk(start, decided_round, rounds, own)

@@ -335,7 +335,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.every <= 0:
         parser.error(f"--every: expected more than 0 seconds, found {arguments.every:g}")
-    found = compared(arguments, place := Path(tempfile.mkdtemp(prefix="lockstep-chaos-")))
+    place = Path(tempfile.mkdtemp(prefix="lockstep-chaos-"))
+    found = compared(arguments, place)
     if arguments.json != "-":
         output.print(table(found))
     if arguments.json:

@@ -87,8 +87,13 @@ class Trial:
     @property
     def name(self) -> str:
         """Unique among the trials of a report, and a file name."""
-        card = "" if self.compute_s == COMPUTE_S else f"-compute{self.compute_s:g}"
+        card = card_suffix(self.compute_s)
         return f"{self.profile}-{self.method}{card}" + (f"-slowed{self.slowed}" if self.slowed > 1 else "")
+
+
+def card_suffix(compute_s: float) -> str:
+    """What names of files say of a pass that does not take the usual time."""
+    return "" if compute_s == COMPUTE_S else f"-compute{compute_s:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from node.files import replacing_file
 from tests.benchmarks.wan_curves import CURVES, TARGET_NATS, Points, curve_path, points_of, steps_to
-from tests.benchmarks.wan_links import COMPUTE_S, Trial
+from tests.benchmarks.wan_links import Trial, card_suffix
 from tests.benchmarks.wan_methods import BASE, METHODS
 from tests.benchmarks.wan_results import Measurement, predicted
 
@@ -111,13 +111,8 @@ def write_report(directory: Path, measurements: Sequence[Measurement]) -> str:
     for profile, compute_s in dict.fromkeys(row.setting for row in found):
         own = [row for row in found if row.setting == (profile, compute_s)]
         if any(row.loss_s for row in own):
-            draw(directory / picture_name(profile, compute_s), own, curves)
+            draw(directory / f"{profile}{card_suffix(compute_s)}.png", own, curves)
     return table
-
-
-def picture_name(profile: str, compute_s: float) -> str:
-    """One picture for each profile and length of a pass, named as the trials are."""
-    return f"{profile}.png" if compute_s == COMPUTE_S else f"{profile}-compute{compute_s:g}.png"
 
 
 def _write(path: Path, blob: bytes) -> None:

@@ -136,8 +136,7 @@ class Faults:
         if node.trainer is None:
             return False
         self.world.say("node %s is asked to leave", node.peer[:8])
-        node.wanted = False
-        node.trainer.leave()
+        node.leave()
         self._later(node.start, 1_000)
         return None
 

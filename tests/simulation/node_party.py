@@ -154,10 +154,10 @@ class SimulatedNode:
     def leave(self) -> None:
         """The first SIGTERM: it is asked to leave; while it starts it has nothing to finish."""
         self.wanted = False
-        if self.trainer is None or self.process is None:
+        if self.trainer is None:
             self.interrupt()
         else:
-            self.world.call_soon(self.trainer.leave, context=self.process.context)
+            self.trainer.leave()
 
     def kill(self) -> None:
         """SIGKILL."""

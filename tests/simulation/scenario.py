@@ -214,7 +214,7 @@ class Scenario:
         late.lose_disk()
         self._until(lambda: late.catches_up, self.spec.membership.lease_ms + PATIENCE_MS)
         for node in self.nodes:
-            node.leave()
+            self.world.after(0, node.leave)
         self._until(lambda: not any(node.runs for node in self.nodes), 4 * self.round_ms + PATIENCE_MS)
         still = [node.peer for node in self.nodes if node.runs]
         require(not still, "still there after they were asked to leave:", still)
