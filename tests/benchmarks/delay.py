@@ -53,7 +53,7 @@ class Way(asyncio.Protocol):
         self._cut = True
         if self._timer:
             self._timer.cancel()
-        if self._transport:
+        if self._transport and not self.lost.is_set():  # CPython 3.11 fails to abort what closed by itself
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:

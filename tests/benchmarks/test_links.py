@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from tests.benchmarks import links
 from tests.benchmarks.carriers import port_of, through
-from tests.benchmarks.delay import HELD_BYTES_MAX, Relay, delayed
+from tests.benchmarks.delay import HELD_BYTES_MAX, Relay, Way, delayed
 
 ROUND_TRIP_MS = 80
 
@@ -89,6 +89,20 @@ async def test_nobody_behind_the_relay_ends_the_connection() -> None:
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
     await relay.stop()
+
+
+async def test_an_end_that_closed_by_itself_may_be_cut() -> None:
+    loop, accepted, size = asyncio.get_running_loop(), asyncio.Queue[Streams](), 32 * 1024 * 1024
+    async with await asyncio.start_server(lambda *streams: accepted.put(streams), "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        transport, way = await loop.create_connection(lambda: Way(0), *address)
+        reader, writer = await accepted.get()
+        transport.write(bytes(size))
+        transport.close()  # with bytes still to go
+        assert len(await reader.read(-1)) == size
+        await way.lost.wait()
+        way.cut()
+        writer.close()
 
 
 def test_no_distance_is_no_relay() -> None:

@@ -205,7 +205,8 @@ def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
                 child.communicate()
         after = line.carried()
         assert after is not None
-        assert 2 * 100_000 < after.up - before.up + after.down - before.down < 2 * 110_000
+        assert 100_000 < after.down - before.down < 110_000
+        assert 100_000 < after.up - before.up < 200_000  # what the line lost was sent again
 
 
 @needs_linux
