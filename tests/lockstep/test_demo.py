@@ -21,7 +21,7 @@ from node.model import named_parameters_once
 from protocol.runfile import RunSpec
 from tests.lockstep.shared import tiny_model
 
-KILLED_ROUNDS = 28
+KILLED_ROUNDS = 24
 """Rounds of the real demo, a second each: the killed node needs about ten of them to start again and catch up."""
 
 

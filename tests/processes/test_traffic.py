@@ -135,7 +135,7 @@ def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
 LIMIT = 25_000
 """Bytes per second: a payload is four seconds of it, and what no bucket holds up a good part."""
 
-SAMPLED_S = 20.0
+SAMPLED_S = 15.0
 WINDOW_S = 5.0
 
 

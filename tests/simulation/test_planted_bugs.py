@@ -316,8 +316,16 @@ PLANTED: list[tuple[Plant, str]] = [
 ]
 
 
-RARE = {an_old_momentum_waits_for_no_word: 120, patience_has_no_end: 20}
-"""First seed of a bug that one scenario in forty or fifty meets: to begin with the first ones would take a minute."""
+FIRST_SEED = {
+    the_late_are_heard: 13,
+    undecided_payloads_are_not_saved: 22,
+    a_catch_up_forgets_the_momentum: 35,
+    the_snapshot_is_of_another_round: 10,
+    the_book_is_written_late: 10,
+    an_old_momentum_waits_for_no_word: 124,
+    patience_has_no_end: 25,
+}
+"""Where the search for a bug begins that not every scenario meets: from seed 0 it would take up to a minute."""
 
 
 def run_seeds(first: int = 0) -> None:
@@ -330,7 +338,7 @@ def run_seeds(first: int = 0) -> None:
 def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(Violation, match=words):
-        run_seeds(RARE.get(plant, 0))
+        run_seeds(FIRST_SEED.get(plant, 0))
 
 
 def test_a_violation_names_its_seed_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
