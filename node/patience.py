@@ -12,6 +12,9 @@ _Awaited = TypeVar("_Awaited")
 FINISHED_S = 60.0
 """At the end of a run every payload may take so long, if rounds may not take longer: who has it may be gone."""
 
+AWAY_S = 5.0
+"""A node that leaves waits so long for a coordinator that is away: its words are in the log another time."""
+
 
 class PatienceEndedError(Exception):
     """What was waited for did not come in the time that was left."""

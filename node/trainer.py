@@ -6,8 +6,7 @@
 
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
 over, and says which. A payload that a commit leaves out goes back into the momentum. A node that is to end waits no
-longer than its last rounds may take, and not at all while it catches up: where it stands is saved, and it goes on from
-there another time.
+longer than its last rounds may take, and not at all while it catches up: where it stands is saved.
 
 Whether its state is right the coordinator says, who hears all: told to resync, the trainer discards the state and
 replays the log, and says on the way what it comes to after the round in question. It never judges itself.
@@ -29,7 +28,7 @@ from node.earlier_life import EarlierLife
 from node.ledger import FinalWord
 from node.model import Work
 from node.parts import Parts
-from node.patience import FINISHED_S, Patience, PatienceEndedError
+from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts
 from node.replica import Pending, Position
 from node.roster import Roster
@@ -213,13 +212,14 @@ class Trainer:
         if self._pending:
             await asyncio.to_thread(self._parts.save, self.position)
         while self._pending:
-            self._patience.limit(self._rest_s)
-            await self._patience.wait(self._parts.ledger.wait_behind())
-            self._limit_when_finished()
+            self._limit()  # anew for each word
             await self._settle_next()
 
-    def _limit_when_finished(self) -> None:
-        if self._finished and not self._leaving:
+    def _limit(self) -> None:
+        if self._leaving:
+            rest_s = self._rest_s * (2 if self._in_round else len(self._pending) > 0)
+            self._patience.limit(rest_s if self._parts.client.state == "connected" else min(rest_s, AWAY_S))
+        elif self._finished:
             self._patience.limit(max(FINISHED_S, self._rest_s))
 
     def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
@@ -272,7 +272,7 @@ class Trainer:
     async def _catch_up(self) -> None:
         """One word nearer to the end of the log; many, by a snapshot, when the log is too long for its keepers."""
         parts = self._parts
-        self._limit_when_finished()  # anew for each word
+        self._limit()  # anew for each word
         parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
         if parts.catch_up and parts.catch_up.too_far_behind(parts.ledger):
             await self._jump(f"{parts.ledger.decided_round - parts.ledger.next_round} rounds behind")
@@ -377,7 +377,7 @@ class Trainer:
                 self._parts.progress.note = f"removed by the coordinator: {message.evicted.reason}; joining again"
             case "finished":
                 self._finished = message.finished.reason
-                self._limit_when_finished()
+                self._limit()
             case _:
                 pass  # a newer coordinator's message that this version has no use for
         self._changed.set()
@@ -392,7 +392,7 @@ class Trainer:
     def leave(self) -> None:
         """Finish the round, not what it catches up with, and end `run`."""
         self._leaving = True
-        self._patience.limit(2 * self._rest_s if self._in_round or self._pending else 0)
+        self._limit()
         self._changed.set()
 
     def _set_members(self, told: wire.Members) -> None:

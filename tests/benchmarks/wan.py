@@ -37,14 +37,15 @@ from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_report import load_curves, rows, write_report
 from tests.benchmarks.wan_results import load_all, measured, path_of, predicted, save
 
-SLOWED = (4, 8, 16)
-"""Eight nodes on two cores: each has a fourth of a core. In so slow a motion a home has one core, or two, or four."""
+SLOWED = (4, 8, 16, 32)
+"""Eight nodes on two cores: each has a fourth of a core. In so slow a motion a home has one, two, four or eight."""
 
-PASSES_S = (COMPUTE_S, 0.5)
-"""Of a forward and backward pass: a slow home, and one with less than half the speed of one core that needs 0.22 s."""
+PASSES_S = (COMPUTE_S, 1.5, 0.5)
+"""Of a forward and backward pass: slow homes, and one with less than half the speed of one core that needs 0.22 s."""
 
 DEFAULT = (
     "cable-ddp",
+    "cable-ddp-compute1.5",
     "cable-ddp-compute0.5",
     "cable-hivemind",
     "cable-diloco",
@@ -55,6 +56,8 @@ DEFAULT = (
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed4",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed8",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed16",
+    "cable-lockstep-1-grpc-orthogonal-k64-compute1.5-slowed8",
+    "cable-lockstep-1-grpc-orthogonal-k64-compute1.5-slowed32",
     "dsl-poor-lockstep-1-grpc",
 )
 """What the committed results hold."""

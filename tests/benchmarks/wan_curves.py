@@ -143,9 +143,11 @@ CURVES = {
     "lockstep-0": Curve(_SIGN, DemoAuthors, (0.0005, 0.001, 0.002)),
     "lockstep-1": Curve(replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
     "lockstep-0-orthogonal": Curve(_ORTHOGONAL, DemoAuthors, (0.004, 0.006)),
-    "lockstep-0-orthogonal-k64": Curve(replace(_ORTHOGONAL, top_k=64), DemoAuthors, (0.004,)),
+    "lockstep-0-orthogonal-k64": Curve(replace(_ORTHOGONAL, top_k=64), DemoAuthors, (0.004, 0.003, 0.002)),
     "lockstep-0-orthogonal-k128": Curve(replace(_ORTHOGONAL, top_k=128), DemoAuthors, (0.004,)),
-    "lockstep-1-orthogonal-k64": Curve(replace(_ORTHOGONAL, overlap=1, guess="own", top_k=64), DemoAuthors, (0.004,)),
+    "lockstep-1-orthogonal-k64": Curve(
+        replace(_ORTHOGONAL, overlap=1, guess="own", top_k=64), DemoAuthors, (0.004, 0.003)
+    ),
     "diloco": Curve(_ADAMW, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
 }
 """By name, as `wan_methods` names them."""

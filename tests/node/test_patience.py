@@ -119,6 +119,25 @@ async def test_asked_to_leave_a_node_does_not_wait_for_what_it_catches_up_with(c
     assert late.replica.digest == log.replica.digest
 
 
+async def test_who_leaves_while_the_coordinator_is_away_waits_for_its_word_only_a_moment(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot of the run is longer than any test would wait."""
+    monkeypatch.setattr(trainer_module, "AWAY_S", 0.5)
+    monkeypatch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": 10**9}))
+    stage = Stage(corpus, 0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.client.state = "lost the coordinator; reconnecting"
+        stage.trainer.leave()
+        assert "asked to leave" in await asyncio.wait_for(task, PATIENCE_SECONDS)
+    position = stage.trainer.position
+    assert where(position) == (0, -1)
+    assert [pending.digest for pending in position.pending] == [announced.digest]
+
+
 @pytest.mark.parametrize("leaves", [True, False], ids=["leave", "finished"])
 async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
