@@ -80,6 +80,11 @@ class CoordinatorClient:
         self._channel: grpc.aio.Channel | None = None
         self._outbox: _Outbox | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Is a session open? If not, `state` says why."""
+        return self.state == "connected"
+
     async def close(self) -> None:
         """Close the channel."""
         if self._channel:

@@ -95,17 +95,13 @@ class Ledger:
         and the others wait."""
         return self.decided_round < round <= self.next_round + overlap
 
-    async def wait_behind(self) -> None:
-        """Return as soon as `behind()` holds."""
-        while not self.behind():
-            self._arrived.clear()
-            await self._arrived.wait()
-
     async def next(self) -> FinalWord:
         """The word of `next_round`, waiting for it if need be.
 
         Raises `RemoteProtocolError` when a signature or the chain does not hold."""
-        await self.wait_behind()
+        while not self.behind():
+            self._arrived.clear()
+            await self._arrived.wait()
         word = self._live.pop(self.next_round, None) or await self._fetched_word()
         if word.commit is not None:
             check_link(word.commit, self._run_id, self.head, self.head_round)

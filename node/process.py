@@ -179,7 +179,7 @@ class NodeProcess:
         """Why this node takes no part in rounds; empty when it does."""
         if self._trainer is None:
             return self._progress.phase
-        return "" if self._client.state == "connected" else self._client.state
+        return "" if self._client.connected else self._client.state
 
     # ---- parts
 

@@ -299,7 +299,7 @@ class RelayProcess:
         """Why nothing is relayed now; empty when it is."""
         if self.phase != "relays":
             return self.phase
-        return "" if self._client.state == "connected" else self._client.state
+        return "" if self._client.connected else self._client.state
 
 
 class _Collector(Collector):

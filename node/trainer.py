@@ -217,8 +217,8 @@ class Trainer:
 
     def _limit(self) -> None:
         if self._leaving:
-            rest_s = self._rest_s * (2 if self._in_round else len(self._pending) > 0)
-            self._patience.limit(rest_s if self._parts.client.state == "connected" else min(rest_s, AWAY_S))
+            rest_s = 2 * self._rest_s if self._in_round else self._rest_s if self._pending else 0
+            self._patience.limit(rest_s if self._parts.client.connected else min(rest_s, AWAY_S))
         elif self._finished:
             self._patience.limit(max(FINISHED_S, self._rest_s))
 
@@ -265,7 +265,7 @@ class Trainer:
                 self._say_ready()
                 if opened := self._take_opened():
                     return opened
-                parts.progress.phase = "waits for a round" if parts.client.state == "connected" else parts.client.state
+                parts.progress.phase = "waits for a round" if parts.client.connected else parts.client.state
                 self._changed.clear()
                 await self._changed.wait()
 

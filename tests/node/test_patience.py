@@ -62,6 +62,10 @@ async def test_a_timeout_of_what_is_waited_for_is_not_the_end_of_patience() -> N
 # ---- a node that is to end
 
 
+def slots_take(patch: pytest.MonkeyPatch, milliseconds: int) -> None:
+    patch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": milliseconds}))
+
+
 class Alone(Stage):
     """Whose members have all left: nobody gives a payload of the rounds that are named."""
 
@@ -124,7 +128,7 @@ async def test_who_leaves_while_the_coordinator_is_away_waits_for_its_word_only_
 ) -> None:
     """A slot of the run is longer than any test would wait."""
     monkeypatch.setattr(trainer_module, "AWAY_S", 0.5)
-    monkeypatch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": 10**9}))
+    slots_take(monkeypatch, 10**9)
     stage = Stage(corpus, 0)
     async with playing(stage) as task:
         stage.welcome()
@@ -145,7 +149,7 @@ async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
     """The coordinator has fallen silent in the middle of a round, or the others are gone when the run is finished."""
     log = await log_of(corpus, 1)
     monkeypatch.setattr(trainer_module, "FINISHED_S", 0.5)
-    monkeypatch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": 500}))
+    slots_take(monkeypatch, 500)
     stage = Alone(corpus, 0, lost_from=1)
     stage.swarm.blobs = log.swarm.blobs
     async with playing(stage) as task:

@@ -40,6 +40,10 @@ class FakeClient:
     state: str = "connected"
     sent: list[wire.NodeMessage] = field(default_factory=list)
 
+    @property
+    def connected(self) -> bool:
+        return self.state == "connected"
+
     def now_ms(self) -> int:
         return 1000
 
