@@ -17,7 +17,7 @@ demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about thr
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
 
 test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/simulation tests/processes tests
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(SETUP)  ## the slow ones
 	$(BIN)/pytest -m slow
