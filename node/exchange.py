@@ -19,6 +19,7 @@ Rules
   and whoever offers to this node, for it may have no other way. A relay offers to all it is linked to.
 - A payload is pulled from one source at a time: `node.live_pulls` says when it moves to another, `node.sources` to
   which. The rarest payload goes first.
+- An idle uplink says so: who waits in a queue elsewhere for what it holds comes over (`node.invitations`).
 - A source that fails waits for a doubling backoff and is tried last after it.
 - A payload named by a commit is asked of every member in turn when no known holder answers.
 - An offer is bounded by size, round, sender and count. Blame is for what an honest peer cannot do; what may be a
@@ -36,10 +37,12 @@ from node.exchange_events import (
     Event,
     Failure,
     Found,
+    Idle,
     Lack,
     Linked,
     Lost,
     MembersChanged,
+    Offer,
     Offered,
     OfferFailed,
     Progressed,
@@ -56,6 +59,7 @@ from node.exchange_events import (
     Wanted,
 )
 from node.exchange_rounds import Peers, Round
+from node.invitations import Invitations
 from node.live_pulls import LivePulls, Wish
 from node.sources import Backoff, Payload, Sources
 from protocol.errors import LocalProtocolError
@@ -78,6 +82,7 @@ class Exchange:
         self._sources = Sources(own)
         self._rounds: dict[int, Round] = {}
         self._pulls = LivePulls(limits, self._sources)
+        self._invitations = Invitations()
         self._newest: int | None = None  # newest round that was opened or decided here
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -98,6 +103,9 @@ class Exchange:
                 effects = self._on_found(event)
             case Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
                 return [*self._on_offered(event), *self._moves(now_ms, event.digest), *self._new_pulls(now_ms)]
+            case Idle():
+                wishes = [next(self._wishes(digest)) for digest in self._pulls]
+                return self._pulls.come_over(event.sender, wishes, now_ms)
             case OfferFailed():
                 self._on_offer_failed(event, now_ms)
             case Wanted():
@@ -115,7 +123,7 @@ class Exchange:
             case Settled():
                 effects = self._on_settled(event.round)
             case Tick():
-                pass
+                effects = self._on_tick(event, now_ms)
             case _:
                 assert_never(event)
         return [*effects, *self._offers(now_ms), *self._moves(now_ms), *self._new_pulls(now_ms)]
@@ -324,6 +332,19 @@ class Exchange:
     def _on_settled(self, number: int) -> list[Effect]:
         self._newest = number if self._newest is None else max(self._newest, number)
         return self._forget(number)
+
+    def _on_tick(self, event: Tick, now_ms: int) -> list[Effect]:
+        if not event.idle:
+            self._invitations.end()
+        if not (event.idle and self._invitations.due(now_ms)):
+            return []
+        waiting = {
+            peer: number
+            for number, round in sorted(self._rounds.items(), reverse=True)
+            for peer in round.waiting(self._sources, now_ms)
+        }
+        chosen = self._invitations.next(list(waiting), now_ms)
+        return [Offer(peer, waiting[peer], (), idle=True) for peer in chosen]
 
     def _forget(self, number: int) -> list[Effect]:
         round = self._rounds.pop(number, None)

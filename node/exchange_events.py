@@ -81,6 +81,13 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """A peer says that its uplink has nothing to send."""
+
+    sender: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class OfferFailed:
     """An `Offer` did not reach the peer, or the peer refused it."""
 
@@ -179,6 +186,9 @@ class Settled:
 class Tick:
     """Time passed."""
 
+    idle: bool = False
+    """Nobody wants anything of this node."""
+
 
 Event = (
     MembersChanged
@@ -187,6 +197,7 @@ Event = (
     | Published
     | Found
     | Offered
+    | Idle
     | OfferFailed
     | Wanted
     | Progressed
@@ -209,6 +220,8 @@ class Offer:
     peer: PeerId
     round: int
     payloads: tuple[tuple[Digest, int], ...]
+    idle: bool = False
+    """And that its uplink has nothing to send."""
 
 
 @dataclass(frozen=True, slots=True)

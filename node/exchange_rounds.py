@@ -42,7 +42,7 @@ class Round:
             return []
         offers: list[Effect] = []
         held = [item for item in sorted(self.payloads.items(), key=_own_first) if item[1].held]
-        for peer in (*self.neighbours, *sorted(self.callers.difference(self.neighbours))):
+        for peer in self._takers:
             news = [item for item in held if peer not in item[1].told and peer not in item[1].holders]
             if not news or not sources.takes_offers(peer, now_ms):
                 continue
@@ -52,6 +52,23 @@ class Round:
             for _, payload in news:
                 payload.told.add(peer)
         return offers
+
+    def waiting(self, sources: Sources, now_ms: int) -> list[PeerId]:
+        """Who may be waiting for something that it was offered."""
+        if not self.open:
+            return []
+        held = [payload for payload in self.payloads.values() if payload.held]
+        return [
+            peer
+            for peer in self._takers
+            if sources.takes_offers(peer, now_ms)
+            and any(peer in payload.told and peer not in payload.holders for payload in held)
+        ]
+
+    @property
+    def _takers(self) -> list[PeerId]:
+        """To whom this node offers: its neighbours, and whoever offers to it."""
+        return [*self.neighbours, *sorted(self.callers.difference(self.neighbours))]
 
 
 def _own_first(item: tuple[Digest, Payload]) -> tuple[bool, Digest]:

@@ -10,7 +10,8 @@
 A waiting pull stands in its source's queue (`node.uploads`). While nobody else holds the payload, waiting is no stall:
 its only holder is asked by everybody and serves them one after the other. When another holder is the better source, the
 pull is withdrawn and begins there; how long this node waits at each so far is held against both. A like one is no
-better: where all are alike everybody stands in every queue, and who leaves one only lengthens another.
+better: where all are alike everybody stands in every queue, and who leaves one only lengthens another. But one that
+says that it is idle has no queue: one waiting pull goes there.
 
 An arriving pull is withdrawn when all that arrives is far slower than another holder is: the payload of a thin uplink
 is had from whoever got it first. Not when this pull alone is slow, for then this node's downlink may be the thin one.
@@ -135,13 +136,41 @@ class LivePulls:
             source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
             if source is None or not (overdue or self._is_better(source, pull, wish, now_ms)):
                 continue
-            self._sources.overdue(pull.source, wish.payload.size, now_ms - pull.started_ms)
+            ceiling = pull.rate(now_ms) or rate_of(wish.payload.size, now_ms - pull.started_ms)
+            self._sources.no_faster(pull.source, ceiling)
             if overdue:
                 effects += [Drop(pull.source, wish.digest), self._pull(wish, source, now_ms)]
             else:
                 pull.withdrawn = True
                 effects.append(Withdraw(pull.source, wish.digest))
         return effects
+
+    def come_over(self, host: PeerId, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+        """Move one pull that waits elsewhere to an idle holder: of those that wait where this node waits for most, the
+        one that has waited longest."""
+        if host not in self._sources or host in self._busy():
+            return []
+        movable = [wish for wish in wishes if self._may_come_over(host, wish, now_ms)]
+        if not movable:
+            return []
+        wish = min(movable, key=self._by_queue)
+        pull = self._pulls[wish.digest]
+        pull.withdrawn, wish.payload.host = True, host
+        return [Withdraw(pull.source, wish.digest)]
+
+    def _may_come_over(self, host: PeerId, wish: Wish, now_ms: int) -> bool:
+        """Whether it waits elsewhere, and the host is a holder that is no worse apart from its queue."""
+        pull, payload = self._pulls[wish.digest], wish.payload
+        if pull.withdrawn or pull.begun_ms is not None or not self._may_move(pull, now_ms):
+            return False
+        if pull.source == host or host not in payload.holders:
+            return False
+        standing = self._sources.standing
+        return pull.source not in self._sources or standing(payload, host) <= standing(payload, pull.source)
+
+    def _by_queue(self, wish: Wish) -> tuple[int, int, Digest]:
+        pull = self._pulls[wish.digest]
+        return -len(self._waiting_at(pull.source)), pull.started_ms, wish.digest
 
     def _may_move(self, pull: LivePull, now_ms: int) -> bool:
         """Whether to look for another source at all: a cheap test before a dear one."""
@@ -173,6 +202,7 @@ class LivePulls:
     def _pull(self, wish: Wish, source: PeerId, now_ms: int) -> Pull:
         deadline_ms = self._deadline_ms(wish.payload, now_ms)
         wish.payload.attempts += 1
+        wish.payload.host = None
         self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
         payload = wish.payload
         return Pull(source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed)

@@ -24,7 +24,7 @@ class Offering:
         run_id: RunId,
         link: Link,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        failed: Callable[[PeerId, int], None],
+        failed: Callable[[PeerId, int], object],
     ) -> None:
         self._own = own
         self._run_id = run_id
@@ -62,7 +62,8 @@ class Offering:
             for offer in offers
             for digest, size in offer.payloads
         ]
-        return Offers(run_id=self._run_id, sender=self._own, offers=listed)
+        idle = offers[-1].idle  # else something has come up since
+        return Offers(run_id=self._run_id, sender=self._own, offers=listed, idle=idle)
 
 
 def _batch(waiting: list[Offer]) -> list[Offer]:

@@ -51,6 +51,8 @@ class Payload:
     replayed: bool = False
     """Of a commit whose round was never open here."""
     attempts: int = 0
+    host: PeerId | None = None
+    """Who has asked to be asked for it next, being idle."""
     holders: set[PeerId] = field(default_factory=set)
     """Who says, or is said, to hold it."""
     told: set[PeerId] = field(default_factory=set)
@@ -108,10 +110,9 @@ class Sources:
         if source := self._sources.get(peer):
             source.backoff.fail(now_ms)
 
-    def overdue(self, peer: PeerId, size: int, elapsed_ms: int) -> None:
-        """`peer` did not send `size` bytes in this time, so its rate is below their quotient."""
+    def no_faster(self, peer: PeerId, ceiling: int) -> None:
+        """`peer` sent no more than so many bytes per second to who wanted them."""
         if source := self._sources.get(peer):
-            ceiling = rate_of(size, elapsed_ms)
             source.rate = min(source.rate or ceiling, ceiling)
             self._find_fastest()
 
@@ -149,9 +150,9 @@ class Sources:
                 return min(candidates - busy, key=lambda peer: self.rank(digest, payload, peer), default=None)
         return None
 
-    def rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, int]:
+    def rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, bool, int]:
         """The order in which peers are asked for a payload."""
-        return *self.standing(payload, peer), self.distance(digest) ^ int(peer, 16)
+        return *self.standing(payload, peer), peer != payload.host, self.distance(digest) ^ int(peer, 16)
 
     def standing(self, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int]:
         """What a peer is as a source of a payload, less is better; like ones are equal. `ceiling`, if any, bounds its

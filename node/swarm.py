@@ -26,6 +26,7 @@ from node.exchange_events import (
     Event,
     Failure,
     Found,
+    Idle,
     Linked,
     Lost,
     MembersChanged,
@@ -110,7 +111,7 @@ class Swarm:
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: set[asyncio.Task[None]] = set()
         self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
-        self._offering = Offering(own, run_id, link, self._spawn, self._offer_failed)
+        self._offering = Offering(own, run_id, link, self._spawn, lambda *failed: self._feed(OfferFailed(*failed)))
         self._collecting: dict[int, Commit] = {}
         self._linked: frozenset[PeerId] = frozenset()
         self._absences: dict[Digest, Counter[PeerId]] = {}  # of what is being collected: who said how often "not here"
@@ -233,6 +234,8 @@ class Swarm:
         for offer in offers.offers:
             event = Offered(sender, offer.round, parse_digest(offer.digest), offer.payload_bytes)
             refusals += [effect.reason for effect in self._feed(event) if isinstance(effect, Blame | Refuse)]
+        if offers.idle:
+            self._feed(Idle(sender))
         if refusals:
             raise RemoteProtocolError(refusals[0])
 
@@ -291,13 +294,10 @@ class Swarm:
         if not isinstance(event, Progressed):
             self._wake()
 
-    def _offer_failed(self, peer: PeerId, round: int) -> None:
-        self._feed(OfferFailed(peer, round))
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._feed(Tick())
+            self._feed(Tick(self._link.idle))
 
     async def _keep(self, round: int, digest: Digest, blob: bytes) -> None:
         await asyncio.to_thread(self._log.put, round, blob)

@@ -396,14 +396,16 @@ class LinkOffers(_message.Message):
     def __init__(self, request: _Optional[int] = ..., offers: _Optional[_Union[Offers, _Mapping]] = ...) -> None: ...
 
 class Offers(_message.Message):
-    __slots__ = ("run_id", "sender", "offers")
+    __slots__ = ("run_id", "sender", "offers", "idle")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     OFFERS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     sender: str
     offers: _containers.RepeatedCompositeFieldContainer[OfferedPayload]
-    def __init__(self, run_id: _Optional[str] = ..., sender: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[OfferedPayload, _Mapping]]] = ...) -> None: ...
+    idle: bool
+    def __init__(self, run_id: _Optional[str] = ..., sender: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[OfferedPayload, _Mapping]]] = ..., idle: _Optional[bool] = ...) -> None: ...
 
 class OfferedPayload(_message.Message):
     __slots__ = ("round", "digest", "payload_bytes")

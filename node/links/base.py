@@ -167,5 +167,9 @@ class Link(Protocol):
         """Ask the source for no more of a blob than it has begun to send."""
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody wants any blob of this node."""
+
+    @property
     def traffic(self) -> Traffic:
         """Bytes carried so far; a copy."""

@@ -194,6 +194,11 @@ class Mesh:
             await asyncio.sleep(SERVED_SECONDS)
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody wants any blob of this node."""
+        return self.uplink.idle
+
+    @property
     def traffic(self) -> Traffic:
         """Bytes carried so far; a copy."""
         return sum((link.traffic for link in self._carried), replace(self._past))

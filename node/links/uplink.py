@@ -103,6 +103,11 @@ class Uplink:
         self._uploads.sent(upload, count, self._clock_ms())
         self._start()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody wants anything."""
+        return not self._waiting
+
     def look(self) -> None:
         """Begin uploads that time alone has made possible; to be called now and then."""
         self._start()

@@ -261,8 +261,37 @@ def even_cells() -> list[Cell]:
         replace(long, seed=1),
         Cell("adamw", 0.0015, 2000, seed=1),
         replace(long, top_k=8),
+        replace(long, seed=2),
+        Cell("adamw", 0.0015, 2000, seed=2),
         replace(long, overlap=1, guess="own"),
+        replace(long, overlap=1, guess="own", learning_rate=0.002),
         Cell("adamw", 0.003, 2000),
+    ]
+
+
+def breadth_cells() -> list[Cell]:
+    """One change at a time of the defaults, and what they are compared with, at 600 steps: what is each worth?"""
+    demo = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+    adamw, sign = Cell("adamw", 0.0015, 600), Cell("demo", 0.001, 600)
+    return [
+        *(replace(demo, learning_rate=rate) for rate in (0.002, 0.005)),
+        replace(demo, top_k=8, learning_rate=0.0015),
+        replace(demo, top_k=128),
+        *(replace(demo, authors=authors) for authors in (1, 16)),
+        replace(adamw, weight_decay=0.1),
+        replace(demo, value_bits=4),
+        *(replace(demo, alpha=alpha) for alpha in (0.2, 0.5)),
+        *(replace(demo, momentum_decay=decay) for decay in (0.95, 0.99)),
+        *(replace(demo, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))),
+        *(replace(demo, overlap=1, guess=guess) for guess in ("none", "payload", "last")),
+        replace(demo, overlap=1, guess="own", learning_rate=0.002),
+        replace(sign, transform="float"),
+        replace(sign, transform="off"),
+        replace(demo, top_k=2, learning_rate=0.0015),
+        *(Cell("signum", rate, 600, momentum_decay=0.9) for rate in (0.0005, 0.001)),
+        replace(adamw, adam_decays=(0.9, 0.99)),
+        replace(demo, value_bits=2),
+        replace(demo, top_k=64),
     ]
 
 
@@ -296,6 +325,7 @@ SETS = {
     "first": Sweep(first_cells),
     "beyond": Sweep(beyond_cells),
     "even": Sweep(even_cells),
+    "breadth": Sweep(breadth_cells),
     "full": Sweep(full_cells),
     "batch": Sweep(batch_cells, Task(batch_samples=64), "docs/results/parity/batch64"),
 }

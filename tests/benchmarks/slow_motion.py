@@ -7,7 +7,7 @@ multiple of its time, and seconds are divided by that again, the same computing 
 from dataclasses import replace
 
 from lockstep.wan.home_link import HomeLink, Way
-from node import live_pulls, uploads
+from node import invitations, live_pulls, uploads
 from node.exchange_events import SwarmLimits
 from node.links import open_link, session, window
 
@@ -16,6 +16,7 @@ WAITS = (
     (uploads, "AHEAD_MS"),
     (uploads, "METER_MS"),
     (live_pulls, "WAIT_MS"),
+    (invitations, "PAUSE_MS"),
     (session, "BEAT_MS"),
     (session, "SILENCE_MS"),
     (open_link, "PROGRESS_SECONDS"),

@@ -16,6 +16,7 @@ from node.exchange_events import (
     Event,
     Failure,
     Found,
+    Idle,
     Linked,
     Lost,
     MembersChanged,
@@ -38,6 +39,7 @@ from node.exchange_events import (
     Wanted,
     Withdraw,
 )
+from node.invitations import INVITED, PAUSE_MS
 from node.live_pulls import PATIENCE, WAIT_MS
 from node.sources import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
@@ -303,6 +305,58 @@ def test_a_waiting_pull_does_not_move_to_a_holder_where_this_node_waits_as_long(
     assert exchange.handle(Offered(C, 7, X, SIZE), 3 * WAIT_MS) == [Withdraw(A, X)]
 
 
+def test_a_waiting_pull_goes_to_a_like_holder_that_says_that_it_is_idle_and_begins_there() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
+    assert exchange.handle(Idle(C), WAIT_MS - 1) == []  # within a round trip there is no queue to leave
+    assert exchange.handle(Idle(B), WAIT_MS) == []  # does not hold it
+    assert exchange.handle(Idle(A), WAIT_MS) == []
+    assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X)]
+    assert exchange.handle(Idle(C), WAIT_MS) == []
+    exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS)
+    effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), WAIT_MS + 100)
+    assert effects == [Pull(C, X, SIZE, 7, exact=True)]
+
+
+def test_an_idle_holder_gets_one_pull_at_a_time_the_oldest_of_where_this_node_waits_for_most() -> None:
+    exchange = machine(Offered(B, 7, Z, SIZE))
+    for now_ms, digest in ((1, X), (2, Y)):
+        exchange.handle(Offered(A, 7, digest, SIZE), now_ms)
+    for digest in (X, Y, Z):
+        exchange.handle(Offered(C, 7, digest, SIZE), 3)
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, X)]
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, Y)]
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(B, Z)]
+
+
+def test_a_pull_does_not_go_to_an_idle_holder_that_is_slower_or_once_its_bytes_come() -> None:
+    known = (Offered(A, 7, Y, SIZE), Pulled(Y, A, SIZE, 100_000), Offered(C, 7, Z, SIZE), Pulled(Z, C, SIZE, 1000))
+    slower = machine(*known, Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
+    assert slower.handle(Idle(C), WAIT_MS) == []
+    arriving = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE), Progressed(X, A, 1))
+    assert arriving.handle(Idle(C), WAIT_MS) == []
+
+
+def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_nothing() -> None:
+    exchange = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
+    exchange.handle(Wanted(7, (Want(X, SIZE, (peer(99),)),)), 0)
+    assert exchange.handle(Idle(peer(99)), WAIT_MS) == []
+    exchange.handle(MembersChanged(frozenset([OWN, B, C])), 1)
+    assert exchange.handle(Idle(C), 1 + WAIT_MS) == [Withdraw(A, X)]
+
+
+def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> None:
+    exchange = machine(
+        Offered(B, 7, Y, SIZE), limits=SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
+    )
+    exchange.handle(Pulled(Y, B, SIZE, 1_000_000), 0)
+    exchange.handle(Offered(A, 7, X, 10**6), 0)
+    exchange.handle(Progressed(X, A, 1000), 0)
+    exchange.handle(Offered(B, 7, X, 10**6), 0)
+    assert exchange.handle(Progressed(X, A, 1000), 100) == [Withdraw(A, X)]  # 10 kB/s; 1 MB in 0.1 s would be fast
+    effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), 110)
+    assert effects == [Pull(B, X, 10**6, 7, exact=True)]
+
+
 def test_a_pull_stays_where_it_is_within_a_round_trip_and_once_its_bytes_come() -> None:
     exchange = machine(Offered(A, 7, X, SIZE))
     assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS - 1) == []
@@ -408,6 +462,27 @@ def test_a_relay_itself_offers_to_all_members_and_authors_nothing() -> None:
         exchange.handle(event, 0)
     offers = of(Offer, exchange.handle(Pulled(X, author, SIZE, 1000), 0))
     assert {offer.peer for offer in offers} == members - {author}
+
+
+# ---- an idle uplink
+
+
+def test_an_idle_node_says_so_to_those_who_may_lack_what_it_offered_two_at_a_time() -> None:
+    exchange = machine(Published(7, X, SIZE), Served(A, X))
+    told, now_ms = list[PeerId](), 0
+    for _ in range(3):
+        offers = of(Offer, exchange.handle(Tick(idle=True), now_ms))
+        assert all(offer == Offer(offer.peer, 7, (), idle=True) for offer in offers)
+        assert exchange.handle(Tick(idle=True), now_ms + PAUSE_MS - 1) == []
+        told, now_ms = [*told, *(offer.peer for offer in offers)], now_ms + PAUSE_MS
+    assert len(told) == 3 * INVITED
+    assert set(told) == set(PEERS) - {A}
+
+
+def test_a_node_that_holds_nothing_or_is_not_idle_invites_nobody() -> None:
+    assert machine(Offered(A, 7, X, SIZE)).handle(Tick(idle=True), 10) == []
+    assert machine(Published(7, X, SIZE)).handle(Tick(), 10) == []
+    assert machine(Published(7, X, SIZE), Settled(7)).handle(Tick(idle=True), 10) == []
 
 
 # ---- serving
@@ -519,6 +594,7 @@ _events = st.one_of(
     st.builds(Offered, _peers, _rounds, _digests, _sizes),
     st.builds(Offered, _peers, _rounds, _digests, _sizes),
     st.builds(OfferFailed, _peers, _rounds),
+    st.builds(Idle, _peers),
     st.builds(Wanted, _rounds, st.lists(_wants, max_size=3, unique_by=lambda want: want.digest).map(tuple)),
     st.builds(Pulled, _digests, _peers, st.just(SIZE), st.integers(0, 10**9)),
     st.builds(PullFailed, _digests, _peers, st.sampled_from(Failure), st.just("reason")),
@@ -526,7 +602,7 @@ _events = st.one_of(
     st.builds(Served, _peers, _digests),
     st.builds(Lost, _digests),
     st.builds(Settled, _rounds),
-    st.just(Tick()),
+    st.builds(Tick, st.booleans()),
 )
 _histories = st.lists(st.tuples(_events, st.integers(0, 5000)), max_size=60)
 

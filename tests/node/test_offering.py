@@ -65,9 +65,9 @@ class Outbox:
         self.tasks.append(asyncio.create_task(work))
         return self.tasks[-1]
 
-    def add(self, peer: PeerId, round: int, *numbers: int) -> None:
+    def add(self, peer: PeerId, round: int, *numbers: int, idle: bool = False) -> None:
         payloads = tuple((Digest(bytes([number]) * 32), 100 + number) for number in numbers)
-        self.offering.add(Offer(peer, round, payloads), Remote(peer, ()))
+        self.offering.add(Offer(peer, round, payloads, idle), Remote(peer, ()))
 
     async def done(self) -> None:
         await asyncio.gather(*self.tasks)
@@ -102,6 +102,22 @@ async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_i
         await box.link.end(ONE)
     assert box.link.digests(ONE) == [[1], [2, 3, 4]]
     assert box.failed == []
+
+
+async def test_who_is_idle_says_so_with_or_without_an_offer_unless_something_came_up_since() -> None:
+    async with outbox() as box:
+        box.add(ONE, 1, idle=True)
+        await until(lambda: box.link.sent)
+        box.add(ONE, 1, 1)
+        box.add(ONE, 1, idle=True)
+        await box.link.end(ONE)
+        await until(lambda: len(box.link.sent) == 2)
+        box.add(ONE, 1, idle=True)
+        box.add(ONE, 1, 2)
+        await box.link.end(ONE)
+        await box.link.end(ONE)
+    assert box.link.digests(ONE) == [[], [1], [2]]
+    assert [offers.idle for _, offers in box.link.sent] == [True, True, False]
 
 
 async def test_peers_do_not_wait_for_each_other() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from node.links import mesh, open_link
-from node.links.base import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic
+from node.links.base import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic, WithdrawnError
 from node.links.frames import Part
 from node.links.mesh import Mesh
 from node.links.session import Identity
@@ -388,6 +389,7 @@ class DeadLink:
     def __init__(self) -> None:
         self.offers: asyncio.Queue[Offers] = asyncio.Queue()
         self.kept: list[Remote] = []
+        self.is_idle = False
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
         return ("dead:1",)
@@ -410,8 +412,35 @@ class DeadLink:
         raise AssertionError("nothing is fetched")
 
     @property
+    def idle(self) -> bool:
+        return self.is_idle
+
+    @property
     def traffic(self) -> Traffic:
         return Traffic()
+
+
+class Held(DeadLink):
+    """A link that takes offers, and on which a fetch waits until it is withdrawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[PeerId] = []
+        self.withdrawn: list[PeerId] = []
+        self._ends: defaultdict[PeerId, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def offer(self, to: Remote, offers: Offers) -> None:
+        self.offers.put_nowait(offers)
+
+    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+        self.asked.append(source.peer_id)
+        await self._ends[source.peer_id].wait()
+        raise WithdrawnError("withdrawn")
+        yield
+
+    def withdraw(self, source: PeerId, digest: Digest) -> None:
+        self.withdrawn.append(source)
+        self._ends[source].set()
 
 
 def swarm_over(link: Link, log: PayloadLog, clock: list[int]) -> Swarm:
@@ -434,6 +463,33 @@ async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_
     await swarm.stop()
     assert link.offers.empty()
     assert log.digests(ROUND) == []
+
+
+async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Path) -> None:
+    link, log = Held(), PayloadLog(tmp_path, 100, 10**9)
+    clock = [0]
+    swarm = swarm_over(link, log, clock)
+    await swarm.start()
+    swarm.set_members({peer(number): (f"held:{number}",) for number in range(3)})
+    swarm.open(ROUND)
+    await swarm.publish(ROUND, b"payload")
+    told = [await soon(link.offers.get()) for _ in range(2)]
+    assert [(len(offers.offers), offers.idle) for offers in told] == [(1, False), (1, False)]
+    link.is_idle = True
+    told = [await soon(link.offers.get()) for _ in range(2)]
+    assert [(len(offers.offers), offers.idle) for offers in told] == [(0, True), (0, True)]
+    wanted = OfferedPayload(round=ROUND, digest=sha256(b"theirs"), payload_bytes=6)
+    for number in (1, 2):
+        swarm.on_offer(Offers(run_id=RUN, sender=peer(number), offers=[wanted]))
+    await until(lambda: link.asked)
+    (asked,) = link.asked
+    other = peer(2) if asked == peer(1) else peer(1)
+    clock[0] += 1000
+    swarm.on_offer(Offers(run_id=RUN, sender=other, idle=True))
+    assert link.withdrawn == [asked]
+    await until(lambda: len(link.asked) == 2)
+    assert link.asked[1] == other
+    await swarm.stop()
 
 
 async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(tmp_path: Path) -> None:

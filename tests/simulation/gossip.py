@@ -26,6 +26,7 @@ from node.exchange_events import (
     Effect,
     Event,
     Failure,
+    Idle,
     Linked,
     MembersChanged,
     Offer,
@@ -384,7 +385,7 @@ class Gossip:
             node.done_ms = self._now_ms
 
     def _tick(self, number: int) -> None:
-        self._feed(number, Tick())
+        self._feed(number, Tick(not self._nodes[number].asked))
         self._serve(number)
         self._after(TICK_MS, lambda: self._tick(number))
 
@@ -420,6 +421,8 @@ class Gossip:
         if lost or not self._linked(number, to):
             self._after(DIAL_MS, lambda: self._feed(number, OfferFailed(offer.peer, offer.round)))
             return
+        if offer.idle:
+            self._after(self._delay_ms(number, to), lambda: self._feed(to, Idle(peer(number))))
         for digest, size in offer.payloads:
             offered = Offered(peer(number), offer.round, digest, size)
             self._after(self._delay_ms(number, to), lambda event=offered: self._feed(to, event))

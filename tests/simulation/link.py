@@ -17,6 +17,9 @@ PROGRESS_SECONDS = 3.0
 REFUSED_MS = 30
 """After this a caller knows that nobody listens."""
 
+QUIET_SECONDS = 0.3
+"""Of whom nothing was read for so long is idle."""
+
 LOOK_SECONDS = 0.4
 """How often a node notices which of its links are open."""
 
@@ -67,6 +70,11 @@ class SimulatedLink:
         return peer in self._ends and (peer, self._own) not in cut and (self._own, peer) not in cut
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody has read a blob of this node lately."""
+        return self._network.world.time() - self._network.read_at.get(self._own, 0.0) >= QUIET_SECONDS
+
+    @property
     def traffic(self) -> Traffic:
         """Nothing is counted."""
         return Traffic()
@@ -98,6 +106,7 @@ class SimulatedLink:
             count = min(self._part_bytes, blob.count - (offset - blob.offset)) if blob.count else self._part_bytes
 
             async def read(server: LinkServer, offset: int = offset, count: int = count) -> tuple[int, bytes] | None:
+                self._network.read_at[source.peer_id] = self._network.world.time()
                 try:
                     return await server.read(blob.digest, offset, count)
                 except StorageError as error:

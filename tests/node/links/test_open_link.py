@@ -266,6 +266,19 @@ def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is()
     virtually(main())
 
 
+def test_a_node_is_idle_unless_somebody_wants_a_blob_of_it() -> None:
+    async def main() -> None:
+        async with linked() as pair:
+            digest, seen = pair.one.hold(BLOB), set[tuple[bool, bool]]()
+            assert (pair.one.mesh.idle, pair.two.mesh.idle) == (True, True)
+            await each_part(pair, digest, lambda part: seen.add((pair.one.mesh.idle, pair.two.mesh.idle)))
+            assert seen == {(False, True)}
+            await settled(pair)
+            assert pair.one.mesh.idle
+
+    virtually(main())
+
+
 def test_a_withdrawn_fetch_ends_as_such_and_wastes_no_byte() -> None:
     async def main() -> None:
         async with linked() as pair:
