@@ -251,10 +251,12 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class Withdraw:
     """Ask the source to serve no more of this than it has begun to send. If it waits in the source's queue or between
-    two parts, it ends as `WITHDRAWN` and no byte was sent in vain; a source that knows better goes on to the end."""
+    two parts, it ends as `WITHDRAWN` and no byte was sent in vain."""
 
     source: PeerId
     digest: Digest
+    unless_soon: bool = False
+    """A source whose queue is short goes on to the end."""
 
 
 @dataclass(frozen=True, slots=True)

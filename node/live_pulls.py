@@ -11,7 +11,7 @@ A waiting pull stands in its source's queue (`node.uploads`). While nobody else 
 its only holder is asked by everybody and serves them one after the other. When another holder is the better source, the
 pull is withdrawn and begins there; how long this node waits at each so far is held against both. A like one is no
 better: where all are alike everybody stands in every queue, and who leaves one only lengthens another. But one that
-says that it is idle has no queue: one waiting pull goes there.
+says that it is idle has no queue: one waiting pull goes there, unless its turn comes soon where it is.
 
 An arriving pull is withdrawn when all that arrives is far slower than another holder is: the payload of a thin uplink
 is had from whoever got it first. Not when this pull alone is slow, for then this node's downlink may be the thin one.
@@ -156,7 +156,7 @@ class LivePulls:
         wish = min(movable, key=self._by_queue)
         pull = self._pulls[wish.digest]
         pull.withdrawn, wish.payload.host = True, host
-        return [Withdraw(pull.source, wish.digest)]
+        return [Withdraw(pull.source, wish.digest, unless_soon=True)]
 
     def _may_come_over(self, host: PeerId, wish: Wish, now_ms: int) -> bool:
         """Whether it waits elsewhere, and the host is a holder that is no worse apart from its queue."""

@@ -275,7 +275,7 @@ class Swarm:
             case Pull():
                 self._pulls.start(effect, self._remote(effect.source), self._clock_ms)
             case Withdraw():
-                self._link.withdraw(effect.source, effect.digest)
+                self._link.withdraw(effect.source, effect.digest, effect.unless_soon)
             case Drop():
                 self._pulls.drop(effect.digest)
             case ReportHolding():

@@ -11,6 +11,7 @@ anything on. One after the other, the first copy is out in the time of one, and 
   the rarest payload; this node's own (it leaves first, then: nobody else holds it); the peer from which this node gets
   bytes fastest, for it will pass them on fastest; first come, first served.
   What no undecided round knows, a late joiner's wish, comes last, but who waited for AGED_MS goes first.
+- Who would go to an idle uplink is not let go when its turn comes within SOON_MS: leaving would cost it more.
 - Another upload starts while those under way explain less than the bytes that the uplink carries in AHEAD_MS. An upload
   explains what it may have on its way, by its own rate so far; so a fat uplink opens many, a thin one a single one,
   and a peer with a thin downlink does not hold up the others. What the uplink carries is measured: at least what any
@@ -41,6 +42,9 @@ RATE_ASSUMED = 256 * 1024
 METER_MS = 250
 METER_SENT = 4
 """An uplink's rate is taken over at least this time and so many acknowledgements, during which it was never idle."""
+
+SOON_MS = 500
+"""Whose turn comes so soon is not let go: to ask elsewhere costs round trips, and a window that begins small."""
 
 UPLOADS_MAX = 64
 """Uploads served at once: each holds a part in memory."""
@@ -104,6 +108,13 @@ class Uploads:
     def ended(self, upload: Upload) -> None:
         """Everything was sent, or the peer does not want it any more, or its link broke."""
         self._asked.pop(upload, None)
+
+    def soon(self, upload: Upload) -> bool:
+        """Whether it waits, and what all others still want leaves soon."""
+        if upload not in self._asked or self._asked[upload].begun_ms is not None:
+            return False
+        left = sum(asked.left for asked in self._asked.values()) - self._asked[upload].left
+        return 1000 * left < SOON_MS * self._rate
 
     def start(self, now_ms: int) -> list[Upload]:
         """The uploads that begin now. To be asked after each event, and now and then."""

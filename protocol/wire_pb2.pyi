@@ -436,12 +436,14 @@ class LinkFetch(_message.Message):
     def __init__(self, request: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("request", "gently")
+    __slots__ = ("request", "gently", "unless_soon")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     GENTLY_FIELD_NUMBER: _ClassVar[int]
+    UNLESS_SOON_FIELD_NUMBER: _ClassVar[int]
     request: int
     gently: bool
-    def __init__(self, request: _Optional[int] = ..., gently: _Optional[bool] = ...) -> None: ...
+    unless_soon: bool
+    def __init__(self, request: _Optional[int] = ..., gently: _Optional[bool] = ..., unless_soon: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("request", "code", "reason")

@@ -163,8 +163,8 @@ class Link(Protocol):
         Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for too long) or
         `RemoteProtocolError`. Closing the generator ends the transfer."""
 
-    def withdraw(self, source: PeerId, digest: Digest) -> None:
-        """Ask the source for no more of a blob than it has begun to send."""
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
+        """Ask the source for no more of a blob than it has begun to send, or can begin soon."""
 
     @property
     def idle(self) -> bool:

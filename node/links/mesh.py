@@ -183,10 +183,10 @@ class Mesh:
             async for part in parts:
                 yield part
 
-    def withdraw(self, source: PeerId, digest: Digest) -> None:
-        """Ask the source for no more of a blob than it has begun to send."""
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
+        """Ask the source for no more of a blob than it has begun to send, or can begin soon."""
         if link := self._links.get(source):
-            link.withdraw(digest)
+            link.withdraw(digest, unless_soon)
 
     async def served(self) -> None:
         """Return when nobody is being served any more."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Traffic, WithdrawnError
+from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Traffic
 from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
 from node.links.pipes import Pipe
 from node.links.session import Session
@@ -80,7 +80,7 @@ class OpenLink:
         self._fetches: dict[int, _Fetch] = {}
         self._late: dict[int, Purpose] = {}  # of fetches that ended early
         self._answers: dict[int, asyncio.Future[None]] = {}
-        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._serving: dict[int, tuple[Upload, asyncio.Task[None]]] = {}
         self._to_write = asyncio.Event()
         self._room = asyncio.Event()
         self._on_the_way = deque[tuple[int, Upload, int]]()  # parts: the window's bytes sent with it, whose, its data
@@ -172,11 +172,11 @@ class OpenLink:
             self._to_write.set()
             self._leave_if_idle()
 
-    def withdraw(self, digest: Digest) -> None:
-        """Ask for no more of a blob than the peer has begun to send: its fetch then ends with `WithdrawnError`."""
+    def withdraw(self, digest: Digest, unless_soon: bool = False) -> None:
+        """Ask for no more of a blob than the peer has begun, or can begin soon; then `WithdrawnError` ends its fetch."""
         for request, fetch in self._fetches.items():
             if fetch.digest == digest:
-                self.session.withdraw(request)
+                self.session.withdraw(request, unless_soon)
         self._to_write.set()
 
     # ---- the pipe
@@ -227,23 +227,30 @@ class OpenLink:
                 self._take_offer(event)
             case Asked():
                 assert self._tasks is not None, "events come while the link runs"
-                serving = self._serving[event.request] = self._tasks.create_task(self._serve(event))
-                serving.add_done_callback(lambda _: self._served(event.request))
+                upload, task = Upload(self.peer, event.digest), self._tasks.create_task(self._serve(event))
+                self._serving[event.request] = upload, task
+                task.add_done_callback(lambda _: self._served(event.request))
             case Cancelled():
-                if task := self._serving.get(event.request):
-                    task.cancel()
-                if event.gently:
-                    self.session.refuse(event.request, Refusal.WITHDRAWN, "as you wish")
+                self._on_cancelled(event)
             case Accepted():
                 self._answer(event.request, None)
             case Refused():
-                self._answer(event.request, _refusal(event, self.peer))
+                self._answer(event.request, event.error(self.peer))
             case Part():
                 self._on_part(event)
             case Left():
                 raise UnavailableError(event.reason or "the other end left")
             case _:
                 assert_never(event)
+
+    def _on_cancelled(self, event: Cancelled) -> None:
+        upload, task = self._serving.get(event.request, (None, None))
+        if event.unless_soon and upload and self._host.uplink.soon(upload):
+            return
+        if task:
+            task.cancel()
+        if event.gently:
+            self.session.refuse(event.request, Refusal.WITHDRAWN, "as you wish")
 
     def _take_offer(self, event: Offered) -> None:
         try:
@@ -385,12 +392,3 @@ class OpenLink:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(UnavailableError(reason))
-
-
-def _refusal(refused: Refused, peer: PeerId) -> LockstepError:
-    text = f"{short(peer)}: {refused.reason}"
-    if refused.code == Refusal.NOT_HELD:
-        return NotHeldError(text)
-    if refused.code == Refusal.WITHDRAWN:
-        return WithdrawnError(text)
-    return RemoteProtocolError(text) if refused.code == Refusal.BAD_REQUEST else UnavailableError(text)

@@ -196,10 +196,10 @@ class Session:
         self._send(LinkMessage(fetch=LinkFetch(request=request, digest=digest, offset=offset, bytes=count)))
         return request
 
-    def withdraw(self, request: int) -> None:
-        """Ask for no more of a fetch than has been begun; its refusal follows, unless it was the rest."""
+    def withdraw(self, request: int, unless_soon: bool = False) -> None:
+        """Ask for no more of a fetch than has been begun, or can begin soon; its refusal follows, or the rest."""
         if request in self._fetching:
-            self._send(LinkMessage(cancel=Cancel(request=request, gently=True)))
+            self._send(LinkMessage(cancel=Cancel(request=request, gently=True, unless_soon=unless_soon)))
 
     def taken(self, count: int, now_ms: int) -> None:
         """So many bytes of parts are in their taker's hands."""
@@ -327,9 +327,11 @@ class Session:
         self._peer_requests = request
 
     def _on_cancel(self, cancel: Cancel) -> list[Event]:
-        if self._asked.pop(cancel.request, None) is None:
+        if cancel.request not in self._asked:
             return []  # its last part, or its refusal, is on the way already
-        return [Cancelled(cancel.request, cancel.gently)]
+        if not cancel.gently:  # else it goes on until it is refused
+            del self._asked[cancel.request]
+        return [Cancelled(cancel.request, cancel.gently, cancel.gently and cancel.unless_soon)]
 
     def _on_answer(self, request: int, event: Accepted | Refused) -> list[Event]:
         if request in self._offering:

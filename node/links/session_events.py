@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from node.links.base import NotHeldError, WithdrawnError
 from node.links.frames import Part
-from protocol.ids import Digest, PeerId
-from protocol.wire_pb2 import Offers
+from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
+from protocol.ids import Digest, PeerId, short
+from protocol.wire_pb2 import Offers, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left."""
+    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left; `unless_soon`: or
+    serve it if its turn comes soon."""
 
     request: int
     gently: bool
+    unless_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,15 @@ class Refused:
     request: int
     code: int
     reason: str
+
+    def error(self, peer: PeerId) -> LockstepError:
+        """What who asked raises."""
+        text = f"{short(peer)}: {self.reason}"
+        if self.code == Refusal.NOT_HELD:
+            return NotHeldError(text)
+        if self.code == Refusal.WITHDRAWN:
+            return WithdrawnError(text)
+        return RemoteProtocolError(text) if self.code == Refusal.BAD_REQUEST else UnavailableError(text)
 
 
 @dataclass(frozen=True, slots=True)

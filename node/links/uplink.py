@@ -108,6 +108,10 @@ class Uplink:
         """Whether nobody wants anything."""
         return not self._waiting
 
+    def soon(self, upload: Upload) -> bool:
+        """Whether an upload that waits begins soon."""
+        return self._uploads.soon(upload)
+
     def look(self) -> None:
         """Begin uploads that time alone has made possible; to be called now and then."""
         self._start()

@@ -15,6 +15,7 @@ WAITS = (
     (window, "QUEUE_MS"),
     (uploads, "AHEAD_MS"),
     (uploads, "METER_MS"),
+    (uploads, "SOON_MS"),
     (live_pulls, "WAIT_MS"),
     (invitations, "PAUSE_MS"),
     (session, "BEAT_MS"),

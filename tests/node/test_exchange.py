@@ -310,7 +310,7 @@ def test_a_waiting_pull_goes_to_a_like_holder_that_says_that_it_is_idle_and_begi
     assert exchange.handle(Idle(C), WAIT_MS - 1) == []  # within a round trip there is no queue to leave
     assert exchange.handle(Idle(B), WAIT_MS) == []  # does not hold it
     assert exchange.handle(Idle(A), WAIT_MS) == []
-    assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X)]
+    assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
     assert exchange.handle(Idle(C), WAIT_MS) == []
     exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS)
     effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), WAIT_MS + 100)
@@ -323,9 +323,9 @@ def test_an_idle_holder_gets_one_pull_at_a_time_the_oldest_of_where_this_node_wa
         exchange.handle(Offered(A, 7, digest, SIZE), now_ms)
     for digest in (X, Y, Z):
         exchange.handle(Offered(C, 7, digest, SIZE), 3)
-    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, X)]
-    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, Y)]
-    assert exchange.handle(Idle(C), 1000) == [Withdraw(B, Z)]
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, X, unless_soon=True)]
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(A, Y, unless_soon=True)]
+    assert exchange.handle(Idle(C), 1000) == [Withdraw(B, Z, unless_soon=True)]
 
 
 def test_a_pull_does_not_go_to_an_idle_holder_that_is_slower_or_once_its_bytes_come() -> None:
@@ -341,7 +341,7 @@ def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_noth
     exchange.handle(Wanted(7, (Want(X, SIZE, (peer(99),)),)), 0)
     assert exchange.handle(Idle(peer(99)), WAIT_MS) == []
     exchange.handle(MembersChanged(frozenset([OWN, B, C])), 1)
-    assert exchange.handle(Idle(C), 1 + WAIT_MS) == [Withdraw(A, X)]
+    assert exchange.handle(Idle(C), 1 + WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
 
 
 def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> None:

@@ -408,7 +408,7 @@ class DeadLink:
         raise UnavailableError("dead")
         yield
 
-    def withdraw(self, source: PeerId, digest: Digest) -> None:
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         raise AssertionError("nothing is fetched")
 
     @property
@@ -438,7 +438,7 @@ class Held(DeadLink):
         raise WithdrawnError("withdrawn")
         yield
 
-    def withdraw(self, source: PeerId, digest: Digest) -> None:
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         self.withdrawn.append(source)
         self._ends[source].set()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.uploads import AGED_MS, AHEAD_MS, RATE_ASSUMED, UPLOADS_MAX, Upload, Uploads
+from node.uploads import AGED_MS, AHEAD_MS, RATE_ASSUMED, SOON_MS, UPLOADS_MAX, Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
 
 A, B, C = (PeerId(f"{number:032x}") for number in range(3))
@@ -50,6 +50,18 @@ def test_small_payloads_are_served_together_as_far_as_the_uplink_carries_them_in
     size = RATE_ASSUMED * AHEAD_MS // 1000 // 4
     asked = [Upload(PeerId(f"{number:032x}"), OWN) for number in range(10)]
     assert len(uploads_of(*asked, size=size).start(0)) == 4
+
+
+def test_who_waits_is_served_soon_when_all_others_want_little_of_what_the_uplink_carries() -> None:
+    soon = RATE_ASSUMED * SOON_MS // 1000
+    uploads = uploads_of(Upload(A, OWN), size=soon)
+    uploads.start(0)
+    uploads.asked(Upload(B, OWN), LARGE, 0)
+    assert not uploads.soon(Upload(B, OWN))
+    uploads.sent(Upload(A, OWN), 1, 3_600_000)
+    assert uploads.soon(Upload(B, OWN))
+    assert not uploads.soon(Upload(A, OWN)), "it does not wait"
+    assert not uploads.soon(Upload(C, OWN)), "it does not want anything"
 
 
 def test_the_next_begins_before_the_last_bytes_of_the_one_before_are_acknowledged() -> None:

@@ -406,7 +406,7 @@ class Gossip:
             case Withdraw():
                 fetch = self._nodes[number].fetches[effect.digest]
                 self._nodes[number].other_up += MESSAGE_BYTES
-                self._after(self._delay_ms(number, fetch.source), lambda: self._withdrawn(fetch))
+                self._after(self._delay_ms(number, fetch.source), lambda: self._withdrawn(fetch, effect.unless_soon))
             case Blame() | Refuse():
                 assert isinstance(effect, Refuse), f"an honest peer is blamed: {effect}"
             case ReportHolding():
@@ -466,13 +466,14 @@ class Gossip:
         else:
             self._start(fetch)
 
-    def _withdrawn(self, fetch: Fetch) -> None:
+    def _withdrawn(self, fetch: Fetch, unless_soon: bool) -> None:
         """The taker wants no more than what was begun."""
+        node, upload = self._nodes[fetch.source], Upload(peer(fetch.target), fetch.digest)
         if fetch.flow is not None:
             fetch.cut = round(fetch.flow.left)
             fetch.lacking -= fetch.cut
             fetch.flow.left = 0
-        elif self._nodes[fetch.source].asked.get(Upload(peer(fetch.target), fetch.digest)) is fetch:
+        elif node.asked.get(upload) is fetch and not (unless_soon and node.uploads.soon(upload)):
             self._end(fetch)
             self._after(self._delay_ms(fetch.source, fetch.target), lambda: self._fail(fetch, Failure.WITHDRAWN))
 

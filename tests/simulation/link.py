@@ -51,7 +51,7 @@ class SimulatedLink:
         """Peers that links are wanted to."""
         self._kept = [remote.peer_id for remote in remotes]
 
-    def withdraw(self, source: PeerId, digest: Digest) -> None:
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         """No further part of this blob."""
         self._withdrawn.add((source, digest))
 

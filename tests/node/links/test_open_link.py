@@ -13,9 +13,9 @@ from node.links.open_link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
 from node.links.pipes import Accept, Pipe
 from node.links.session import Identity, Session
 from node.links.session_events import Event, Left
-from node.uploads import Upload
+from node.uploads import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import Beat, LinkMessage
 from tests.node.links.memory_pipes import MemoryNetwork, MemoryTransport
@@ -299,6 +299,27 @@ def test_a_withdrawn_fetch_ends_as_such_and_wastes_no_byte() -> None:
             assert pair.one.served == []
 
     virtually(main())
+
+
+def test_a_fetch_whose_turn_comes_soon_is_not_let_go() -> None:
+    first = Upload(PeerId("ab" * 16), Digest(bytes(32)))
+
+    async def behind(others_bytes: int, unless_soon: bool) -> bytes:
+        async with linked() as pair:
+            digest, uplink = pair.one.hold(b"what is wanted"), pair.one.mesh.uplink
+            async with uplink.turn(first, others_bytes):
+                fetch = asyncio.create_task(pair.two.fetched(pair.one.remote, digest))
+                await asyncio.sleep(1)
+                assert len(uplink._waiting) == 2
+                pair.two.mesh.withdraw(pair.one.peer, digest, unless_soon)
+                await asyncio.sleep(1)
+            return await fetch
+
+    short = AHEAD_BYTES_MIN + RATE_ASSUMED * SOON_MS // 2000
+    for others_bytes, unless_soon in ((10_000_000, True), (short, False)):
+        with pytest.raises(WithdrawnError):
+            virtually(behind(others_bytes, unless_soon))
+    assert virtually(behind(short, True)) == b"what is wanted"
 
 
 def test_a_withdrawal_in_the_last_moment_changes_nothing() -> None:

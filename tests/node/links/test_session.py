@@ -780,6 +780,8 @@ def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
     at_one, at_other = exchange(one, other)
     assert at_other == [Cancelled(request, True)]
     assert [type(event) for event in at_one] == [Part]
+    other.part(Part(request, PART_BYTES_MIN, 100_000, bytes(PART_BYTES_MIN)), NOW_MS)  # it may go on until then
+    assert [type(event) for event in exchange(one, other)[0]] == [Part]
     other.refuse(request, Refusal.WITHDRAWN, "as you wish")
     assert exchange(one, other)[0] == [Refused(request, Refusal.WITHDRAWN, "as you wish")]
 
