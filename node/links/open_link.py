@@ -173,7 +173,7 @@ class OpenLink:
             self._leave_if_idle()
 
     def withdraw(self, digest: Digest, unless_soon: bool = False) -> None:
-        """Ask for no more of a blob than the peer has begun, or can begin soon; then `WithdrawnError` ends its fetch."""
+        """Ask for no more of a blob than the peer has begun, or can begin soon: `WithdrawnError` ends its fetch."""
         for request, fetch in self._fetches.items():
             if fetch.digest == digest:
                 self.session.withdraw(request, unless_soon)
