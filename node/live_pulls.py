@@ -105,6 +105,7 @@ class LivePulls:
             return  # late: dropped before the bytes came
         if pull.begun_ms is None:
             pull.begun_ms = now_ms
+            pull.withdrawn = False  # the source knew better; should it be slow, it may be asked again
         else:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms

@@ -336,6 +336,16 @@ def test_a_pull_does_not_go_to_an_idle_holder_that_is_slower_or_once_its_bytes_c
     assert arriving.handle(Idle(C), WAIT_MS) == []
 
 
+def test_a_source_that_serves_soon_instead_and_then_is_slow_is_left_all_the_same() -> None:
+    limits = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
+    exchange = machine(Offered(C, 7, Y, SIZE), Pulled(Y, C, SIZE, 1_000_000), limits=limits)
+    for holder in (A, C):
+        exchange.handle(Offered(holder, 7, X, 10**6), 0)
+    assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
+    assert exchange.handle(Progressed(X, A, 1000), 1000) == []
+    assert exchange.handle(Progressed(X, A, 1000), 2000) == [Withdraw(A, X)]
+
+
 def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_nothing() -> None:
     exchange = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
     exchange.handle(Wanted(7, (Want(X, SIZE, (peer(99),)),)), 0)
