@@ -104,8 +104,7 @@ class Exchange:
             case Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
                 return [*self._on_offered(event), *self._moves(now_ms, event.digest), *self._new_pulls(now_ms)]
             case Idle():
-                wishes = [next(self._wishes(digest)) for digest in self._pulls]
-                return self._pulls.come_over(event.sender, wishes, now_ms)
+                return self._pulls.come_over(event.sender, self._pulled(), now_ms)
             case OfferFailed():
                 self._on_offer_failed(event, now_ms)
             case Wanted():
@@ -365,8 +364,11 @@ class Exchange:
 
     def _moves(self, now_ms: int, *digests: Digest) -> list[Effect]:
         """Move the pulls of these payloads, or of all, to better sources."""
-        chosen = [digest for digest in digests or self._pulls if digest in self._pulls]
-        return self._pulls.move([next(self._wishes(digest)) for digest in chosen], now_ms)
+        return self._pulls.move(self._pulled(*digests), now_ms)
+
+    def _pulled(self, *digests: Digest) -> list[Wish]:
+        """What is being pulled, of these payloads or of all."""
+        return [next(self._wishes(digest)) for digest in digests or self._pulls if digest in self._pulls]
 
     def _wishes(self, digest: Digest) -> Iterator[Wish]:
         """A payload in each undecided round that knows it, oldest first: a pull outlives no round that needs it."""

@@ -49,6 +49,8 @@ from protocol.neighbours import neighbours
 
 SIZE = 1000
 LIMITS = SwarmLimits(payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=4, pulls_per_peer=2, stall_ms=1000)
+PATIENT = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
+"""For large payloads that take their time."""
 
 
 def peer(number: int) -> PeerId:
@@ -337,8 +339,7 @@ def test_a_pull_does_not_go_to_an_idle_holder_that_is_slower_or_once_its_bytes_c
 
 
 def test_a_source_that_serves_soon_instead_and_then_is_slow_is_left_all_the_same() -> None:
-    limits = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
-    exchange = machine(Offered(C, 7, Y, SIZE), Pulled(Y, C, SIZE, 1_000_000), limits=limits)
+    exchange = machine(Offered(C, 7, Y, SIZE), Pulled(Y, C, SIZE, 1_000_000), limits=PATIENT)
     for holder in (A, C):
         exchange.handle(Offered(holder, 7, X, 10**6), 0)
     assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
@@ -355,9 +356,7 @@ def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_noth
 
 
 def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> None:
-    exchange = machine(
-        Offered(B, 7, Y, SIZE), limits=SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
-    )
+    exchange = machine(Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(Pulled(Y, B, SIZE, 1_000_000), 0)
     exchange.handle(Offered(A, 7, X, 10**6), 0)
     exchange.handle(Progressed(X, A, 1000), 0)
@@ -382,8 +381,7 @@ def test_a_withdrawn_source_is_still_a_holder_and_pays_no_backoff() -> None:
 
 
 def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_than_another_holder() -> None:
-    limits = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
-    exchange = machine(Offered(B, 7, Y, SIZE), limits=limits)
+    exchange = machine(Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(Pulled(Y, B, SIZE, 100_000), 0)
     exchange.handle(Offered(A, 7, X, 10**6), 0)
     exchange.handle(Offered(C, 7, Z, 10**6), 0)

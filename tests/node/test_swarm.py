@@ -389,7 +389,7 @@ class DeadLink:
     def __init__(self) -> None:
         self.offers: asyncio.Queue[Offers] = asyncio.Queue()
         self.kept: list[Remote] = []
-        self.is_idle = False
+        self.idle = False
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
         return ("dead:1",)
@@ -410,10 +410,6 @@ class DeadLink:
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         raise AssertionError("nothing is fetched")
-
-    @property
-    def idle(self) -> bool:
-        return self.is_idle
 
     @property
     def traffic(self) -> Traffic:
@@ -475,7 +471,7 @@ async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Pa
     await swarm.publish(ROUND, b"payload")
     told = [await soon(link.offers.get()) for _ in range(2)]
     assert [(len(offers.offers), offers.idle) for offers in told] == [(1, False), (1, False)]
-    link.is_idle = True
+    link.idle = True
     told = [await soon(link.offers.get()) for _ in range(2)]
     assert [(len(offers.offers), offers.idle) for offers in told] == [(0, True), (0, True)]
     wanted = OfferedPayload(round=ROUND, digest=sha256(b"theirs"), payload_bytes=6)

@@ -220,6 +220,11 @@ class Fetch:
     over: bool = False
     """Its taker dropped it, or it broke."""
 
+    @property
+    def upload(self) -> Upload:
+        """What it is at its source."""
+        return Upload(peer(self.target), self.digest)
+
 
 @dataclass(slots=True)
 class Node:
@@ -458,7 +463,7 @@ class Gossip:
         if fetch.digest not in node.held:
             self._after(self._delay_ms(fetch.target, fetch.source), lambda: self._fail(fetch, Failure.ABSENT))
             return
-        upload = Upload(peer(fetch.target), fetch.digest)
+        upload = fetch.upload
         node.asked[upload] = fetch
         if self._setting.ordered:
             node.uploads.asked(upload, fetch.lacking, int(self._now_ms))
@@ -468,7 +473,7 @@ class Gossip:
 
     def _withdrawn(self, fetch: Fetch, unless_soon: bool) -> None:
         """The taker wants no more than what was begun."""
-        node, upload = self._nodes[fetch.source], Upload(peer(fetch.target), fetch.digest)
+        node, upload = self._nodes[fetch.source], fetch.upload
         if fetch.flow is not None:
             fetch.cut = round(fetch.flow.left)
             fetch.lacking -= fetch.cut
@@ -504,7 +509,7 @@ class Gossip:
             self._after(delay_ms, lambda: self._fail(fetch, Failure.WITHDRAWN))
 
     def _acknowledged(self, fetch: Fetch, count: int) -> None:
-        node, upload = self._nodes[fetch.source], Upload(peer(fetch.target), fetch.digest)
+        node, upload = self._nodes[fetch.source], fetch.upload
         fetch.lacking -= count
         if node.asked.get(upload) is not fetch:
             return
@@ -517,7 +522,7 @@ class Gossip:
 
     def _end(self, fetch: Fetch) -> None:
         """The source hears that a fetch is over, or sees that it is."""
-        node, upload = self._nodes[fetch.source], Upload(peer(fetch.target), fetch.digest)
+        node, upload = self._nodes[fetch.source], fetch.upload
         if node.asked.get(upload) is fetch:
             del node.asked[upload]
             node.uploads.ended(upload)

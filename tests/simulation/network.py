@@ -45,9 +45,9 @@ class Network:
         self.cut: set[tuple[Hashable, Hashable]] = set()
         self.processes: dict[str, Process] = {}
         self.ends: dict[str, Any] = {}
+        """Who listens for peers: link servers by party."""
         self.read_at: dict[str, float] = {}
         """When each peer was last read from, in seconds."""
-        """Who listens for peers: link servers by party."""
         self.counts: dict[str, int] = {"lost": 0, "doubled": 0, "corrupt": 0, "broken": 0}
 
     def runs(self, party: str) -> bool:
