@@ -6,13 +6,13 @@ from lockstep.keys import load_or_create_key
 from lockstep.line import Line
 from lockstep.run import run
 from lockstep.serve import ServeOptions, log_versions, serve
-from node.links.allocator import keep_freed_memory
+from node.allocator import keep_freed_memory
 from node.relay import RelayProcess, RelaySettings
 
 
 def relay(settings: RelaySettings, options: ServeOptions) -> None:
     """Runs a relay until the run is finished or a signal asks it to drain."""
-    keep_freed_memory()  # nothing else in this process frees blocks large enough for the C library to come to it
+    keep_freed_memory()
     log_versions(settings)
     messages.print(run(_relay(settings, options)))
 

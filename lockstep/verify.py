@@ -20,6 +20,7 @@ import torch
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.run import run
+from node.allocator import keep_freed_memory
 from node.checkpoint import load_checkpoint
 from node.digest import canonical_sha256, state_digest
 from node.hardware import use_threads
@@ -88,6 +89,7 @@ class Findings:
 
 def verify(settings: VerifySettings) -> None:
     """Replays, compares and says what was found; `DivergedError` when something differs."""
+    keep_freed_memory()
     use_threads(settings.threads)
     findings = run(_verify(settings))
     if settings.json_path != "-":

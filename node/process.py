@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node import contact, hardware, progress
+from node.allocator import keep_freed_memory
 from node.catch_up import CatchUp
 from node.checkpoint import save_checkpoint
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
@@ -81,6 +82,7 @@ class NodeProcess:
         progress.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
         await asyncio.to_thread(contact.remember, settings.directory, self._client.address)
+        keep_freed_memory()
         hardware.use_threads(settings.threads)
         device = hardware.choose_device(settings.device)
         progress.phase = "opens its data"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
+from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for, transposed
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
 from protocol.payload import Coefficients
@@ -147,6 +147,7 @@ class Votes:
     def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
         """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
         self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
+        self._weights = np.array([ballot.weight for ballot in self._ballots], np.float32)
         self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
         """No sum of votes can be larger in magnitude."""
         if self.sum_max > VOTE_SUM_MAX:
@@ -154,18 +155,19 @@ class Votes:
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
-        places = [np.zeros(0, np.int64)]
-        votes = [np.zeros(0, np.float32)]
-        for ballot in self._ballots:
-            starts = ballot.starts[first : first + len(strip) + 1]
-            sent = slice(starts[0], starts[-1])
-            chunk_starts = np.arange(len(strip)) * CHUNK_ENTRIES
-            places.append(np.repeat(chunk_starts, np.diff(starts)) + ballot.places[sent])
-            votes.append(ballot.coefficients.values[sent] * np.float32(ballot.weight))
-        strip.zero_().view(-1).scatter_add_(
-            0,
-            torch.from_numpy(np.concatenate(places)).to(strip.device),
-            torch.from_numpy(np.concatenate(votes)).to(strip.device),
+        strip.zero_()
+        if not self._ballots:
+            return strip
+        cut = slice(first, first + len(strip))
+        parts = [(ballot, slice(ballot.starts[cut.start], ballot.starts[cut.stop])) for ballot in self._ballots]
+        counts = np.stack([ballot.coefficients.counts[cut] for ballot in self._ballots])  # [R, n]
+        chunk_starts = np.tile(np.arange(len(strip)) * CHUNK_ENTRIES, len(parts))
+        places = np.repeat(chunk_starts, counts.ravel())
+        places += np.concatenate([ballot.places[sent] for ballot, sent in parts])
+        votes = np.concatenate([ballot.coefficients.values[sent] for ballot, sent in parts], dtype=np.float32)
+        votes *= np.repeat(self._weights, counts.sum(1, dtype=np.int64))
+        strip.view(-1).scatter_add_(
+            0, torch.from_numpy(places).to(strip.device), torch.from_numpy(votes).to(strip.device)
         )
         return strip
 
@@ -182,8 +184,7 @@ def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
         raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
     starts = np.zeros(chunks + 1, np.int64)
     np.cumsum(sent.counts, out=starts[1:])
-    places = sent.indices % CHUNK_SIDE * CHUNK_SIDE + sent.indices // CHUNK_SIDE
-    return _Ballot(weight, sent, places, starts)
+    return _Ballot(weight, sent, transposed(sent.indices), starts)
 
 
 def _magnitude(sent: Coefficients) -> int:

@@ -134,8 +134,10 @@ class ChunkLayout:
 
     def gather_strip(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> None:
         """Fill the strip [n, 64, 64], which begins at chunk `first`, from what `views` returned."""
-        strip.zero_()
-        for entries, tensor in self.pairs(views, first, strip):
+        pairs = list(self.pairs(views, first, strip))
+        if sum(entries.numel() for entries, _ in pairs) < strip.numel():  # None or padding
+            strip.zero_()
+        for entries, tensor in pairs:
             entries.copy_(tensor)
 
     def scatter(self, chunks: Tensor, tensors: Mapping[str, Tensor]) -> None:

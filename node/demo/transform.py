@@ -29,8 +29,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -44,6 +45,10 @@ STRIP_CHUNKS_PER_THREAD = 128
 
 STRIP_CHUNKS_DEVICE = 8192
 """Chunks of a strip on an accelerator: 128 MiB, enough work to hide the launches."""
+
+_SIDE_BITS = CHUNK_SIDE.bit_length() - 1
+
+Indices = TypeVar("Indices", Tensor, npt.NDArray[Any])
 
 _SHIFTS = 16
 """The most halvings that an integer below 2^24 can need here: down to 511 of them."""
@@ -93,9 +98,9 @@ def inverse_signs(sums: Tensor) -> Tensor:
         return inverse_signs_(columns, VOTE_SUM_MAX)
 
 
-def transposed(indices: Tensor) -> Tensor:
+def transposed(indices: Indices) -> Indices:
     """Where a transposed chunk keeps the entries of these indices, which are row * 64 + column; and back alike."""
-    return indices % CHUNK_SIDE * CHUNK_SIDE + indices // CHUNK_SIDE
+    return (indices & CHUNK_SIDE - 1) << _SIDE_BITS | indices >> _SIDE_BITS
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -213,10 +218,9 @@ def shift_(integers: Tensor, bound: int) -> Tensor:
 
     2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
     """
-    if integers.device.type == "cpu":  # elsewhere to look would be to wait
-        low, high = torch.aminmax(integers)
-        if low >= -bound and high <= bound:
-            return torch.ones(len(integers), 1, 1)
+    on_cpu = integers.device.type == "cpu"  # elsewhere to look would be to wait
+    if on_cpu and integers.amin() >= -bound and integers.amax() <= bound:
+        return torch.ones(len(integers), 1, 1)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
     least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.allocator import keep_freed_memory
+from node.allocator import keep_freed_memory
 from node.links.base import Blob, Remote
 from node.links.pipes import Pipe, Transport
 from protocol.errors import UnavailableError

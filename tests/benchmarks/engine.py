@@ -34,6 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from node.allocator import keep_freed_memory
 from node.demo.aggregate import Contribution, Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--top-k", type=int, default=32)
     arguments = parser.parse_args()
+    keep_freed_memory()  # as nodes do
     sizes = {"llama-20m": llama_20m()} | ({"gpt2-124m": gpt2_124m()} if arguments.large else {})
     results = []
     for name, shapes in sizes.items():
@@ -245,6 +247,7 @@ def _peak_extra(shapes: Shapes, payloads: int, top_k: int) -> dict[str, float | 
 
 def _first_step(shapes: Shapes, payloads: int, top_k: int, threads: int) -> tuple[int | None, int]:
     """Peak extra bytes of this process's first step of the model, and bytes of the momentum."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     tiny = {"w": torch.randn(64, 64)}
     _Ours(tiny, payloads, top_k).step(tiny)

@@ -29,7 +29,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.run import run
-from node.links.allocator import keep_freed_memory
+from node.allocator import keep_freed_memory
 from node.links.mesh import Mesh
 from node.links.session import Identity
 from node.links.transports import make_transports
