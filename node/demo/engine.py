@@ -282,18 +282,16 @@ class Engine:
         return torch.empty_like(self.momentum[:chunks])
 
 
-def require_finite(gradients: Mapping[str, Tensor | None]) -> None:
-    """`GradientError` naming the first gradient with an entry that is NaN or beyond GRADIENT_MAX."""
+def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
+    """`GradientError` naming the first gradient with an entry that is NaN or beyond `most`."""
     named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
     extremes = [torch.stack(torch.aminmax(tensor.detach())).float() for tensor in named.values()]
     if not extremes:
         return
     for name, (low, high) in zip(named, torch.stack(extremes).tolist(), strict=True):
-        if not -GRADIENT_MAX <= low <= high <= GRADIENT_MAX:
+        if not -most <= low <= high <= most:
             nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
-            raise GradientError(
-                f"expected gradients of magnitude up to {GRADIENT_MAX:g}, got {name} with entries {nature}"
-            )
+            raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
 
 
 def largest(magnitudes: Tensor, top_k: int) -> Tensor:

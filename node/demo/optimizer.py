@@ -1,10 +1,10 @@
-"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=4e-3)` in place of AdamW, and without DDP.
+"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=3e-3)` in place of AdamW, and without DDP.
 
 Each rank computes gradients of its own data and does not average them. A step moves them into this rank's momentum,
 extracts the k largest coefficients of every chunk, exchanges only those, and applies everybody's with the whole-number
 arithmetic of `aggregate`: ranks that start equal stay equal to the last bit, on whatever hardware.
 
-    accumulate, extract, encode  ->  exchange (two collectives, ranks.py)  ->  decode, verify, update
+    scale, accumulate, extract, encode  ->  exchange (two collectives, ranks.py)  ->  decode, verify, update
 
 That ranks start equal is the user's business, as it is with DDP; the first step compares digests and raises
 `DivergedError` if they do not. A parameter without a gradient on this rank sends nothing and keeps its momentum (small
@@ -24,8 +24,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from node.demo.aggregate import RULES, Contribution, Rule, update
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, Extraction, GradientError, require_finite
+from node.demo.engine import GRADIENT_MAX, DemoSettings, Engine, Extraction, GradientError, require_finite
 from node.demo.ranks import Ranks
+from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, PayloadShape, decode, encode
@@ -43,21 +44,23 @@ class DeMo(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float = 3e-3,
         *,
         momentum_decay: float = 0.999,
         top_k: int = 32,
         value_bits: int = 1,
         weight_decay: float = 0.0,
         alpha: float = 1.0,
-        update: Rule = "sign",
+        update: Rule = "orthogonal",
+        gradients: Scale = "even",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         """`ValueError` for settings outside their bounds.
 
-        lr: by how much one step moves each parameter; weight_decay: decoupled, as in AdamW; update: see
-        `aggregate.Rule`; the others as in `DemoSettings`. process_group: None means the default group if there is
-        one, else this process alone.
+        lr: by how much one step moves each parameter, on the root mean square; weight_decay: decoupled, as in AdamW;
+        update: see `aggregate.Rule`; gradients: see `scaling.Scale`, read at the first step, and a step scales `grad`
+        in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain", and
+        wants a lower lr. process_group: None means the default group if there is one, else this process alone.
         """
         defaults = {
             "lr": lr,
@@ -67,6 +70,7 @@ class DeMo(Optimizer):
             "weight_decay": weight_decay,
             "alpha": alpha,
             "update": update,
+            "gradients": gradients,
         }
         self._ranks = Ranks(process_group)
         super().__init__(params, defaults)
@@ -111,12 +115,11 @@ class DeMo(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over groups and momentum, which torch's own way would round to the parameters' dtype."""
+        """Take over groups and their state, which torch's own way would round to the parameters' dtype."""
         super().load_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            momentum = state_dict["state"].get(saved["params"][0], {}).get("momentum")
-            if momentum is not None:
-                self.state[group["params"][0]]["momentum"] = momentum.clone()
+            for name, tensor in state_dict["state"].get(saved["params"][0], {}).items():
+                self.state[group["params"][0]][name] = tensor.clone()
         self._start_over()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -151,13 +154,14 @@ class DeMo(Optimizer):
         return RunId(digest.hex()[:32])
 
     def _member(self, group: Group) -> "_Member":
-        """A group with an engine whose momentum is, and stays, the one in `state` of the group's first parameter."""
+        """A group at work, whose tensors are, and stay, those in `state` of the group's first parameter."""
         _check(group)
         member = _Member.of(group)
         state = self.state[group["params"][0]]
-        if "momentum" in state:
-            member.engine.load_state_dict(state)
-        state["momentum"] = member.engine.momentum
+        if state:
+            member.engine.load_state_dict({"momentum": state["momentum"]})
+            member.scaling.load(state["gradient_sizes"])
+        state.update(momentum=member.engine.momentum, gradient_sizes=member.scaling.state)
         return member
 
     def _encoded(self, extractions: Sequence[Extraction]) -> list[bytes]:
@@ -189,11 +193,14 @@ class _Member:
 
     group: Group
     engine: Engine
+    scaling: GradientScaling
 
     @classmethod
     def of(cls, group: Group) -> "_Member":
         layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in _named(group).items()})
-        return cls(group, Engine(layout, _settings(group), group["params"][0].device))
+        device = group["params"][0].device
+        scaling = GradientScaling(group["gradients"], layout.shapes, device)
+        return cls(group, Engine(layout, _settings(group), device), scaling)
 
     @property
     def gradients(self) -> dict[str, Tensor | None]:
@@ -213,6 +220,7 @@ class _Member:
         """Move this rank's gradients into the momentum and take out what to send."""
         self.engine.settings = _settings(self.group)
         gradients = self.gradients
+        self.scaling.scale_(gradients)
         present = [name for name, gradient in gradients.items() if gradient is not None]
         active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device)
         self.engine.accumulate(gradients, active)
@@ -255,8 +263,9 @@ def _check(group: Group) -> None:
     for name in ("lr", "weight_decay"):
         if not 0 <= group[name] < float("inf"):
             raise ValueError(f"expected a finite {name} of at least 0, got {group[name]}")
-    if group["update"] not in RULES:
-        raise ValueError(f"expected an update of {' or '.join(RULES)}, got {group['update']!r}")
+    for name, known in (("update", RULES), ("gradients", SCALES)):
+        if group[name] not in known:
+            raise ValueError(f"expected {name} of {' or '.join(known)}, got {group[name]!r}")
     devices = sorted({str(parameter.device) for parameter in group["params"]})
     if len(devices) != 1:
         raise ValueError(f"expected the parameters of a group on one device, got {devices}")
@@ -272,7 +281,7 @@ def _fault(members: Sequence[_Member]) -> GradientError | None:
             for name, gradient in member.gradients.items():
                 if gradient is not None and gradient.layout != torch.strided:
                     raise GradientError(f"expected dense gradients, got {gradient.layout} of parameter {int(name)}")
-            require_finite(member.gradients)
+            require_finite(member.gradients, GRADIENT_MAX if member.group["gradients"] == "plain" else SQUARED_MAX)
     except GradientError as error:
         return error
     return None

@@ -7,7 +7,7 @@ parameter's size; Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps the recent 
 "even" does so:
 
     r <- b r + (1 - b) * mean of G^2 along each row         c the same along each column
-    v_ij = r_i c_j / mean(r) / (1 - b^t)                    after t gradients
+    v_ij = r_i c_j / mean(r) / (1 - b^t)                    after t gradients of this tensor
     G_ij <- G_ij / sqrt(v_ij)
 
 A tensor of one dimension is a matrix of one column, so its entries are judged one by one. All this is a node's own
@@ -17,7 +17,7 @@ business: nothing here needs equal bits on two nodes.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from protocol.errors import LocalProtocolError
 Scale = Literal["plain", "unit", "even"]
 """How each author's gradients enter its momentum."""
 
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
 MEMORY = 0.95
 """b. Without memory (b = 0) a network learned worse: docs/results/parity.md."""
 
@@ -35,9 +37,16 @@ MEAN_LEAST, ROW_LEAST = 1e-30, 1e-8
 """Least column mean, and least share that a row has of the mean of all: nothing is blown up from next to nothing."""
 
 
+SQUARED_MAX = 1e15
+"""Largest entry whose squares have a finite mean, in tensors of any size."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Means:
     """Views of one tensor's part of the state."""
+
+    seen: Tensor
+    """[1]: how many gradients there were of it."""
 
     rows: Tensor
     columns: Tensor
@@ -49,18 +58,15 @@ class GradientScaling:
     def __init__(self, scale: Scale, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str) -> None:
         self._scale = scale
         sizes = {name: (shape[0] if shape else 1, math.prod(shape[1:])) for name, shape in shapes.items()}
-        remembered = 1 + sum(map(sum, sizes.values())) if scale == "even" else 0
-        self.state = torch.zeros(remembered, device=device)
-        """float32 [n]: how many gradients there were, then row and column means of each parameter, by name; nothing
-        but with "even"."""
-        self._means: dict[str, _Means] = {}
-        first = 1
-        for name in sorted(sizes):
-            rows, columns = sizes[name]
-            self._means[name] = _Means(
-                self.state[first : first + rows], self.state[first + rows : first + rows + columns]
-            )
-            first += rows + columns
+        lengths = [length for name in sorted(sizes) for length in (1, *sizes[name])] if scale == "even" else []
+        self.state = torch.zeros(sum(lengths), device=device)
+        """float32 [n]: of each parameter, by name, how many gradients there were, the means of rows and of columns;
+        nothing but with "even"."""
+        views = iter(torch.split(self.state, lengths))
+        self._means = {
+            name: _Means(*each)
+            for name, each in zip(sorted(sizes), zip(views, views, views, strict=True), strict=False)
+        }
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.
@@ -82,15 +88,14 @@ class GradientScaling:
 
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
         found = {name: _mean_squares(tensor) for name, tensor in gradients.items()}
-        _require_finite({name: means.rows.mean() for name, means in found.items()})
-        self.state[0] += 1
-        seen = 1 - MEMORY ** self.state[0]  # stays on the device
+        _require_finite({name: rows.mean() for name, (rows, _) in found.items()})
         for name, tensor in gradients.items():
-            means, new = self._means[name], found[name]
-            means.rows.lerp_(new.rows, 1 - MEMORY)
-            means.columns.lerp_(new.columns, 1 - MEMORY)
+            means, (rows, columns) = self._means[name], found[name]
+            means.seen.add_(1)
+            means.rows.lerp_(rows, 1 - MEMORY)
+            means.columns.lerp_(columns, 1 - MEMORY)
             share = means.rows / means.rows.mean().clamp_min(MEAN_LEAST)
-            columns = (means.columns / seen).clamp_min(MEAN_LEAST)
+            columns = (means.columns / (1 - MEMORY**means.seen)).clamp_min(MEAN_LEAST)
             rows, columns = share.clamp_min(ROW_LEAST).rsqrt_(), columns.rsqrt_()
             if tensor.ndim:
                 tensor.mul_(rows.view(-1, *[1] * (tensor.ndim - 1))).mul_(columns.view(tensor.shape[1:]))
@@ -104,9 +109,10 @@ def _to_unit_(gradients: Mapping[str, Tensor]) -> None:
         tensor.mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
 
 
-def _mean_squares(gradient: Tensor) -> _Means:
+def _mean_squares(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows and of columns."""
     squares = gradient.float().reshape(len(gradient) if gradient.ndim else 1, -1).square()
-    return _Means(squares.mean(1), squares.mean(0))
+    return squares.mean(1), squares.mean(0)
 
 
 def _require_finite(sizes: Mapping[str, Tensor]) -> list[float]:

@@ -11,10 +11,12 @@ from node.demo.aggregate import Rule
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.optimizer import DeMo
+from node.demo.scaling import GradientScaling
 from tests.node.demo import reference
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]
 LR = 0.004
+PUBLISHED: dict[str, Any] = {"update": "sign", "gradients": "plain"}
 
 
 def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[torch.nn.Parameter]:
@@ -50,15 +52,18 @@ class Plain:
     """One parameter group trained by an engine and the whole-number reference."""
 
     def __init__(
-        self, params: list[torch.nn.Parameter], settings: DemoSettings, lr: float, decay: float, rule: Rule = "sign"
+        self, params: list[torch.nn.Parameter], settings: DemoSettings, lr: float, decay: float, rule: Rule
     ) -> None:
         self.tensors = {f"{index}": p.detach().numpy().copy() for index, p in enumerate(params)}
         layout = ChunkLayout.from_shapes({name: tensor.shape for name, tensor in self.tensors.items()})
         self.engine = Engine(layout, settings, "cpu")
+        self.scaling = GradientScaling("plain" if rule == "sign" else "even", layout.shapes, "cpu")
         self.rates, self.rule = (lr, decay), rule
 
-    def step(self, params: list[torch.nn.Parameter]) -> None:
-        self.engine.accumulate({f"{index}": p.grad for index, p in enumerate(params)})
+    def step(self, gradients: list[torch.Tensor]) -> None:
+        named = {f"{index}": gradient for index, gradient in enumerate(gradients)}
+        self.scaling.scale_(named)
+        self.engine.accumulate(named)
         sent = self.engine.extract().coefficients
         self.tensors = reference.apply(self.tensors, [(1, sent)], *self.rates, self.rule)
 
@@ -70,22 +75,32 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
     optimizer = DeMo(
         [
             {"params": heads},
-            {"params": tails, "lr": 0.5, "top_k": 9, "weight_decay": 0.0, "alpha": 0.5, "update": "orthogonal"},
+            {
+                "params": tails,
+                "lr": 0.5,
+                "top_k": 9,
+                "weight_decay": 0.0,
+                "alpha": 0.5,
+                "update": "orthogonal",
+                "gradients": "even",
+            },
         ],
+        **PUBLISHED,
         lr=LR,
         momentum_decay=0.9,
         value_bits=value_bits,
         weight_decay=0.1,
     )
     plain = [
-        Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits), LR, 1 - LR * 0.1),
+        Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits), LR, 1 - LR * 0.1, "sign"),
         Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits), 0.5, 1.0, "orthogonal"),
     ]
     for seed in range(4):
         give_gradients(params, seed)
+        given = [parameter.grad.clone() for parameter in params if parameter.grad is not None]
         optimizer.step()
-        for group, members in zip(plain, (heads, tails), strict=True):
-            group.step(members)
+        for group, members, gradients in zip(plain, (heads, tails), (given[:2], given[2:]), strict=True):
+            group.step(gradients)
             for parameter, expected in zip(members, group.tensors.values(), strict=True):
                 assert parameter.detach().numpy().tobytes() == expected.tobytes()
 
@@ -120,7 +135,7 @@ def test_a_model_learns_and_a_closure_returns_its_loss() -> None:
 
 def test_a_parameter_moves_by_the_scheduled_learning_rate() -> None:
     params = [torch.nn.Parameter(torch.zeros(64, 64))]
-    optimizer = DeMo(params, lr=1.0)
+    optimizer = DeMo(params, lr=1.0, **PUBLISHED)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     for expected in (1.0, 0.5, 0.25):
         before = values(params)[0]
@@ -171,9 +186,9 @@ def test_parameters_move_in_their_own_dtype(dtype: torch.dtype) -> None:
     give_gradients(params, 0)
     for parameter, sign in zip(params, signs, strict=True):
         sign.grad = None if parameter.grad is None else parameter.grad.float()
-    optimizer = DeMo(params, lr=0.0625, weight_decay=0.5)
+    optimizer = DeMo(params, lr=0.0625, weight_decay=0.5, **PUBLISHED)
     optimizer.step()
-    DeMo(signs, lr=1.0).step()
+    DeMo(signs, lr=1.0, **PUBLISHED).step()
     for parameter, sign, old in zip(params, signs, before, strict=True):
         decayed = (old.double() * (1 - 0.0625 * 0.5)).to(dtype)
         assert torch.equal(parameter, (decayed.double() + 0.0625 * sign.double()).to(dtype))
@@ -198,6 +213,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(dtype: torch
     assert equal(resumed_params, whole)
     assert momentum_of(resumed).dtype == torch.float32
     assert torch.equal(momentum_of(resumed), momentum_of(uninterrupted))
+    sizes = [each.state[each.param_groups[0]["params"][0]]["gradient_sizes"] for each in (resumed, uninterrupted)]
+    assert torch.equal(*sizes)
+    assert sizes[0].count_nonzero() > 6
 
 
 def test_a_loaded_state_is_a_copy_and_may_be_that_of_an_optimizer_before_its_first_step() -> None:
@@ -258,15 +276,15 @@ def test_settings_of_a_group_may_change_between_steps() -> None:
     assert momentum_of(optimizer).norm() < 0.05 * math.hypot(*(gradient.norm() for gradient in gradients))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e16])
 def test_a_broken_gradient_raises_before_anything_changes(bad: float) -> None:
     params = parameters()
-    optimizer = DeMo([{"params": params[:2]}, {"params": params[2:]}], lr=LR)
+    optimizer = DeMo([{"params": params[:2], "gradients": "plain"}, {"params": params[2:]}], lr=LR)
     steps(optimizer, params, range(1))
     before = [*values(params), momentum_of(optimizer, 0).clone(), momentum_of(optimizer, 1).clone()]
     give_gradients(params, 1)
     params[2].grad[0, 0, 0] = bad  # type: ignore[index]
-    with pytest.raises(GradientError, match="expected gradients of magnitude up to 1e\\+30"):
+    with pytest.raises(GradientError, match="expected gradients of magnitude up to 1e\\+15"):
         optimizer.step()
     assert equal(before, [*values(params), momentum_of(optimizer, 0), momentum_of(optimizer, 1)])
     steps(optimizer, params, range(2, 3))
@@ -294,6 +312,7 @@ def test_sparse_gradients_are_refused() -> None:
         {"value_bits": 3},
         {"alpha": 0.0},
         {"update": "muon"},
+        {"gradients": "odd"},
     ],
 )
 def test_settings_outside_their_bounds_are_refused(wrong: dict[str, Any]) -> None:

@@ -18,12 +18,13 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.optimizer import DeMo
 from node.demo.ranks import Ranks
+from node.demo.scaling import GradientScaling
 from protocol.errors import DivergedError
 from tests.node.demo import reference
 
 RANKS = 2
 LR = 0.002
-SHAPES = {"0": (96, 80), "1": (96,), "2": (80, 96), "3": (80,)}
+SHAPES = {"0": (128, 80), "1": (128,), "2": (80, 128), "3": (80,)}
 
 Story = Callable[[int], Any]
 
@@ -46,6 +47,13 @@ def gradients(params: list[torch.nn.Parameter], rank: int, step: int) -> float:
     loss = loss_of(params, rank, step)
     loss.backward()
     return loss.item()
+
+
+def scaled(scaling: GradientScaling, params: list[torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """Copies of the gradients, made even."""
+    found = {name: p.grad.clone() for name, p in zip(SHAPES, params, strict=True) if p.grad is not None}
+    scaling.scale_(found)
+    return found
 
 
 def tensors(params: list[torch.nn.Parameter]) -> list[torch.Tensor]:
@@ -97,8 +105,10 @@ def broken_gradients(rank: int) -> dict[str, Any]:
     momentum = optimizer.state[params[0]]["momentum"]
     expected = Engine(ChunkLayout.from_shapes(SHAPES), DemoSettings(), "cpu")
     expected.load_state_dict({"momentum": momentum})
+    scaling = GradientScaling("even", SHAPES, "cpu")
+    scaling.load(optimizer.state[params[0]]["gradient_sizes"])
     if rank == 0:
-        expected.accumulate({name: p.grad for name, p in zip(SHAPES, params, strict=True)})
+        expected.accumulate(scaled(scaling, params))
     else:
         params[3].grad.fill_(torch.nan)  # type: ignore[union-attr]
     with pytest.raises(GradientError) as caught:
@@ -185,15 +195,16 @@ def simulated(steps: int) -> list[torch.Tensor]:
     """The parameters after some steps of `training`, by two engines and the reference in one process."""
     layout = ChunkLayout.from_shapes(SHAPES)
     engines = [Engine(layout, DemoSettings(momentum_decay=0.9), "cpu") for _ in range(RANKS)]
+    scalings = [GradientScaling("even", SHAPES, "cpu") for _ in range(RANKS)]
     params = parameters()
     for step in range(steps):
         sent = []
         for rank, engine in enumerate(engines):
             gradients(params, rank, step)
-            engine.accumulate({name: p.grad for name, p in zip(SHAPES, params, strict=True)})
+            engine.accumulate(scaled(scalings[rank], params))
             sent.append((1, engine.extract().coefficients))
         arrays = {name: p.detach().numpy() for name, p in zip(SHAPES, params, strict=True)}
-        stepped = reference.apply(arrays, sent, LR, 1 - LR * 0.1)
+        stepped = reference.apply(arrays, sent, LR, 1 - LR * 0.1, "orthogonal")
         for name, parameter in zip(SHAPES, params, strict=True):
             parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(stepped[name])))
     return tensors(params)
