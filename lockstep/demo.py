@@ -22,12 +22,11 @@ from lockstep.exits import UsageError
 from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from lockstep.plot import plot_loss
-from lockstep.results import Evaluation, Finished, evaluate, run_to_its_end, summary
+from lockstep.results import Evaluation, Finished, a_checkpoint, evaluate, run_to_its_end, summary
 from lockstep.status import agreement
 from lockstep.watch import shown
 from node.corpus import prepare_builtin
 from node.files import storage_errors
-from protocol.errors import LocalProtocolError
 from protocol.runfile import (
     MembershipSpec,
     ModelSpec,
@@ -144,14 +143,11 @@ def _clear(directory: Path) -> None:
 
 
 def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
-    """Copies the checkpoint that a node left; they are equal, so any will do."""
-    for node in nodes:
-        source = node.directory / "checkpoint"
-        if source.is_dir():
-            with storage_errors(target):
-                shutil.copytree(source, target)
-            return target
-    raise LocalProtocolError(f"expected a checkpoint in {nodes[0].directory}, found none: {nodes[0].last_words()}")
+    """Copies the checkpoint that a node left."""
+    source = a_checkpoint(nodes)
+    with storage_errors(target):
+        shutil.copytree(source, target)
+    return target
 
 
 def _picture_path(settings: DemoSettings) -> Path:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.local import Cluster
+from lockstep.local import Child, Cluster
 from lockstep.watch import Show, total_bytes
-from node.checkpoint import load_checkpoint
+from node.checkpoint import evaluate_checkpoint
 from node.data import Corpus
 from node.genesis import fill
 from node.model import Trainee, build_model
@@ -91,6 +91,14 @@ class Evaluation:
     """Validation loss of the final checkpoint, in nats per token."""
 
 
+def a_checkpoint(nodes: Sequence[Child]) -> Path:
+    """One that a node left; they are equal, so any will do. `LocalProtocolError` if none did."""
+    for node in nodes:
+        if (checkpoint := node.directory / "checkpoint").is_dir():
+            return checkpoint
+    raise LocalProtocolError(f"expected a checkpoint in {nodes[0].directory}, found none: {nodes[0].last_words()}")
+
+
 def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
     """Evaluates the genesis and the final checkpoint of a run."""
     corpus = Corpus.open(data, verify=False)
@@ -99,8 +107,10 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
     fill(genesis, spec.seed, spec.model.init_std)
     trainee = Trainee(genesis)
     parameters = sum(parameter.numel() for parameter in trainee.parameters.values())
-    final = Trainee(load_checkpoint(checkpoint).model)
-    return Evaluation(parameters, trainee.evaluate(samples), final.evaluate(samples))
+    final = evaluate_checkpoint(
+        checkpoint, corpus, samples=VALIDATION_SAMPLES, sequence_length=spec.data.sequence_length
+    )
+    return Evaluation(parameters, trainee.evaluate(samples), final)
 
 
 def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:

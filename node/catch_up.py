@@ -23,13 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from node.canonical import canonical_size
 from node.coordinator_client import RunInfo
 from node.ledger import Ledger
 from node.links.base import Blob, NotHeldError
 from node.links.frames import Part
 from node.progress import Progress
 from node.replica import Position, Replica
-from node.snapshot import Partial, Snapshots, canonical_size
+from node.snapshot import Partial, Snapshots
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError

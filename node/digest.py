@@ -15,13 +15,13 @@ Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number g
 """
 
 import hashlib
-import struct
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from node.canonical import canonical_bytes
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest
 
@@ -33,9 +33,6 @@ STRIP_ROWS = 512
 
 _ROW_COUNTER_FIRST = 1 << 32
 """The rows' multipliers start this far into the splitmix64 sequence: `a` and `b` share none."""
-
-_SHA_STRIP_WORDS = 1 << 22
-"""Words copied from the device at once for SHA-256: 16 MiB."""
 
 
 def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_ROWS) -> int:
@@ -56,18 +53,10 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
 
 
 def canonical_sha256(parameters: Mapping[str, Tensor]) -> Digest:
-    """SHA-256 over, per parameter in sorted-name order: name length (u32) and UTF-8 name, number of
-    dimensions (u32) and dimensions (u64 each), float32 bits; all little-endian.
-
-    Raises `LocalProtocolError` for a tensor that is not float32.
-    """
+    """SHA-256 of the canonical bytes; raises `LocalProtocolError` for a tensor that is not float32."""
     hasher = hashlib.sha256()
-    for name, words in zip(sorted(parameters), _sorted_words(parameters), strict=True):
-        shape, text = parameters[name].shape, name.encode()
-        hasher.update(struct.pack("<I", len(text)) + text)
-        hasher.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
-        for strip in _strips(words, _SHA_STRIP_WORDS):
-            hasher.update(strip.cpu().numpy().astype("<i4", copy=False).data)
+    for piece in canonical_bytes(parameters):
+        hasher.update(piece)
     return Digest(hasher.digest())
 
 

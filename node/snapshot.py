@@ -3,11 +3,10 @@
     <directory>/<round>-<SHA-256 in hexadecimal>        one snapshot; <round> is that of the last commit in it
     <directory>/<SHA-256 in hexadecimal>.part, .map     one on its way here: its bytes, and which ranges are there
 
-The bytes are those whose SHA-256 `node.digest.canonical_sha256` is: per parameter in sorted-name order a header
-(name and shape) and the float32 bits, little-endian. A node knows names and shapes from the run file, so it knows
-the size of a snapshot before it takes memory or disk for one, and every header before it reads it. Files appear by
-renaming; the newest `SNAPSHOTS_KEPT` stay, and a few older ones for as long as somebody fetches them. Bytes that are
-handed out were verified once since the process started.
+The bytes are those of `node.canonical`. A node knows names and shapes from the run file, so it knows the size of a
+snapshot before it takes memory or disk for one, and every header before it reads it. Files appear by renaming; the
+newest `SNAPSHOTS_KEPT` stay, and a few older ones for as long as somebody fetches them. Bytes that are handed out were
+verified once since the process started.
 
 Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything that touches the
 disk raises `StorageError` when the disk fails, and may be called from any thread, one snapshot at a time.
@@ -17,15 +16,15 @@ import hashlib
 import math
 import os
 import re
-import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from node.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header
 from node.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 from protocol.ids import Digest
@@ -47,27 +46,10 @@ HELD_SECONDS_MAX = 4 * 3600
 RANGE_BYTES = 8 * PART_BYTES
 """What one peer is asked for at a time, and what a broken connection may cost: seconds of a thin uplink."""
 
-_STRIP_WORDS = 1 << 22
-"""Words written or read at once: 16 MiB."""
-
 _HASH_BYTES = 1 << 20
 _NEW_NAME = "new"
 _NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{64})")
 _PARTIAL_SUFFIXES = (".part", ".map")
-
-
-def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a snapshot in pieces of at most 16 MiB; float32 tensors of any shape and device, by name."""
-    for name in sorted(parameters):
-        yield _header(name, parameters[name])
-        words = parameters[name].detach().reshape(-1)
-        for first in range(0, len(words), _STRIP_WORDS):
-            yield words[first : first + _STRIP_WORDS].cpu().numpy().astype("<f4", copy=False).data.cast("B")
-
-
-def canonical_size(parameters: Mapping[str, Tensor]) -> int:
-    """Bytes of a snapshot of these parameters."""
-    return sum(len(_header(name, tensor)) + 4 * tensor.numel() for name, tensor in parameters.items())
 
 
 def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
@@ -78,12 +60,12 @@ def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
         if (size := path.stat().st_size) != (expected := canonical_size(parameters)):
             raise StorageError(f"{path}: expected a snapshot of {expected} bytes, got {size}")
         for name in sorted(parameters):
-            header = _header(name, parameters[name])
-            if file.read(len(header)) != header:
+            before = header(name, parameters[name])
+            if file.read(len(before)) != before:
                 raise StorageError(f"{path}: expected the parameter {name} of this run's model, got another")
             words = parameters[name].detach().view(-1)
-            for first in range(0, len(words), _STRIP_WORDS):
-                strip = words[first : first + _STRIP_WORDS]
+            for first in range(0, len(words), STRIP_WORDS):
+                strip = words[first : first + STRIP_WORDS]
                 values = np.frombuffer(bytearray(file.read(4 * len(strip))), dtype="<f4")
                 strip.copy_(torch.from_numpy(values.astype(np.float32, copy=False)))
 
@@ -99,11 +81,6 @@ def file_sha256(path: Path) -> Digest:
 
 def _round_of(path: Path) -> int:
     return int(path.name.partition("-")[0])
-
-
-def _header(name: str, tensor: Tensor) -> bytes:
-    text, shape = name.encode(), tensor.shape
-    return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
 
 
 class Snapshots:

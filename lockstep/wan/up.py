@@ -17,7 +17,7 @@ from lockstep.demo import CORPUS_BYTES, DemoSettings, demo_spec
 from lockstep.exits import UsageError
 from lockstep.init import write_run_file
 from lockstep.local import RELAY, ClusterSettings
-from lockstep.results import Evaluation, evaluate, run_to_its_end, summary
+from lockstep.results import a_checkpoint, evaluate, run_to_its_end, summary
 from lockstep.wan.cluster import WanCluster, Way
 from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
 from lockstep.wan.home_link import HomeLink
@@ -29,8 +29,7 @@ from lockstep.wan.shape import stopped_like_ctrl_c
 from lockstep.wan.table import links_table, shown_wan
 from node.corpus import prepare_builtin
 from node.links.transports import parse_kinds
-from protocol.errors import LocalProtocolError, SettingsError
-from protocol.runfile import RunSpec
+from protocol.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
     links = {place.home.name: place.home.link or HomeLink() for place in laboratory.places.values()}
     finished = run_to_its_end(cluster, shown_wan(cluster, links, spec.schedule.steps))
     with messages.status("evaluating the genesis and the final checkpoint"):
-        document = summary(spec, finished, _evaluation(cluster, spec, data))
+        document = summary(spec, finished, evaluate(spec, data, a_checkpoint(cluster.nodes)))
     lines = {
         name: {"up_bytes": use.total.up_bytes, "down_bytes": use.total.down_bytes}
         for name, use in cluster.usage.items()
@@ -152,14 +151,6 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
     output.print(ways_text(cluster.ways), soft_wrap=True)
     messages.print(f"logs of every process: {directory}", soft_wrap=True)
     return document | {"lines": lines, "ways": cluster.ways, "happened": cluster.happened}
-
-
-def _evaluation(cluster: WanCluster, spec: RunSpec, data: Path) -> Evaluation:
-    for node in cluster.nodes:
-        if (checkpoint := node.directory / "checkpoint").is_dir():
-            return evaluate(spec, data, checkpoint)
-    first = cluster.nodes[0]
-    raise LocalProtocolError(f"expected a checkpoint in {first.directory}, found none: {first.last_words()}")
 
 
 def ways_text(ways: Mapping[str, Mapping[str, Way]]) -> str:

@@ -12,6 +12,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node import snapshot
+from node.canonical import canonical_size
 from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.coordinator_client import RunInfo
 from node.digest import state_digest
@@ -27,7 +28,7 @@ from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
 from node.serving import Shelves, Throttle
-from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots, canonical_size
+from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
