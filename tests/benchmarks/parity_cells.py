@@ -253,6 +253,7 @@ def even_cells() -> list[Cell]:
     return [
         long,
         replace(long, learning_rate=0.002),
+        replace(long, momentum_decay=0.95),
         both,
         replace(both, learning_rate=0.005),
         replace(both, learning_rate=0.001, update="sign"),
@@ -261,6 +262,9 @@ def even_cells() -> list[Cell]:
         replace(long, seed=1),
         Cell("adamw", 0.0015, 2000, seed=1),
         replace(long, top_k=8),
+        replace(long, top_k=8, learning_rate=0.005),
+        *(replace(long, top_k=64, learning_rate=rate) for rate in (0.005, 0.004)),
+        *(replace(long, top_k=64, learning_rate=0.004, seed=seed) for seed in (1, 2)),
         replace(long, seed=2),
         Cell("adamw", 0.0015, 2000, seed=2),
         replace(long, overlap=1, guess="own"),
@@ -281,7 +285,9 @@ def breadth_cells() -> list[Cell]:
         replace(adamw, weight_decay=0.1),
         replace(demo, value_bits=4),
         *(replace(demo, alpha=alpha) for alpha in (0.2, 0.5)),
-        *(replace(demo, momentum_decay=decay) for decay in (0.95, 0.99)),
+        *(replace(demo, momentum_decay=decay) for decay in (0.9, 0.95, 0.99)),
+        replace(demo, top_k=8, momentum_decay=0.95),
+        replace(demo, overlap=1, guess="own", momentum_decay=0.95),
         *(replace(demo, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))),
         *(replace(demo, overlap=1, guess=guess) for guess in ("none", "payload", "last")),
         replace(demo, overlap=1, guess="own", learning_rate=0.002),
@@ -308,7 +314,29 @@ def batch_cells() -> list[Cell]:
         replace(demo, learning_rate=0.001),
         replace(orthogonal, learning_rate=0.003),
         replace(adamw, learning_rate=0.0015),
+        *_fewer_rounds(500, top_k=32, rates=(0.005, 0.003)),
+        Cell("adamw", 0.003, 500, warmup_steps=20),
     ]
+
+
+def batch_32_cells() -> list[Cell]:
+    """Half the rounds, each of twice the text."""
+    return [*_fewer_rounds(1000, top_k=16, rates=(0.004, 0.003)), Cell("adamw", 0.003, 1000)]
+
+
+def _fewer_rounds(steps: int, top_k: int, rates: Iterable[float]) -> Iterator[Cell]:
+    """The headline's text in fewer and larger rounds, at the bytes of k = 8 in 2000 of them."""
+    for rate in rates:
+        yield Cell(
+            "demo",
+            rate,
+            steps,
+            top_k=top_k,
+            update="orthogonal",
+            gradients="even",
+            authors=8,
+            warmup_steps=steps // 25,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +355,7 @@ SETS = {
     "even": Sweep(even_cells),
     "breadth": Sweep(breadth_cells),
     "full": Sweep(full_cells),
+    "batch32": Sweep(batch_32_cells, Task(batch_samples=32), "docs/results/parity/batch32"),
     "batch": Sweep(batch_cells, Task(batch_samples=64), "docs/results/parity/batch64"),
 }
 """Sweeps by name."""
