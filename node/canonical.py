@@ -19,14 +19,10 @@ STRIP_WORDS = 1 << 22
 def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The bytes, in pieces of at most 16 MiB, of float32 tensors of any shape and device, by name; `LocalProtocolError`
     for another dtype."""
-    for name in sorted(parameters):
-        tensor = parameters[name].detach()
-        if tensor.dtype != torch.float32:
-            raise LocalProtocolError(f"canonical bytes of {name}: expected float32, got {tensor.dtype}")
-        yield header(name, tensor)
-        words = tensor.reshape(-1)
-        for first in range(0, len(words), STRIP_WORDS):
-            yield words[first : first + STRIP_WORDS].cpu().numpy().astype("<f4", copy=False).data.cast("B")
+    for name, words in sorted_words(parameters):
+        yield header(name, parameters[name])
+        for strip in strips(words, STRIP_WORDS):
+            yield strip.cpu().numpy().astype("<i4", copy=False).data.cast("B")
 
 
 def canonical_size(parameters: Mapping[str, Tensor]) -> int:
@@ -38,3 +34,18 @@ def header(name: str, tensor: Tensor) -> bytes:
     """What stands before a parameter's bits."""
     text, shape = name.encode(), tensor.shape
     return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+
+
+def sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter's name and raw bits, int32 [entries], in sorted-name order; `LocalProtocolError` for a tensor that
+    is not float32."""
+    for name in sorted(parameters):
+        tensor = parameters[name].detach()
+        if tensor.dtype != torch.float32:
+            raise LocalProtocolError(f"digest of {name}: expected float32, got {tensor.dtype}")
+        yield name, tensor.reshape(-1).view(torch.int32)
+
+
+def strips(words: Tensor, strip_words: int) -> Iterator[Tensor]:
+    """Consecutive views of at most `strip_words`."""
+    return (words[first : first + strip_words] for first in range(0, len(words), strip_words))

@@ -15,14 +15,13 @@ Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number g
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from node.canonical import canonical_bytes
-from protocol.errors import LocalProtocolError
+from node.canonical import canonical_bytes, sorted_words, strips
 from protocol.ids import Digest
 
 ROW_WORDS = 4096
@@ -42,9 +41,9 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
     (32 KiB each) and does not change the result. Raises `LocalProtocolError` for another dtype.
     """
     total, rows_before = 0, 0
-    for words in _sorted_words(parameters):
+    for _, words in sorted_words(parameters):
         columns = _to_device(_odd_multipliers(0, ROW_WORDS), words)
-        for strip in _strips(words, strip_rows * ROW_WORDS):
+        for strip in strips(words, strip_rows * ROW_WORDS):
             sums = _row_sums(strip, columns)  # int64 [rows]
             weights = _odd_multipliers(_ROW_COUNTER_FIRST + rows_before, len(sums))
             total += int((sums * _to_device(weights, sums)).sum())
@@ -58,20 +57,6 @@ def canonical_sha256(parameters: Mapping[str, Tensor]) -> Digest:
     for piece in canonical_bytes(parameters):
         hasher.update(piece)
     return Digest(hasher.digest())
-
-
-def _sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """The raw bits of each parameter, int32 [entries], in sorted-name order."""
-    for name in sorted(parameters):
-        tensor = parameters[name].detach()
-        if tensor.dtype != torch.float32:
-            raise LocalProtocolError(f"digest of {name}: expected float32, got {tensor.dtype}")
-        yield tensor.reshape(-1).view(torch.int32)
-
-
-def _strips(words: Tensor, strip_words: int) -> Iterator[Tensor]:
-    """Consecutive pieces of at most `strip_words`."""
-    return (words[first : first + strip_words] for first in range(0, len(words), strip_words))
 
 
 def _row_sums(words: Tensor, columns: Tensor) -> Tensor:

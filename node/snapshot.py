@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header
+from node.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
 from node.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 from protocol.ids import Digest
@@ -64,8 +64,7 @@ def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
             if file.read(len(before)) != before:
                 raise StorageError(f"{path}: expected the parameter {name} of this run's model, got another")
             words = parameters[name].detach().view(-1)
-            for first in range(0, len(words), STRIP_WORDS):
-                strip = words[first : first + STRIP_WORDS]
+            for strip in strips(words, STRIP_WORDS):
                 values = np.frombuffer(bytearray(file.read(4 * len(strip))), dtype="<f4")
                 strip.copy_(torch.from_numpy(values.astype(np.float32, copy=False)))
 

@@ -57,16 +57,13 @@ class GradientScaling:
 
     def __init__(self, scale: Scale, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str) -> None:
         self._scale = scale
-        sizes = {name: (shape[0] if shape else 1, math.prod(shape[1:])) for name, shape in shapes.items()}
-        lengths = [length for name in sorted(sizes) for length in (1, *sizes[name])] if scale == "even" else []
+        remembered = sorted(shapes.items()) if scale == "even" else []
+        lengths = [length for _, shape in remembered for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))]
         self.state = torch.zeros(sum(lengths), device=device)
         """float32 [n]: of each parameter, by name, how many gradients there were, the means of rows and of columns;
         nothing but with "even"."""
         views = iter(torch.split(self.state, lengths))
-        self._means = {
-            name: _Means(*each)
-            for name, each in zip(sorted(sizes), zip(views, views, views, strict=True), strict=False)
-        }
+        self._means = {name: _Means(next(views), next(views), next(views)) for name, _ in remembered}
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.
@@ -90,10 +87,10 @@ class GradientScaling:
         found = {name: _mean_squares(tensor) for name, tensor in gradients.items()}
         _require_finite({name: rows.mean() for name, (rows, _) in found.items()})
         for name, tensor in gradients.items():
-            means, (rows, columns) = self._means[name], found[name]
+            means, (new_rows, new_columns) = self._means[name], found[name]
             means.seen.add_(1)
-            means.rows.lerp_(rows, 1 - MEMORY)
-            means.columns.lerp_(columns, 1 - MEMORY)
+            means.rows.lerp_(new_rows, 1 - MEMORY)
+            means.columns.lerp_(new_columns, 1 - MEMORY)
             share = means.rows / means.rows.mean().clamp_min(MEAN_LEAST)
             columns = (means.columns / (1 - MEMORY**means.seen)).clamp_min(MEAN_LEAST)
             rows, columns = share.clamp_min(ROW_LEAST).rsqrt_(), columns.rsqrt_()

@@ -160,6 +160,10 @@ class Cell:
         )
 
 
+DEFAULTS = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+"""The algorithm of a run file that says nothing else, for 600 steps."""
+
+
 def first_cells() -> list[Cell]:
     """The first sweep: rates and single changes at 600 steps, the question at 2000; one seed."""
     short, long = 600, 2000
@@ -188,7 +192,7 @@ def full_cells() -> list[Cell]:
     """
     steps = 2000
     adamw, sign = Cell("adamw", 0.0015, steps), Cell("demo", 0.001, steps)
-    demo = replace(sign, learning_rate=0.003, update="orthogonal", gradients="even")
+    demo = replace(DEFAULTS, steps=steps)
     slow, fast = (0.0015, 0.003), (0.002, 0.003, 0.005)
     rates_of_k = {2: slow, 8: slow, 32: fast, 128: fast}
     cells = [
@@ -248,7 +252,7 @@ def beyond_cells() -> list[Cell]:
 
 def even_cells() -> list[Cell]:
     """The orthogonalised update of gradients made even, and what each of the two does alone."""
-    both = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+    both = DEFAULTS
     long = replace(both, steps=2000, authors=8)
     return [
         long,
@@ -275,7 +279,7 @@ def even_cells() -> list[Cell]:
 
 def breadth_cells() -> list[Cell]:
     """One change at a time of the defaults, and what they are compared with, at 600 steps: what is each worth?"""
-    demo = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+    demo = DEFAULTS
     adamw, sign = Cell("adamw", 0.0015, 600), Cell("demo", 0.001, 600)
     return [
         *(replace(demo, learning_rate=rate) for rate in (0.002, 0.005)),
@@ -327,16 +331,7 @@ def batch_32_cells() -> list[Cell]:
 def _fewer_rounds(steps: int, top_k: int, rates: Iterable[float]) -> Iterator[Cell]:
     """The headline's text in fewer and larger rounds, at the bytes of k = 8 in 2000 of them."""
     for rate in rates:
-        yield Cell(
-            "demo",
-            rate,
-            steps,
-            top_k=top_k,
-            update="orthogonal",
-            gradients="even",
-            authors=8,
-            warmup_steps=steps // 25,
-        )
+        yield replace(DEFAULTS, learning_rate=rate, steps=steps, top_k=top_k, authors=8, warmup_steps=steps // 25)
 
 
 @dataclass(frozen=True, slots=True)
