@@ -40,12 +40,12 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 """Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
 
 _PARAMETER = "parameter/"
-_MOMENTUM = "momentum/momentum"
-_SIZES = "momentum/sizes"
+_MOMENTUM = "momentum/"
+_SIZES = _MOMENTUM + "sizes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,13 @@ class Replica:
                 f"rounds.payload_bytes_max: payloads of this model reach {self.shape.bytes_max} bytes, the run accepts "
                 f"{spec.rounds.payload_bytes_max}; raise it, or lower algorithm.top_k"
             )
-        self._settings = DemoSettings(algorithm.momentum_decay, algorithm.alpha, algorithm.top_k, algorithm.value_bits)
+        self._settings = DemoSettings(
+            momentum_decay=algorithm.momentum_decay,
+            recency=algorithm.recency,
+            alpha=algorithm.alpha,
+            top_k=algorithm.top_k,
+            value_bits=algorithm.value_bits,
+        )
         self.committed: dict[str, Tensor] = {}
         self.reset()
 
@@ -189,7 +195,8 @@ class Replica:
 
     def save(self, path: Path, position: Position) -> None:
         """Keep the state over a restart; `StorageError` leaves the older file in place."""
-        local = {_MOMENTUM: self.engine.momentum, _SIZES: self.scaling.state}
+        local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        local[_SIZES] = self.scaling.state
         for pending in position.pending:
             local |= _tensors(pending)
         about = {
@@ -231,7 +238,7 @@ class Replica:
             raise StorageError(f"expected parameters with digest {about['state_digest']}, got {found}")
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
-        self.engine.load_state_dict({"momentum": tensors[_MOMENTUM]})
+        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in self.engine.state_dict()})
         self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
         pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])

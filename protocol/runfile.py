@@ -70,7 +70,12 @@ class AlgorithmSpec(_Section):
     """The algorithm. DeMo is the only one so far."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
-    """beta: what is left of the momentum after one round."""
+    """beta: what is left of the momentum after one round, at most."""
+
+    recency: float = Field(default=1.5, ge=0, le=1000)
+    """How much less of a young momentum is left: by the n-th round n / (n + recency), until that is momentum_decay.
+    0 has momentum_decay from the first. With fewer coefficients and in shorter runs it matters more
+    (docs/results/parity.md)."""
 
     alpha: float = Field(default=1.0, gt=0, le=1)
     """Share of the sent coefficients that leaves the author's momentum."""

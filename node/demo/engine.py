@@ -2,17 +2,21 @@
 
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
-    accumulate   M <- beta * M + DCT2(G)
+    accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
     extract      the k largest |M| of each chunk are sent as q;  M <- M - alpha * sent,  sent = scale * q
-    reclaim      M <- M + beta^n * alpha * sent, n accumulations later; the old bits if nothing happened since
+    reclaim      M <- M + alpha * sent, decayed as M was since; the old bits if nothing happened since
     withdraw     what `extract` would take at the places of a payload that an older copy of M has sent meanwhile
 
 q is a sign (1 bit, scale = mean |M| of the kept) or a signed integer of magnitude 1 to 2^(bits-1) (scale =
 max |kept| / 2^(bits-1)). The scale stays here: what quantisation lost remains in the momentum (error
 feedback), and what is sent weighs the same for every author. A zero is never sent.
 
-DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. Nothing here needs equal bits on two nodes. `accumulate` waits
-for the device once, to judge the gradients; `extract` never does, only `Extraction.coefficients`.
+Early gradients are large and soon out of date, late ones small and noisy, so the momentum remembers the longer the
+longer it has been going: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
+
+DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang, arXiv 1212.1824.
+Nothing here needs equal bits on two nodes. `accumulate` waits for the device once, to judge the gradients; `extract`
+never does, only `Extraction.coefficients`.
 """
 
 import math
@@ -62,7 +66,7 @@ class DemoSettings:
     """What DeMo keeps, sends and forgets; `SettingsError` outside the bounds."""
 
     momentum_decay: float = 0.999
-    """beta: what is left of the momentum after one accumulation, 0 <= beta < 1."""
+    """beta: what is left of the momentum after one accumulation at most, 0 <= beta < 1."""
 
     alpha: float = 1.0
     """Share of what is sent that leaves the momentum, 0 < alpha <= 1."""
@@ -73,9 +77,15 @@ class DemoSettings:
     value_bits: int = 1
     """Bits of one sent value: 1 (its sign), 2, 4 or 8."""
 
+    recency: float = 1.5
+    """How much less of a young momentum is left, finite and at least 0: by the n-th accumulation n / (n + recency),
+    until that is beta. 0: beta from the first."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.momentum_decay < 1:
             raise SettingsError(f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}")
+        if not 0 <= self.recency < math.inf:
+            raise SettingsError(f"expected a finite recency of at least 0, got {self.recency}")
         if not 0 < self.alpha <= 1:
             raise SettingsError(f"expected an alpha above 0 and up to 1, got {self.alpha}")
         if not 1 <= self.top_k <= CHUNK_ENTRIES:
@@ -87,6 +97,10 @@ class DemoSettings:
     def value_max(self) -> int:
         """Largest magnitude of a sent value."""
         return 1 << (self.value_bits - 1)
+
+    def decay(self, accumulation: int) -> float:
+        """beta_n: what the n-th accumulation, counted from 1, leaves of the momentum."""
+        return min(self.momentum_decay, accumulation / (accumulation + self.recency))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,12 +155,17 @@ class Engine:
             layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=torch.device(device)
         )
         """float32 [chunks, 64, 64], in coefficient space; transposed, as `forward` makes it: [chunks, column, row]."""
-        self._accumulations = 0
+        self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a tensor, as a part of the state
         self._changes = 0
         self._state = object()
 
+    @property
+    def accumulations(self) -> int:
+        """How often gradients have entered this momentum."""
+        return int(self._accumulations)
+
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
-        """M <- beta * M + DCT2(G).
+        """M <- beta_n * M + DCT2(G).
 
         `gradients` has every parameter's name; None counts as zeros. With `active`, bool [chunks], the momentum
         of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
@@ -154,13 +173,13 @@ class Engine:
         """
         views = self.layout.views(gradients)
         require_finite(gradients)
-        gathered = self._strip()
+        gathered, decay = self._strip(), self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
             for first, stop in strips(self.layout.chunks, len(gathered)):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
                 self.layout.gather_strip(views, first, strip)
                 target = momentum if active is None else strip
-                torch.add(forward(strip), momentum, alpha=self.settings.momentum_decay, out=target)
+                torch.add(forward(strip), momentum, alpha=decay, out=target)
                 if active is not None:
                     torch.where(active[first:stop, None, None], strip, momentum, out=momentum)
         self._accumulations += 1
@@ -186,7 +205,7 @@ class Engine:
             previous[first:stop] = kept
             removed[first:stop] = taken
         self._changes += 1
-        return Extraction(indices, values, previous, removed, self._state, self._accumulations, self._changes)
+        return Extraction(indices, values, previous, removed, self._state, self.accumulations, self._changes)
 
     def reclaim(self, extraction: Extraction) -> None:
         """Put back what an extraction took, as if it had never left.
@@ -203,7 +222,8 @@ class Engine:
         if extraction.changes == self._changes:
             momentum.scatter_(1, places, extraction.previous)
         else:
-            decay = self.settings.momentum_decay ** (self._accumulations - extraction.accumulations)
+            since = range(extraction.accumulations + 1, self.accumulations + 1)
+            decay = math.prod(self.settings.decay(accumulation) for accumulation in since)
             momentum.scatter_add_(1, places, extraction.removed * decay)
         extraction.reclaimed = True
         self._changes += 1
@@ -229,13 +249,13 @@ class Engine:
 
     def age(self, extraction: Extraction) -> tuple[int, int]:
         """(accumulations, changes) since an extraction: with its tensors, what `revive` needs after a restart."""
-        return self._accumulations - extraction.accumulations, self._changes - extraction.changes
+        return self.accumulations - extraction.accumulations, self._changes - extraction.changes
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
         """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`,
         `previous` and `removed`, and its `age` when they were saved. `KeyError` if one is missing."""
         indices, values, previous, removed = (tensors[name] for name in EXTRACTED)
-        accumulations, changes = self._accumulations - age[0], self._changes - age[1]
+        accumulations, changes = self.accumulations - age[0], self._changes - age[1]
         return Extraction(indices, values, previous, removed, self._state, accumulations, changes)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
@@ -265,15 +285,19 @@ class Engine:
         return votes
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a node must keep over a restart: the momentum itself, not a copy."""
-        return {"momentum": self.momentum}
+        """What a node must keep over a restart: the momentum and the count of accumulations, themselves, not copies."""
+        return {"momentum": self.momentum, "accumulations": self._accumulations}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over a momentum of the same model; extractions from before are void."""
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if found != {"momentum": tuple(self.momentum.shape)}:
-            raise LocalProtocolError(f"expected momentum of {tuple(self.momentum.shape)}, got {found}")
-        self.momentum.copy_(state["momentum"])
+        expected = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
+        if found != expected:
+            raise LocalProtocolError(f"expected momentum of {expected}, got {found}")
+        if (count := int(state["accumulations"])) < 0:
+            raise LocalProtocolError(f"expected a momentum of 0 accumulations or more, got {count}")
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
         self._state = object()
 
     def _strip(self) -> Tensor:

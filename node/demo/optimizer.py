@@ -34,6 +34,10 @@ from protocol.payload import Header, PayloadShape, decode, encode
 Group = dict[str, Any]
 """A parameter group of torch: its parameters and its hyper-parameters."""
 
+_SIZES = "gradient_sizes"
+_STATE = {"momentum", "accumulations", _SIZES}
+"""Tensors in the state of a group's first parameter: those of the engine, and of the gradients' scaling."""
+
 
 class DeMo(Optimizer):
     """Decoupled momentum optimization, equal on all ranks to the bit.
@@ -47,6 +51,7 @@ class DeMo(Optimizer):
         lr: float = 3e-3,
         *,
         momentum_decay: float = 0.999,
+        recency: float = 1.5,
         top_k: int = 32,
         value_bits: int = 1,
         weight_decay: float = 0.0,
@@ -59,12 +64,14 @@ class DeMo(Optimizer):
 
         lr: by how much one step moves each parameter, on the root mean square; weight_decay: decoupled, as in AdamW;
         update: see `aggregate.Rule`; gradients: see `scaling.Scale`, read at the first step, and a step scales `grad`
-        in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain", and
-        wants a lower lr. process_group: None means the default group if there is one, else this process alone.
+        in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain",
+        recency=0, and wants a lower lr. process_group: None means the default group if there is one, else this process
+        alone.
         """
         defaults = {
             "lr": lr,
             "momentum_decay": momentum_decay,
+            "recency": recency,
             "top_k": top_k,
             "value_bits": value_bits,
             "weight_decay": weight_decay,
@@ -115,7 +122,12 @@ class DeMo(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over groups and their state, which torch's own way would round to the parameters' dtype."""
+        """Take over groups and their state, which torch's own way would round to the parameters' dtype.
+
+        `ValueError`, before anything changed, for what an optimizer of another release or kind has saved."""
+        for state in state_dict["state"].values():
+            if state and state.keys() != _STATE:
+                raise ValueError(f"expected a state of {sorted(_STATE)}, got {sorted(state)}: another release saved it")
         super().load_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for name, tensor in state_dict["state"].get(saved["params"][0], {}).items():
@@ -159,9 +171,10 @@ class DeMo(Optimizer):
         member = _Member.of(group)
         state = self.state[group["params"][0]]
         if state:
-            member.engine.load_state_dict({"momentum": state["momentum"]})
-            member.scaling.load(state["gradient_sizes"])
-        state.update(momentum=member.engine.momentum, gradient_sizes=member.scaling.state)
+            member.engine.load_state_dict({name: state[name] for name in member.engine.state_dict()})
+            member.scaling.load(state[_SIZES])
+        state.update(member.engine.state_dict())
+        state[_SIZES] = member.scaling.state
         return member
 
     def _encoded(self, extractions: Sequence[Extraction]) -> list[bytes]:
@@ -251,6 +264,7 @@ def _named(group: Group) -> dict[str, Tensor]:
 def _settings(group: Group) -> DemoSettings:
     return DemoSettings(
         momentum_decay=group["momentum_decay"],
+        recency=group["recency"],
         alpha=group["alpha"],
         top_k=group["top_k"],
         value_bits=group["value_bits"],

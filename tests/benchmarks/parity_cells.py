@@ -89,6 +89,9 @@ class Cell:
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
 
+    recency: float = 0.0
+    """How much less of a young momentum is left (`DemoSettings.recency`)."""
+
     adam_decays: tuple[float, float] = (0.9, 0.95)
     """beta1 and beta2 of AdamW."""
 
@@ -145,7 +148,7 @@ class Cell:
     @property
     def demo(self) -> DemoSettings:
         """The engine's settings."""
-        return DemoSettings(self.momentum_decay, self.alpha, self.top_k, self.value_bits)
+        return DemoSettings(self.momentum_decay, self.alpha, self.top_k, self.value_bits, self.recency)
 
     @property
     def schedule(self) -> ScheduleSpec:
@@ -160,7 +163,10 @@ class Cell:
         )
 
 
-DEFAULTS = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+STEADY = Cell("demo", 0.003, 600, update="orthogonal", gradients="even")
+"""The defaults but for a beta that is the same all the way, for 600 steps."""
+
+DEFAULTS = replace(STEADY, recency=1.5)
 """The algorithm of a run file that says nothing else, for 600 steps."""
 
 
@@ -252,7 +258,7 @@ def beyond_cells() -> list[Cell]:
 
 def even_cells() -> list[Cell]:
     """The orthogonalised update of gradients made even, and what each of the two does alone."""
-    both = DEFAULTS
+    both = STEADY
     long = replace(both, steps=2000, authors=8)
     return [
         long,
@@ -277,9 +283,29 @@ def even_cells() -> list[Cell]:
     ]
 
 
+def recency_cells() -> list[Cell]:
+    """A beta that grows: beside all that decides, and how fast it should grow."""
+    demo = DEFAULTS
+    long = replace(demo, steps=2000, authors=8)
+    return [
+        long,
+        replace(long, overlap=1, guess="own"),
+        replace(long, top_k=8, learning_rate=0.004),
+        replace(long, top_k=64, learning_rate=0.004),
+        *(replace(long, seed=seed) for seed in (1, 2)),
+        *(replace(long, overlap=1, guess="own", seed=seed) for seed in (1, 2)),
+        *(replace(long, top_k=8, learning_rate=0.004, seed=seed) for seed in (1, 2)),
+        demo,
+        replace(demo, top_k=8),
+        replace(demo, top_k=128),
+        replace(demo, overlap=1, guess="own"),
+        *(replace(demo, recency=recency) for recency in (0.75, 3.0, 8.0)),
+    ]
+
+
 def breadth_cells() -> list[Cell]:
     """One change at a time of the defaults, and what they are compared with, at 600 steps: what is each worth?"""
-    demo = DEFAULTS
+    demo = STEADY
     adamw, sign = Cell("adamw", 0.0015, 600), Cell("demo", 0.001, 600)
     return [
         *(replace(demo, learning_rate=rate) for rate in (0.002, 0.005)),
@@ -331,7 +357,7 @@ def batch_32_cells() -> list[Cell]:
 def _fewer_rounds(steps: int, top_k: int, rates: Iterable[float]) -> Iterator[Cell]:
     """The headline's text in fewer and larger rounds, at the bytes of k = 8 in 2000 of them."""
     for rate in rates:
-        yield replace(DEFAULTS, learning_rate=rate, steps=steps, top_k=top_k, authors=8, warmup_steps=steps // 25)
+        yield replace(STEADY, learning_rate=rate, steps=steps, top_k=top_k, authors=8, warmup_steps=steps // 25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +374,7 @@ SETS = {
     "first": Sweep(first_cells),
     "beyond": Sweep(beyond_cells),
     "even": Sweep(even_cells),
+    "recency": Sweep(recency_cells),
     "breadth": Sweep(breadth_cells),
     "full": Sweep(full_cells),
     "batch32": Sweep(batch_32_cells, Task(batch_samples=32), "docs/results/parity/batch32"),

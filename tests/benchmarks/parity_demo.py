@@ -46,8 +46,9 @@ class PlainEngine(Engine):
     keeps its coefficients."""
 
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
-        """M <- beta * M + G, for all chunks: `active` is not supported and not asked for here."""
-        self.momentum.mul_(self.settings.momentum_decay).add_(self.layout.gather(gradients).mT)
+        """M <- beta_n * M + G, for all chunks: `active` is not supported and not asked for here."""
+        self._accumulations += 1
+        self.momentum.mul_(self.settings.decay(self.accumulations)).add_(self.layout.gather(gradients).mT)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
         """int8 [chunks, 64, 64], in sixteenths: the signs of what was sent and stayed."""

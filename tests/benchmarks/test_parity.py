@@ -60,7 +60,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
-        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients),
+        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients, recency=cell.recency),
         schedule=cell.schedule,
         rounds=RoundsSpec(overlap=cell.overlap),  # type: ignore[arg-type]
     )
@@ -100,7 +100,8 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 def test_the_harness_trains_the_bits_that_nodes_would(
     corpus: Corpus, overlap: int, guess: Guess, rule: Rule, gradients: Scale
 ) -> None:
-    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, gradients=gradients)
+    recency = 3.0 if gradients == "even" else 0.0
+    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, gradients=gradients, recency=recency)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

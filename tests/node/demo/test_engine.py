@@ -45,15 +45,16 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
-@pytest.mark.parametrize("alpha", [1.0, 0.25])
-def test_steps_are_those_of_the_plain_description(value_bits: int, alpha: float) -> None:
-    settings = DemoSettings(momentum_decay=0.9, alpha=alpha, top_k=24, value_bits=value_bits)
+@pytest.mark.parametrize(("alpha", "recency"), [(1.0, 0.0), (0.25, 1.5)])
+def test_steps_are_those_of_the_plain_description(value_bits: int, alpha: float, recency: float) -> None:
+    settings = DemoSettings(0.6, alpha, top_k=24, value_bits=value_bits, recency=recency)
+    decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
     engine = Engine(LAYOUT, settings, "cpu")
     author = reference.Author(LAYOUT.chunks)
-    for seed in range(4):
+    for seed, decay in enumerate(decays):
         engine.accumulate(gradients(seed))
         found = engine.extract().coefficients
-        expected = author.step(as_numpy(gradients(seed)), decay=0.9, top_k=24, value_bits=value_bits, alpha=alpha)
+        expected = author.step(as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha)
         assert np.array_equal(found.counts, expected.counts)
         # float32 may prefer another of two nearly equal coefficients, or round a value on a half the other way
         same = found.indices == expected.indices
@@ -163,6 +164,15 @@ def test_reclaim_right_after_extract_restores_every_bit() -> None:
         assert not torch.equal(engine.momentum, before)
         engine.reclaim(extraction)
         assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
+
+
+def test_a_momentum_remembers_the_longer_the_longer_it_goes_on() -> None:
+    settings = DemoSettings(momentum_decay=0.999, recency=3.0)
+    decays = [settings.decay(count) for count in (1, 3, 2996, 2998, 10**9)]
+    assert decays == [1 / 4, 1 / 2, 2996 / 2999, 0.999, 0.999]
+    assert [DemoSettings(recency=0.0).decay(count) for count in (1, 2)] == [0.999, 0.999]
+    since = [settings.decay(count) for count in range(401, 201, -1)]  # what is left of the 201st of 401 gradients
+    assert math.prod(since) == pytest.approx((201 / 401) ** 3, rel=0.02)
 
 
 def test_a_late_reclaim_is_as_if_nothing_had_been_taken() -> None:
@@ -279,8 +289,10 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
     other = Engine(LAYOUT, DemoSettings(), "cpu")
     other.load_state_dict({name: tensor.clone() for name, tensor in engine.state_dict().items()})
     assert torch.equal(other.momentum, engine.momentum)
-    for foreign in ({}, {"momentum": torch.zeros(1, 64, 64)}):
-        with pytest.raises(LocalProtocolError, match="expected momentum of"):
+    assert other.accumulations == engine.accumulations == 2
+    counted = engine.state_dict() | {"accumulations": torch.tensor([-1])}
+    for foreign in ({}, {"momentum": torch.zeros(1, 64, 64)}, {"momentum": engine.momentum}, counted):
+        with pytest.raises(LocalProtocolError, match=r"expected (a )?momentum of"):
             other.load_state_dict(foreign)
 
 
@@ -290,6 +302,9 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
         {"momentum_decay": 1.0},
         {"momentum_decay": -0.1},
         {"momentum_decay": math.nan},
+        {"recency": -0.5},
+        {"recency": math.inf},
+        {"recency": math.nan},
         {"alpha": 0.0},
         {"alpha": 1.1},
         {"top_k": 0},
@@ -308,7 +323,7 @@ def test_settings_outside_their_bounds_are_refused(wrong: dict[str, float]) -> N
 def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
     """An older copy of the engine, and what the engine has sent since."""
     older = Engine(LAYOUT, engine.settings, "cpu")
-    older.load_state_dict({"momentum": engine.momentum.clone()})
+    older.load_state_dict(engine.state_dict())
     return older, engine.extract()
 
 
@@ -351,7 +366,7 @@ def test_a_revived_extraction_is_reclaimed_as_the_one_it_was() -> None:
     extraction = engine.extract()
     engine.accumulate(gradients(7))
     again = Engine(LAYOUT, engine.settings, "cpu")
-    again.load_state_dict({"momentum": engine.momentum.clone()})
+    again.load_state_dict(engine.state_dict())
     revived = again.revive({name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction))
     engine.reclaim(extraction)
     again.reclaim(revived)

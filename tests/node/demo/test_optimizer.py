@@ -16,7 +16,7 @@ from tests.node.demo import reference
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]
 LR = 0.004
-PUBLISHED: dict[str, Any] = {"update": "sign", "gradients": "plain"}
+PUBLISHED: dict[str, Any] = {"update": "sign", "gradients": "plain", "recency": 0.0}
 
 
 def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[torch.nn.Parameter]:
@@ -92,8 +92,8 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
         weight_decay=0.1,
     )
     plain = [
-        Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits), LR, 1 - LR * 0.1, "sign"),
-        Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits), 0.5, 1.0, "orthogonal"),
+        Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits, 0.0), LR, 1 - LR * 0.1, "sign"),
+        Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits, 0.0), 0.5, 1.0, "orthogonal"),
     ]
     for seed in range(4):
         give_gradients(params, seed)
@@ -213,9 +213,13 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(dtype: torch
     assert equal(resumed_params, whole)
     assert momentum_of(resumed).dtype == torch.float32
     assert torch.equal(momentum_of(resumed), momentum_of(uninterrupted))
-    sizes = [each.state[each.param_groups[0]["params"][0]]["gradient_sizes"] for each in (resumed, uninterrupted)]
+    sizes, counts = (
+        [each.state[each.param_groups[0]["params"][0]][name] for each in (resumed, uninterrupted)]
+        for name in ("gradient_sizes", "accumulations")
+    )
     assert torch.equal(*sizes)
     assert sizes[0].count_nonzero() > 6
+    assert counts == [6, 6]
 
 
 def test_a_loaded_state_is_a_copy_and_may_be_that_of_an_optimizer_before_its_first_step() -> None:
@@ -236,6 +240,19 @@ def test_a_loaded_state_is_a_copy_and_may_be_that_of_an_optimizer_before_its_fir
     lone = DeMo(start, lr=LR)
     steps(lone, start, range(1))
     assert torch.equal(momentum_of(other), momentum_of(lone))
+
+
+def test_a_state_of_another_release_is_refused_before_anything_changes() -> None:
+    params = parameters()
+    optimizer = DeMo(params, lr=LR)
+    steps(optimizer, params, range(2))
+    older = optimizer.state_dict()
+    for state in older["state"].values():
+        del state["accumulations"]
+    kept = momentum_of(optimizer).clone()
+    with pytest.raises(ValueError, match=r"expected a state of \['accumulations', .*, got \['gradient_sizes', 'mom"):
+        optimizer.load_state_dict(older)
+    assert torch.equal(momentum_of(optimizer), kept)
 
 
 def test_copies_and_pickles_go_on_with_the_same_momentum() -> None:

@@ -102,11 +102,12 @@ def broken_gradients(rank: int) -> dict[str, Any]:
     optimizer.step()
     before = tensors(params)
     gradients(params, rank, 1)
-    momentum = optimizer.state[params[0]]["momentum"]
+    state = optimizer.state[params[0]]
+    momentum = state["momentum"]
     expected = Engine(ChunkLayout.from_shapes(SHAPES), DemoSettings(), "cpu")
-    expected.load_state_dict({"momentum": momentum})
+    expected.load_state_dict({name: state[name] for name in expected.state_dict()})
     scaling = GradientScaling("even", SHAPES, "cpu")
-    scaling.load(optimizer.state[params[0]]["gradient_sizes"])
+    scaling.load(state["gradient_sizes"])
     if rank == 0:
         expected.accumulate(scaled(scaling, params))
     else:
