@@ -58,9 +58,13 @@ _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 
 
 def forward(chunks: Tensor) -> Tensor:
-    """Coefficients, transposed, (D X D^T)^T, of contiguous float32 chunks X [n, 64, 64]: a view [n, 64, 64]."""
-    matrix = dct_matrix(chunks.device)
-    columns = product(matrix, _rows(chunks))  # D X^T of all chunks side by side: [64, n * 64]
+    """Coefficients, transposed, (D X D^T)^T, of contiguous float32 chunks X [n, 64, 64]: a view [n, 64, 64].
+
+    They are float32, or bfloat16 from a processor that multiplies those faster: a gradient is known far less well than
+    to the eight bits that these keep."""
+    dtype = torch.bfloat16 if chunks.device.type == "cpu" and _bfloat16_is_faster() else torch.float32
+    matrix = dct_matrix(chunks.device).to(dtype)
+    columns = product(matrix, _rows(chunks.to(dtype)))  # D X^T of all chunks side by side: [64, n * 64]
     return _by_chunk(product(_rows(columns), matrix))
 
 
@@ -104,7 +108,7 @@ def transposed(indices: Indices) -> Indices:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right.T of float32 [m, 64] and [n, 64]: contiguous [m, n]."""
+    """left @ right.T of [m, 64] and [n, 64] of one dtype: contiguous [m, n] of that dtype."""
     linear = _linear_of_onednn() if left.device.type == "cpu" else None
     if linear is None:
         return torch.mm(left, right.T)
@@ -132,6 +136,13 @@ def _linear_of_onednn() -> Callable[..., Tensor] | None:
     except (RuntimeError, TypeError):
         return None
     return operator if right else None
+
+
+@cache
+def _bfloat16_is_faster() -> bool:
+    """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them, is at hand."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10 or so
+    return _linear_of_onednn() is not None and bool(capabilities.get("avx512_bf16"))
 
 
 @cache
@@ -218,9 +229,10 @@ def shift_(integers: Tensor, bound: int) -> Tensor:
 
     2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
     """
-    on_cpu = integers.device.type == "cpu"  # elsewhere to look would be to wait
-    if on_cpu and integers.amin() >= -bound and integers.amax() <= bound:
-        return torch.ones(len(integers), 1, 1)
+    if integers.device.type == "cpu":  # elsewhere to look would be to wait
+        low, high = torch.aminmax(integers)
+        if -bound <= low and high <= bound:
+            return torch.ones(len(integers), 1, 1)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
     least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from node.demo import transform
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import (
     EXTRACTED,
@@ -46,7 +47,10 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
 @pytest.mark.parametrize(("alpha", "recency"), [(1.0, 0.0), (0.25, 1.5)])
-def test_steps_are_those_of_the_plain_description(value_bits: int, alpha: float, recency: float) -> None:
+def test_steps_are_those_of_the_plain_description(
+    monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float, recency: float
+) -> None:
+    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
     settings = DemoSettings(0.6, alpha, top_k=24, value_bits=value_bits, recency=recency)
     decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
     engine = Engine(LAYOUT, settings, "cpu")

@@ -56,7 +56,8 @@ def test_the_bounds_that_exactness_rests_on_hold() -> None:
     assert 5243 * transform.OPERAND_MAX < 2**24
 
 
-def test_the_dct_is_orthonormal_and_undone_by_its_inverse() -> None:
+def test_the_dct_is_orthonormal_and_undone_by_its_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
     matrix = dct_matrix(CPU).double()
     assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64), atol=1e-6)
     chunks = torch.randn(5, 64, 64)
@@ -64,6 +65,18 @@ def test_the_dct_is_orthonormal_and_undone_by_its_inverse() -> None:
     expected = reference.D @ chunks.double().numpy() @ reference.D.T
     assert np.allclose(coefficients.mT.numpy(), expected, atol=1e-4)
     assert torch.allclose(inverse(coefficients.contiguous()), chunks, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_in_bfloat16_the_dct_is_off_by_its_rounding_alone(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    chunks = torch.randn(50, 64, 64) * scale
+    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
+    expected = forward(chunks).double()
+    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: True)
+    error = forward(chunks).double() - expected
+    size = expected.square().mean().sqrt()
+    assert 0 < error.square().mean().sqrt() < 0.006 * size  # 2^-9 at most of each number, thrice; and of the matrix
+    assert abs(error.mean()) < 1e-4 * size
 
 
 def test_transposed_names_the_place_of_an_index_and_undoes_itself() -> None:
