@@ -3,13 +3,13 @@
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
     accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
-    extract      the k largest |M| of each chunk are sent as q;  M <- M - alpha * sent,  sent = scale * q
-    reclaim      M <- M + alpha * sent, decayed as M was since; the old bits if nothing happened since
+    extract      q of the k largest |M| of each chunk is sent, and alpha of these leaves M
+    reclaim      what left comes back, decayed as M was since; the old bits if nothing happened since
     withdraw     what `extract` would take at the places of a payload that an older copy of M has sent meanwhile
 
-q is a sign (1 bit, scale = mean |M| of the kept) or a signed integer of magnitude 1 to 2^(bits-1) (scale =
-max |kept| / 2^(bits-1)). The scale stays here: what quantisation lost remains in the momentum (error
-feedback), and what is sent weighs the same for every author. A zero is never sent.
+q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its chunk. Its scale is
+not sent: what is sent weighs the same for every author. A zero is never sent. A coefficient that was sent leaves whole,
+as published; to keep what q does not say of it, as error feedback does, trained no better (docs/results/parity.md).
 
 Early gradients are large and soon out of date, late ones small and noisy, so the momentum remembers the longer the
 longer it has been going: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
@@ -92,11 +92,6 @@ class DemoSettings:
             raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
         if self.value_bits not in VALUE_BITS:
             raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
-
-    @property
-    def value_max(self) -> int:
-        """Largest magnitude of a sent value."""
-        return 1 << (self.value_bits - 1)
 
     def decay(self, accumulation: int) -> float:
         """beta_n: what the n-th accumulation, counted from 1, leaves of the momentum."""
@@ -197,11 +192,10 @@ class Engine:
             places = transposed(ascending.long())
             kept = momentum.gather(1, places)
             candidates = kept if active is None else kept * active[first:stop, None]
-            sent, scale = quantise(candidates, self.settings)
-            taken = sent * (scale * self.settings.alpha)
+            taken = candidates * self.settings.alpha
             momentum.scatter_(1, places, kept - taken)
             indices[first:stop] = ascending
-            values[first:stop] = sent
+            values[first:stop] = quantise(candidates, self.settings.value_bits)
             previous[first:stop] = kept
             removed[first:stop] = taken
         self._changes += 1
@@ -231,9 +225,9 @@ class Engine:
     def withdraw(self, coefficients: Coefficients) -> None:
         """Take out what has been sent already: by the life of this node that went on where this momentum was saved.
 
-        `extract` again, at the places that were sent in place of the largest: with the scale that this momentum has
-        there, the old bits if it had not changed by then. An entry of the other sign than was sent stays: it was the
-        gradients since the save that were sent, and those are not in here."""
+        `extract` again, at the places that were sent in place of the largest; the old bits if this momentum had not
+        changed by then. An entry of the other sign than was sent stays: it was the gradients since the save that were
+        sent, and those are not in here."""
         chunks, top_k = self.layout.chunks, self.settings.top_k
         indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
         filled = np.arange(top_k) < coefficients.counts[:, None]  # [chunks, k]: chunk by chunk, as the entries come
@@ -243,8 +237,7 @@ class Engine:
         places = transposed(torch.from_numpy(indices).to(device))
         kept = momentum.gather(1, places)
         same_sign = kept.sign() == torch.from_numpy(values).to(device).sign()  # never in an unused slot, but for zeros
-        sent, scale = quantise(kept * same_sign, self.settings)
-        momentum.scatter_add_(1, places, -sent * (scale * self.settings.alpha))  # an unused slot adds 0 to place 0
+        momentum.scatter_add_(1, places, kept * same_sign * -self.settings.alpha)  # an unused slot adds 0 to place 0
         self._changes += 1
 
     def age(self, extraction: Extraction) -> tuple[int, int]:
@@ -368,13 +361,13 @@ def _ascending(places: Tensor) -> Tensor:
     return places.sort(dim=1).values
 
 
-def quantise(kept: Tensor, settings: DemoSettings) -> tuple[Tensor, Tensor]:
-    """(q, scale) of kept coefficients [n, k]: q of their signs, 0 only for 0; scale [n, 1]; sent = scale * q."""
-    magnitudes, signs = kept.abs(), kept.sign()
-    if settings.value_bits == 1:
-        scale = magnitudes.sum(1, keepdim=True) / signs.abs().sum(1, keepdim=True).clamp_(min=1)
-        return signs, scale
-    scale = magnitudes.amax(1, keepdim=True) / settings.value_max
+def quantise(kept: Tensor, value_bits: int) -> Tensor:
+    """q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in proportion; 0 only for 0."""
+    signs = kept.sign()
+    if value_bits == 1:
+        return signs
+    magnitudes, most = kept.abs(), 1 << value_bits - 1
+    scale = magnitudes.amax(1, keepdim=True) / most
     # The least float above zero stands in for a scale of zero, which only chunks of zeros have.
     steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_()
-    return steps.clamp_(1, settings.value_max).mul_(signs), scale
+    return steps.clamp_(1, most).mul_(signs)

@@ -290,11 +290,11 @@ def recency_cells() -> list[Cell]:
     return [
         long,
         replace(long, overlap=1, guess="own"),
-        replace(long, top_k=8, learning_rate=0.004),
+        replace(long, top_k=8),
         replace(long, top_k=64, learning_rate=0.004),
         *(replace(long, seed=seed) for seed in (1, 2)),
         *(replace(long, overlap=1, guess="own", seed=seed) for seed in (1, 2)),
-        *(replace(long, top_k=8, learning_rate=0.004, seed=seed) for seed in (1, 2)),
+        *(replace(long, top_k=8, seed=seed) for seed in (1, 2)),
         demo,
         replace(demo, top_k=8),
         replace(demo, top_k=128),

@@ -181,14 +181,11 @@ class Author:
             indices.extend(kept)
             largest = 2 ** (value_bits - 1)
             magnitudes = np.abs(flat[kept])
-            if value_bits == 1:
-                scale = magnitudes.mean() if len(kept) else 0.0
-                sent = np.sign(flat[kept])
-            else:
-                scale = magnitudes.max() / largest if len(kept) else 0.0
-                sent = np.sign(flat[kept]) * np.clip(np.round(magnitudes / scale), 1, largest)
+            sent = np.sign(flat[kept])
+            if value_bits > 1 and len(kept):
+                sent *= np.clip(np.round(magnitudes / (magnitudes.max() / largest)), 1, largest)
             values.extend(sent)
-            flat[kept] -= alpha * scale * sent
+            flat[kept] *= 1 - alpha
         return Coefficients(np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16))
 
 
