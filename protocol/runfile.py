@@ -73,8 +73,8 @@ class AlgorithmSpec(_Section):
     """beta: what is left of the momentum after one round, at most."""
 
     recency: float = Field(default=1.5, ge=0, le=1000)
-    """How much less of a young momentum is left: by the n-th round n / (n + recency), until that is momentum_decay.
-    0 has momentum_decay from the first. With fewer coefficients and in shorter runs it matters more
+    """How much less of a young momentum is left: by a node's n-th round n / (n + recency), until that is
+    momentum_decay. 0 has momentum_decay from the first. With fewer coefficients and in shorter runs it matters more
     (docs/results/parity.md)."""
 
     alpha: float = Field(default=1.0, gt=0, le=1)
