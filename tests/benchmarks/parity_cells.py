@@ -295,7 +295,7 @@ def recency_cells() -> list[Cell]:
         *(replace(long, seed=seed) for seed in (1, 2)),
         *(replace(long, overlap=1, guess="own", seed=seed) for seed in (1, 2)),
         *(replace(long, top_k=8, seed=seed) for seed in (1, 2)),
-        *(replace(long, top_k=8, learning_rate=0.002, seed=seed) for seed in (1, 2)),
+        *(replace(long, top_k=8, learning_rate=0.002, seed=seed) for seed in (0, 1, 2)),
         demo,
         replace(demo, top_k=8),
         replace(demo, top_k=128),
