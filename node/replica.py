@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import Contribution, apply, look_ahead
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import EXTRACTED, DemoSettings, Engine, Extraction
+from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
 from node.digest import state_digest
 from node.genesis import fill
@@ -238,7 +238,7 @@ class Replica:
             raise StorageError(f"expected parameters with digest {about['state_digest']}, got {found}")
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
-        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in self.engine.state_dict()})
+        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
         self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
         pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])

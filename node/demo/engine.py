@@ -53,8 +53,11 @@ _CANDIDATES_PER_KEPT = 2
 """Candidates per entry to keep up to which ordering them is the faster way to the k largest; rarely are there 1.2."""
 
 
-EXTRACTED = ("indices", "values", "previous", "removed")
+EXTRACTED = ("indices", "values", "previous")
 """The tensors of an `Extraction`."""
+
+STATE = ("momentum", "accumulations")
+"""The tensors of an `Engine`."""
 
 
 class GradientError(LockstepError):
@@ -109,10 +112,7 @@ class Extraction:
     """int16 [chunks, k]: what is sent of each."""
 
     previous: Tensor
-    """float32 [chunks, k]: the momentum there before."""
-
-    removed: Tensor
-    """float32 [chunks, k]: what left the momentum there."""
+    """float32 [chunks, k]: the momentum there before. Alpha of it left, where a value was sent."""
 
     state: object
     """The engine's state whose momentum this came from."""
@@ -185,21 +185,19 @@ class Engine:
         chunks, top_k = self.layout.chunks, self.settings.top_k
         device = self.momentum.device
         indices, values = (torch.empty(chunks, top_k, dtype=torch.int16, device=device) for _ in range(2))
-        previous, removed = (torch.empty(chunks, top_k, dtype=torch.float32, device=device) for _ in range(2))
+        previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
         for first, stop in strips(chunks, strip_chunks_for(device)):
             momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
             ascending = _ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
             places = transposed(ascending.long())
             kept = momentum.gather(1, places)
             candidates = kept if active is None else kept * active[first:stop, None]
-            taken = candidates * self.settings.alpha
-            momentum.scatter_(1, places, kept - taken)
+            momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
             indices[first:stop] = ascending
             values[first:stop] = quantise(candidates, self.settings.value_bits)
             previous[first:stop] = kept
-            removed[first:stop] = taken
         self._changes += 1
-        return Extraction(indices, values, previous, removed, self._state, self.accumulations, self._changes)
+        return Extraction(indices, values, previous, self._state, self.accumulations, self._changes)
 
     def reclaim(self, extraction: Extraction) -> None:
         """Put back what an extraction took, as if it had never left.
@@ -218,7 +216,8 @@ class Engine:
         else:
             since = range(extraction.accumulations + 1, self.accumulations + 1)
             decay = math.prod(self.settings.decay(accumulation) for accumulation in since)
-            momentum.scatter_add_(1, places, extraction.removed * decay)
+            taken = extraction.previous * (extraction.values != 0) * self.settings.alpha
+            momentum.scatter_add_(1, places, taken * decay)
         extraction.reclaimed = True
         self._changes += 1
 
@@ -245,11 +244,11 @@ class Engine:
         return self.accumulations - extraction.accumulations, self._changes - extraction.changes
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
-        """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`,
-        `previous` and `removed`, and its `age` when they were saved. `KeyError` if one is missing."""
-        indices, values, previous, removed = (tensors[name] for name in EXTRACTED)
+        """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`
+        and `previous`, and its `age` when they were saved. `KeyError` if one is missing."""
+        indices, values, previous = (tensors[name] for name in EXTRACTED)
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
-        return Extraction(indices, values, previous, removed, self._state, accumulations, changes)
+        return Extraction(indices, values, previous, self._state, accumulations, changes)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
         """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round that `sent` was taken for.
@@ -283,13 +282,13 @@ class Engine:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over a momentum of the same model; extractions from before are void."""
-        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        expected = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
+        own = self.state_dict()
+        found, expected = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own))
         if found != expected:
             raise LocalProtocolError(f"expected momentum of {expected}, got {found}")
         if (count := int(state["accumulations"])) < 0:
-            raise LocalProtocolError(f"expected a momentum of 0 accumulations or more, got {count}")
-        for name, tensor in self.state_dict().items():
+            raise LocalProtocolError(f"expected momentum of 0 accumulations or more, got {count}")
+        for name, tensor in own.items():
             tensor.copy_(state[name])
         self._state = object()
 

@@ -24,7 +24,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from node.demo.aggregate import RULES, Contribution, Rule, update
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import GRADIENT_MAX, DemoSettings, Engine, Extraction, GradientError, require_finite
+from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError, require_finite
 from node.demo.ranks import Ranks
 from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from protocol.errors import DivergedError, RemoteProtocolError
@@ -35,7 +35,7 @@ Group = dict[str, Any]
 """A parameter group of torch: its parameters and its hyper-parameters."""
 
 _SIZES = "gradient_sizes"
-_STATE = {"momentum", "accumulations", _SIZES}
+_STATE = {*STATE, _SIZES}
 """Tensors in the state of a group's first parameter: those of the engine, and of the gradients' scaling."""
 
 
@@ -171,7 +171,7 @@ class DeMo(Optimizer):
         member = _Member.of(group)
         state = self.state[group["params"][0]]
         if state:
-            member.engine.load_state_dict({name: state[name] for name in member.engine.state_dict()})
+            member.engine.load_state_dict({name: state[name] for name in STATE})
             member.scaling.load(state[_SIZES])
         state.update(member.engine.state_dict())
         state[_SIZES] = member.scaling.state

@@ -141,7 +141,7 @@ def _linear_of_onednn() -> Callable[..., Tensor] | None:
 @cache
 def _bfloat16_is_faster() -> bool:
     """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them, is at hand."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10 or so
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot tell
     return _linear_of_onednn() is not None and bool(capabilities.get("avx512_bf16"))
 
 

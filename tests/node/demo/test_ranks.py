@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, GradientError
+from node.demo.engine import STATE, DemoSettings, Engine, GradientError
 from node.demo.optimizer import DeMo
 from node.demo.ranks import Ranks
 from node.demo.scaling import GradientScaling
@@ -105,7 +105,7 @@ def broken_gradients(rank: int) -> dict[str, Any]:
     state = optimizer.state[params[0]]
     momentum = state["momentum"]
     expected = Engine(ChunkLayout.from_shapes(SHAPES), DemoSettings(), "cpu")
-    expected.load_state_dict({name: state[name] for name in expected.state_dict()})
+    expected.load_state_dict({name: state[name] for name in STATE})
     scaling = GradientScaling("even", SHAPES, "cpu")
     scaling.load(state["gradient_sizes"])
     if rank == 0:
