@@ -301,6 +301,22 @@ def recency_cells() -> list[Cell]:
         replace(demo, top_k=128),
         replace(demo, overlap=1, guess="own"),
         *(replace(demo, recency=recency) for recency in (0.75, 3.0, 8.0)),
+        *(replace(demo, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))),
+        *(replace(demo, value_bits=bits) for bits in (2, 8)),
+        replace(demo, momentum_decay=0.995),
+        replace(demo, top_k=2),
+        replace(demo, overlap=1, guess="last"),
+    ]
+
+
+def longer_cells() -> list[Cell]:
+    """Twice the steps: does k = 8 catch up?"""
+    steps = 4000
+    adamw, small = Cell("adamw", 0.0015, steps), replace(DEFAULTS, learning_rate=0.002, steps=steps, authors=8, top_k=8)
+    return [
+        *(replace(cell, seed=seed) for seed, cell in product((0, 1, 2), (adamw, small))),
+        replace(adamw, learning_rate=0.001),
+        replace(small, learning_rate=0.003, top_k=32),
     ]
 
 
@@ -376,6 +392,7 @@ SETS = {
     "beyond": Sweep(beyond_cells),
     "even": Sweep(even_cells),
     "recency": Sweep(recency_cells),
+    "longer": Sweep(longer_cells),
     "breadth": Sweep(breadth_cells),
     "full": Sweep(full_cells),
     "batch32": Sweep(batch_32_cells, Task(batch_samples=32), "docs/results/parity/batch32"),
