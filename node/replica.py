@@ -96,13 +96,7 @@ class Replica:
                 f"rounds.payload_bytes_max: payloads of this model reach {self.shape.bytes_max} bytes, the run accepts "
                 f"{spec.rounds.payload_bytes_max}; raise it, or lower algorithm.top_k"
             )
-        self._settings = DemoSettings(
-            momentum_decay=algorithm.momentum_decay,
-            recency=algorithm.recency,
-            alpha=algorithm.alpha,
-            top_k=algorithm.top_k,
-            value_bits=algorithm.value_bits,
-        )
+        self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
         self.reset()
 

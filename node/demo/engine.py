@@ -21,7 +21,8 @@ never does, only `Extraction.coefficients`.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -95,6 +96,11 @@ class DemoSettings:
             raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
         if self.value_bits not in VALUE_BITS:
             raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
+
+    @classmethod
+    def among(cls, values: Mapping[str, Any]) -> Self:
+        """The settings that stand by their names among others; `KeyError` if one is missing."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def decay(self, accumulation: int) -> float:
         """beta_n: what the n-th accumulation, counted from 1, leaves of the momentum."""
@@ -174,7 +180,7 @@ class Engine:
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
                 self.layout.gather_strip(views, first, strip)
                 target = momentum if active is None else strip
-                torch.add(forward(strip), momentum, alpha=decay, out=target)
+                torch.add(self._forward(strip), momentum, alpha=decay, out=target)
                 if active is not None:
                     torch.where(active[first:stop, None, None], strip, momentum, out=momentum)
         self._accumulations += 1
@@ -264,7 +270,7 @@ class Engine:
                 votes = self._votes(sent, first, stop).round_().clamp_(-ENTRY_MAX, ENTRY_MAX)
                 guess[first:stop] = as_guess(inverse_orthogonal_(votes).mul_(ORTHOGONAL_GUESS))
             for first, stop in strips(self.layout.chunks, size, start=orthogonal):
-                guess[first:stop] = as_guess(inverse(self._votes(sent, first, stop)).sign_())
+                guess[first:stop] = as_guess(self._inverse(self._votes(sent, first, stop)).sign_())
         return guess
 
     def _votes(self, sent: Extraction, first: int, stop: int) -> Tensor:
@@ -291,6 +297,13 @@ class Engine:
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self._state = object()
+
+    def _forward(self, chunks: Tensor) -> Tensor:
+        """Chunks of gradients as the momentum keeps them. To have another transform, override this and `_inverse`."""
+        return forward(chunks)
+
+    def _inverse(self, coefficients: Tensor) -> Tensor:
+        return inverse(coefficients)
 
     def _strip(self) -> Tensor:
         """Uninitialised float32 [n, 64, 64] to work in."""

@@ -213,7 +213,7 @@ class _Member:
         layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in _named(group).items()})
         device = group["params"][0].device
         scaling = GradientScaling(group["gradients"], layout.shapes, device)
-        return cls(group, Engine(layout, _settings(group), device), scaling)
+        return cls(group, Engine(layout, DemoSettings.among(group), device), scaling)
 
     @property
     def gradients(self) -> dict[str, Tensor | None]:
@@ -231,7 +231,7 @@ class _Member:
 
     def extract(self) -> Extraction:
         """Move this rank's gradients into the momentum and take out what to send."""
-        self.engine.settings = _settings(self.group)
+        self.engine.settings = DemoSettings.among(self.group)
         gradients = self.gradients
         self.scaling.scale_(gradients)
         present = [name for name, gradient in gradients.items() if gradient is not None]
@@ -261,19 +261,9 @@ def _named(group: Group) -> dict[str, Tensor]:
     return {f"{index:08d}": parameter for index, parameter in enumerate(group["params"])}
 
 
-def _settings(group: Group) -> DemoSettings:
-    return DemoSettings(
-        momentum_decay=group["momentum_decay"],
-        recency=group["recency"],
-        alpha=group["alpha"],
-        top_k=group["top_k"],
-        value_bits=group["value_bits"],
-    )
-
-
 def _check(group: Group) -> None:
     """`ValueError` for a group that DeMo cannot train."""
-    _settings(group)
+    DemoSettings.among(group)
     for name in ("lr", "weight_decay"):
         if not 0 <= group[name] < float("inf"):
             raise ValueError(f"expected a finite {name} of at least 0, got {group[name]}")

@@ -6,7 +6,7 @@ default, so that names are unique, short and stable: they are the names of the r
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -148,7 +148,7 @@ class Cell:
     @property
     def demo(self) -> DemoSettings:
         """The engine's settings."""
-        return DemoSettings(self.momentum_decay, self.alpha, self.top_k, self.value_bits, self.recency)
+        return DemoSettings.among(asdict(self))
 
     @property
     def schedule(self) -> ScheduleSpec:

@@ -12,14 +12,14 @@ Payloads travel once to every other author: R - 1 of them come down for each tha
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import Rule, apply, as_guess, look_ahead
+from node.demo.aggregate import apply, as_guess, look_ahead
 from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
@@ -45,14 +45,11 @@ class PlainEngine(Engine):
     """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed, as the engine
     keeps its coefficients."""
 
-    def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
-        """M <- beta_n * M + G, for all chunks: `active` is not supported and not asked for here."""
-        self._accumulations += 1
-        self.momentum.mul_(self.settings.decay(self.accumulations)).add_(self.layout.gather(gradients).mT)
+    def _forward(self, chunks: Tensor) -> Tensor:
+        return chunks.mT
 
-    def guess(self, rule: Rule, sent: Extraction) -> Tensor:
-        """int8 [chunks, 64, 64], in sixteenths: the signs of what was sent and stayed."""
-        return as_guess(self._votes(sent, 0, self.layout.chunks).mT.sign())
+    def _inverse(self, coefficients: Tensor) -> Tensor:
+        return coefficients.mT
 
 
 class DemoAuthors:
