@@ -22,10 +22,11 @@ from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
 from node.checkpoint import load_parameters, save_parameters
-from node.demo.aggregate import Contribution, apply, look_ahead
+from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
+from node.demo.votes import Contribution
 from node.digest import state_digest
 from node.genesis import fill
 from node.model import Trainee, build_model

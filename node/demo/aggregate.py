@@ -12,23 +12,19 @@ neither the strips nor threads, device or the order of contributions.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
+from node.demo.flat import mover
 from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for, transposed
+from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
+from node.demo.votes import Contribution, Votes
 from protocol.errors import LocalProtocolError
-from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
-from protocol.payload import Coefficients
-
-Contribution = tuple[int, Coefficients]
-"""An author's weight in the commit, and what it sent."""
+from protocol.limits import CHUNK_SIDE
 
 Rule = Literal["sign", "orthogonal"]
 """What an update is of the sum of votes. Small parameters have the sign in any case."""
@@ -79,25 +75,20 @@ def update(
 
     `rates` is (learning rate, decay), rounded to the dtype of each tensor's arithmetic.
     """
-    votes = Votes(layout, contributions)
     device = next(iter(views.values())).device if views else torch.device("cpu")
+    votes = Votes(layout, contributions, device)
     size = min(layout.chunks, strip_chunks or strip_chunks_for(device))
     sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
     learning_rate, decay = rates
     orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
     with exact_products(device):
+        move = mover(layout, views, decay, device)
         for first, stop in strips(orthogonal, size):
-            step = inverse_orthogonal_(votes.sum_strip(first, sums[: stop - first])).mul_(learning_rate)
-            for change, parameter in layout.pairs(views, first, step):
-                _decayed_(parameter, decay).sub_(change)
+            step = inverse_orthogonal_(votes.sum_strip(first, sums[: stop - first]))
+            move(first, step.mul_(learning_rate), -1.0)
         for first, stop in strips(layout.chunks, size, start=orthogonal):
-            strip = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
-            for signs, parameter in layout.pairs(views, first, strip):
-                _decayed_(parameter, decay).add_(signs, alpha=-learning_rate)
-
-
-def _decayed_(parameter: Tensor, decay: float) -> Tensor:
-    return parameter if decay == 1 else parameter.mul_(decay)
+            signs = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
+            move(first, signs, -learning_rate)
 
 
 def look_ahead(
@@ -126,67 +117,3 @@ def look_ahead(
 def as_guess(update: Tensor) -> Tensor:
     """int8, in sixteenths, of an update whose root mean square is about one; changes it."""
     return update.mul_(GUESS_ONE).round_().clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ballot:
-    """One author's coefficients, and where they go."""
-
-    weight: int
-    coefficients: Coefficients
-    places: npt.NDArray[np.uint16]
-    """[n]: places of the indices in a transposed chunk."""
-
-    starts: npt.NDArray[np.int64]
-    """[chunks + 1]: where each chunk's coefficients begin."""
-
-
-class Votes:
-    """The contributions of one round, summed strip by strip."""
-
-    def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
-        """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
-        self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
-        self._weights = np.array([ballot.weight for ballot in self._ballots], np.float32)
-        self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
-        """No sum of votes can be larger in magnitude."""
-        if self.sum_max > VOTE_SUM_MAX:
-            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
-
-    def sum_strip(self, first: int, strip: Tensor) -> Tensor:
-        """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
-        strip.zero_()
-        if not self._ballots:
-            return strip
-        cut = slice(first, first + len(strip))
-        parts = [(ballot, slice(ballot.starts[cut.start], ballot.starts[cut.stop])) for ballot in self._ballots]
-        counts = np.stack([ballot.coefficients.counts[cut] for ballot in self._ballots])  # [R, n]
-        chunk_starts = np.tile(np.arange(len(strip)) * CHUNK_ENTRIES, len(parts))
-        places = np.repeat(chunk_starts, counts.ravel())
-        places += np.concatenate([ballot.places[sent] for ballot, sent in parts])
-        votes = np.concatenate([ballot.coefficients.values[sent] for ballot, sent in parts], dtype=np.float32)
-        votes *= np.repeat(self._weights, counts.sum(1, dtype=np.int64))
-        strip.view(-1).scatter_add_(
-            0, torch.from_numpy(places).to(strip.device), torch.from_numpy(votes).to(strip.device)
-        )
-        return strip
-
-
-def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
-    """A contribution whose arrays fit each other and the model."""
-    total = int(sent.counts.sum(dtype=np.int64))
-    shapes = (sent.counts.shape, sent.indices.shape, sent.values.shape)
-    if shapes != ((chunks,), (total,), (total,)):
-        raise LocalProtocolError(f"expected {chunks} counts, {total} indices and values, got {shapes}")
-    if weight < 1:
-        raise LocalProtocolError(f"expected a weight of at least 1, got {weight}")
-    if (highest := int(sent.indices.max(initial=0))) >= CHUNK_ENTRIES:
-        raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
-    starts = np.zeros(chunks + 1, np.int64)
-    np.cumsum(sent.counts, out=starts[1:])
-    return _Ballot(weight, sent, transposed(sent.indices), starts)
-
-
-def _magnitude(sent: Coefficients) -> int:
-    """Largest |value|."""
-    return max(int(sent.values.max(initial=0)), -int(sent.values.min(initial=0)))

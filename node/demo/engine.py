@@ -30,6 +30,8 @@ from torch import Tensor
 
 from node.demo.aggregate import Rule, as_guess
 from node.demo.chunks import ChunkLayout, strips
+from node.demo.flat import at_once, gatherer
+from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.transform import exact_products, forward, inverse, strip_chunks_for, transposed
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
@@ -44,15 +46,6 @@ SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
 
 ORTHOGONAL_GUESS = 1.25
 """So many times an update goes a guess with the rule "orthogonal": both parts share its directions."""
-
-_PLACE_BITS = CHUNK_ENTRIES.bit_length() - 1
-
-_GROUP = 16
-"""Entries of a group in `largest`."""
-
-_CANDIDATES_PER_KEPT = 2
-"""Candidates per entry to keep up to which ordering them is the faster way to the k largest; rarely are there 1.2."""
-
 
 EXTRACTED = ("indices", "values", "previous")
 """The tensors of an `Extraction`."""
@@ -136,7 +129,7 @@ class Extraction:
     def coefficients(self) -> Coefficients:
         """What to send. The first call waits for the device and copies to the host."""
         if self._coefficients is None:
-            indices, values = self.indices.cpu().numpy(), self.values.cpu().numpy()
+            indices, values = torch.stack((self.indices, self.values)).cpu().numpy()  # one copy
             sent = values != 0
             self._coefficients = Coefficients(
                 counts=sent.sum(axis=1, dtype=np.uint16),
@@ -159,6 +152,7 @@ class Engine:
         self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a tensor, as a part of the state
         self._changes = 0
         self._state = object()
+        self._gather = gatherer(layout, self.momentum.device)
 
     @property
     def accumulations(self) -> int:
@@ -173,12 +167,12 @@ class Engine:
         `GradientError`, before anything changed, if an entry is not a sane number.
         """
         views = self.layout.views(gradients)
-        require_finite(gradients)
+        self._require_finite(gradients, views)
         gathered, decay = self._strip(), self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
             for first, stop in strips(self.layout.chunks, len(gathered)):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
-                self.layout.gather_strip(views, first, strip)
+                self._gather(views, first, strip)
                 target = momentum if active is None else strip
                 torch.add(self._forward(strip), momentum, alpha=decay, out=target)
                 if active is not None:
@@ -194,12 +188,12 @@ class Engine:
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
         for first, stop in strips(chunks, strip_chunks_for(device)):
             momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
-            ascending = _ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
-            places = transposed(ascending.long())
+            ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
+            places = transposed(ordered.long())
             kept = momentum.gather(1, places)
             candidates = kept if active is None else kept * active[first:stop, None]
             momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
-            indices[first:stop] = ascending
+            indices[first:stop] = ordered
             values[first:stop] = quantise(candidates, self.settings.value_bits)
             previous[first:stop] = kept
         self._changes += 1
@@ -305,6 +299,17 @@ class Engine:
     def _inverse(self, coefficients: Tensor) -> Tensor:
         return inverse(coefficients)
 
+    def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor]) -> None:
+        """`require_finite`; on an accelerator only if a look at whole strips finds something wrong."""
+        if at_once(self.momentum.device):
+            strip, extremes = self._strip(), []
+            for first, stop in strips(self.layout.chunks, len(strip)):
+                self._gather(views, first, strip[: stop - first])
+                extremes.append(torch.stack(torch.aminmax(strip[: stop - first])))
+            if torch.stack(extremes).abs().max() <= GRADIENT_MAX:  # never so with a NaN
+                return
+        require_finite(gradients)
+
     def _strip(self) -> Tensor:
         """Uninitialised float32 [n, 64, 64] to work in."""
         chunks = min(self.layout.chunks, strip_chunks_for(self.momentum.device))
@@ -321,56 +326,6 @@ def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIEN
         if not -most <= low <= high <= most:
             nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
             raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
-
-
-def largest(magnitudes: Tensor, top_k: int) -> Tensor:
-    """int64 [n, k]: places of the k largest in each row of [n, 4096], in no order; any of equals.
-
-    Cut into 256 groups of 16, a row has its k largest inside the k groups with the largest maxima: to look for those
-    groups first takes a fraction of the time of one top-k over the row.
-    """
-    groups = magnitudes.view(len(magnitudes), _GROUP, -1)  # [n, 16, 256]: a group is a column
-    if top_k >= groups.shape[2]:
-        return magnitudes.topk(top_k, dim=1, sorted=False).indices
-    peaks = groups.amax(1)
-    places = _largest_above_peaks(magnitudes, peaks, top_k) if magnitudes.device.type == "cpu" else None
-    return _largest_in_groups(groups, peaks, top_k) if places is None else places
-
-
-def _largest_in_groups(groups: Tensor, peaks: Tensor, top_k: int) -> Tensor:
-    """`largest` by a top-k of the groups' maxima, then one inside those groups: for any device and any ties."""
-    columns = peaks.topk(top_k, dim=1, sorted=False).indices  # [n, k]
-    candidates = groups.gather(2, columns[:, None].expand(-1, _GROUP, -1)).flatten(1)  # [n, 16 * k]
-    best = candidates.topk(top_k, dim=1, sorted=False).indices
-    places: Tensor = best // top_k * groups.shape[2] + columns.gather(1, best % top_k)
-    return places
-
-
-def _largest_above_peaks(magnitudes: Tensor, peaks: Tensor, top_k: int) -> Tensor | None:
-    """`largest` on a CPU; None where so many entries are equal, as zeros often are, that the other way is faster.
-
-    The k-th largest group maximum is at most the k-th largest entry, and few entries more than k reach it. Those are
-    ordered by one whole number each, the magnitude's bits above the place.
-    """
-    bits = peaks.view(torch.int32).numpy()  # ordered as the magnitudes are, and numpy orders whole numbers faster
-    threshold = np.partition(bits, -top_k, axis=1)[:, -top_k].view(np.float32)
-    reaching = np.flatnonzero(magnitudes.numpy() >= threshold[:, None])
-    if reaching.size > _CANDIDATES_PER_KEPT * top_k * len(magnitudes):
-        return None
-    rows = reaching >> _PLACE_BITS
-    counts = np.bincount(rows, minlength=len(magnitudes))
-    slots = np.arange(reaching.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    keys = np.full((len(magnitudes), counts.max()), -1, np.int64)
-    reached = magnitudes.view(torch.int32).numpy().reshape(-1)[reaching].astype(np.int64)
-    keys[rows, slots] = reached << _PLACE_BITS | reaching & CHUNK_ENTRIES - 1
-    return torch.from_numpy(np.partition(keys, -top_k, axis=1)[:, -top_k:] & CHUNK_ENTRIES - 1)
-
-
-def _ascending(places: Tensor) -> Tensor:
-    """Each row in ascending order. numpy takes a tenth of torch's time for short rows of int16."""
-    if places.device.type == "cpu":
-        return torch.from_numpy(np.sort(places.numpy(), axis=1))
-    return places.sort(dim=1).values
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:

@@ -22,11 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.aggregate import RULES, Contribution, Rule, update
+from node.demo.aggregate import RULES, Rule, update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError, require_finite
 from node.demo.ranks import Ranks
 from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
+from node.demo.votes import Contribution
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, PayloadShape, decode, encode

@@ -43,8 +43,8 @@ OPERAND_MAX = 2047
 STRIP_CHUNKS_PER_THREAD = 128
 """Chunks of a strip on a CPU, per thread: 2 MiB; 64 and 256 measured alike, 32 and 512 slower."""
 
-STRIP_CHUNKS_DEVICE = 8192
-"""Chunks of a strip on an accelerator: 128 MiB, enough work to hide the launches."""
+STRIP_CHUNKS_DEVICE = 4096
+"""Chunks of a strip on an accelerator: 64 MiB, enough work to hide the launches."""
 
 _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 

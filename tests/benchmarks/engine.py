@@ -35,10 +35,11 @@ import torch
 from torch import Tensor
 
 from node.allocator import keep_freed_memory
-from node.demo.aggregate import Contribution, Rule, apply, look_ahead
+from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
 from node.demo.transform import integer_matrix, product
+from node.demo.votes import Contribution
 from protocol.ids import PeerId, RunId
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
 from tests.benchmarks.shapes import Shapes, gpt2_124m, llama_20m

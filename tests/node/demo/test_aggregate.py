@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from node.demo.aggregate import Contribution, Rule, apply, look_ahead
+from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
+from node.demo.votes import Contribution
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients

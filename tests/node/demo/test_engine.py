@@ -14,11 +14,9 @@ from node.demo.engine import (
     Engine,
     Extraction,
     GradientError,
-    _largest_above_peaks,
-    _largest_in_groups,
-    largest,
     quantise,
 )
+from node.demo.largest import _largest_above_peaks, _largest_in_groups, largest
 from node.demo.transform import transposed
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId

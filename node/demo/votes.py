@@ -1,0 +1,124 @@
+"""The votes of one round, summed strip by strip: S = sum_i w_i * q_i, exact in any order.
+
+On a CPU the places of a strip are found in numpy, as they are needed. To an accelerator all that was sent travels in
+one piece first, and is put in its place there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from node.demo.chunks import ChunkLayout
+from node.demo.flat import at_once
+from node.demo.transform import transposed
+from protocol.errors import LocalProtocolError
+from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
+from protocol.payload import Coefficients
+
+Contribution = tuple[int, Coefficients]
+"""An author's weight in the commit, and what it sent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ballot:
+    """One author's coefficients."""
+
+    weight: int
+    coefficients: Coefficients
+    starts: npt.NDArray[np.int64]
+    """[chunks + 1]: where each chunk's coefficients begin."""
+
+
+class Votes:
+    """The contributions of one round, summed strip by strip."""
+
+    def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution], device: torch.device) -> None:
+        """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
+        self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
+        self._weights = np.array([ballot.weight for ballot in self._ballots], np.float32)
+        self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
+        """No sum of votes can be larger in magnitude."""
+        if self.sum_max > VOTE_SUM_MAX:
+            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
+        self._sent = _sent(self._ballots, self._weights, device) if self._ballots and at_once(device) else None
+
+    def sum_strip(self, first: int, strip: Tensor) -> Tensor:
+        """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
+        strip.zero_()
+        if self._ballots:
+            stop = first + len(strip)
+            places, votes = self._sent.cut(first, stop) if self._sent else self._cut(first, stop)
+            strip.view(-1).scatter_add_(0, places, votes)
+        return strip
+
+    def _cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Of what was sent for a strip: int64 [n], where in the strip, and float32 [n], what it counts."""
+        parts = [(ballot, slice(ballot.starts[first], ballot.starts[stop])) for ballot in self._ballots]
+        counts = np.stack([ballot.coefficients.counts[first:stop] for ballot in self._ballots])  # [R, n]
+        chunk_starts = np.tile(np.arange(stop - first) * CHUNK_ENTRIES, len(parts))
+        places = np.repeat(chunk_starts, counts.ravel())
+        places += transposed(np.concatenate([ballot.coefficients.indices[sent] for ballot, sent in parts]))
+        votes = np.concatenate([ballot.coefficients.values[sent] for ballot, sent in parts], dtype=np.float32)
+        votes *= np.repeat(self._weights, counts.sum(1, dtype=np.int64))
+        return torch.from_numpy(places), torch.from_numpy(votes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """All that was sent, on an accelerator, author after author."""
+
+    places: Tensor
+    """int32 [n]: counted from the first entry of chunk 0."""
+
+    votes: Tensor
+    """float32 [n]: what each counts."""
+
+    bounds: npt.NDArray[np.int64]
+    """[R, chunks + 1], on the host: where each author's coefficients of each chunk begin."""
+
+    def cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Of what was sent for a strip: int64 [n], where in the strip, and float32 [n], what it counts."""
+        parts = [slice(*bounds) for bounds in self.bounds[:, [first, stop]].tolist()]
+        places = torch.cat([self.places[part] for part in parts]).long()
+        return places.sub_(first * CHUNK_ENTRIES), torch.cat([self.votes[part] for part in parts])
+
+
+def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: torch.device) -> _Sent:
+    """Carries ballots over in one copy of 16-bit numbers, and their weights in one more; waits for nothing else."""
+    sent = [ballot.coefficients for ballot in ballots]
+    totals = [len(author.indices) for author in sent]
+    chunks, count = len(ballots[0].starts) - 1, sum(totals)
+    numbers = (*(author.counts for author in sent), *(author.indices for author in sent), *(a.values for a in sent))
+    pinned = torch.empty(chunks * len(sent) + 2 * count, dtype=torch.int16, pin_memory=device.type == "cuda")
+    np.concatenate([part.view(np.int16) for part in numbers], out=pinned.numpy())
+    there = pinned.to(device, non_blocking=True)
+    counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
+    rows = torch.arange(chunks * len(sent), device=device).repeat_interleave(counts.long(), output_size=count)
+    votes = values * torch.from_numpy(weights).to(device)[rows // chunks]
+    places = ((rows % chunks) * CHUNK_ENTRIES).add_(transposed(indices)).to(torch.int32)
+    offsets = np.concatenate([[0], np.cumsum(totals[:-1], dtype=np.int64)])
+    return _Sent(places, votes, np.stack([ballot.starts for ballot in ballots]) + offsets[:, None])
+
+
+def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
+    """A contribution whose arrays fit each other and the model."""
+    total = int(sent.counts.sum(dtype=np.int64))
+    shapes = (sent.counts.shape, sent.indices.shape, sent.values.shape)
+    if shapes != ((chunks,), (total,), (total,)):
+        raise LocalProtocolError(f"expected {chunks} counts, {total} indices and values, got {shapes}")
+    if weight < 1:
+        raise LocalProtocolError(f"expected a weight of at least 1, got {weight}")
+    if (highest := int(sent.indices.max(initial=0))) >= CHUNK_ENTRIES:
+        raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
+    starts = np.zeros(chunks + 1, np.int64)
+    np.cumsum(sent.counts, out=starts[1:])
+    return _Ballot(weight, sent, starts)
+
+
+def _magnitude(sent: Coefficients) -> int:
+    """Largest |value|."""
+    return max(int(sent.values.max(initial=0)), -int(sent.values.min(initial=0)))

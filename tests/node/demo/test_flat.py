@@ -1,0 +1,182 @@
+"""What accelerators do with whole strips, done on a CPU: the same bits as tensor by tensor, in as many operations."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from node.demo import engine, flat, votes
+from node.demo.aggregate import Rule, apply
+from node.demo.chunks import ChunkLayout, strips
+from node.demo.engine import DemoSettings, Engine, GradientError
+from node.demo.flat import flat_order
+from node.demo.votes import Contribution, Votes
+from tests.node.demo import reference, test_aggregate
+
+CPU = torch.device("cpu")
+SHAPES: dict[str, tuple[int, ...]] = {
+    "bias": (97,),
+    "conv": (66, 3, 5, 5),
+    "embedding": (257, 96),
+    "even": (128, 64),
+    "gain": (5000,),
+    "none": (0, 7),
+    "scalar": (),
+    "wide": (64, 330),
+}
+LAYOUT = ChunkLayout.from_shapes(SHAPES)
+ONLY_LINES = ChunkLayout.from_shapes({"a": (5000,), "b": (3,)})
+ONLY_MATRICES = ChunkLayout.from_shapes({"a": (65, 70), "b": (64, 64)})
+
+by_both_rules = pytest.mark.parametrize("rule", ["sign", "orthogonal"])
+in_strips = pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+
+
+@pytest.fixture
+def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is done as on an accelerator."""
+    for module in (engine, flat, votes):
+        monkeypatch.setattr(module, "at_once", lambda device: True)
+
+
+def tensors_of(layout: ChunkLayout, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) for name, shape in layout.shapes.items()}
+
+
+@in_strips
+@pytest.mark.parametrize("layout", [LAYOUT, ONLY_LINES, ONLY_MATRICES])
+def test_a_strip_is_gathered_as_tensor_by_tensor(layout: ChunkLayout, size: int) -> None:
+    views = layout.views(tensors_of(layout))
+    for first, stop in strips(layout.chunks, size):
+        plain, found = (torch.full((stop - first, 64, 64), torch.nan) for _ in range(2))
+        layout.gather_strip(views, first, plain)
+        flat_order(layout, CPU).gather(views, first, found)
+        assert torch.equal(found, plain)
+
+
+def test_missing_tensors_are_zeros_and_any_dtype_and_strides_are_gathered() -> None:
+    tensors: dict[str, Tensor | None] = {**tensors_of(LAYOUT), "conv": None, "gain": None}
+    tensors["embedding"] = tensors_of(LAYOUT)["embedding"].T.contiguous().T.double()
+    tensors["wide"] = tensors_of(LAYOUT)["wide"].bfloat16()
+    views, plain, found = LAYOUT.views(tensors), torch.empty(LAYOUT.chunks, 64, 64), torch.empty(LAYOUT.chunks, 64, 64)
+    LAYOUT.gather_strip(views, 0, plain)
+    flat_order(LAYOUT, CPU).gather(views, 0, found)
+    assert torch.equal(found, plain)
+
+
+@in_strips
+@pytest.mark.parametrize("decay", [1.0, 0.75])
+@pytest.mark.parametrize("layout", [LAYOUT, ONLY_LINES, ONLY_MATRICES])
+def test_strips_move_tensors_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, layout: ChunkLayout, size: int, decay: float
+) -> None:
+    changes = torch.randn(layout.chunks, 64, 64, generator=torch.Generator().manual_seed(3))
+    found = []
+    for whole in (False, True):
+        monkeypatch.setattr(flat, "at_once", lambda device, whole=whole: whole)
+        tensors = tensors_of(layout)
+        move = flat.mover(layout, layout.views(tensors), decay, CPU)
+        for first, stop in strips(layout.chunks, size):
+            move(first, changes[first:stop], -0.3)
+        found.append(tensors)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in layout.shapes)
+    assert not any(torch.equal(found[0][name], tensor) for name, tensor in tensors_of(layout).items() if tensor.numel())
+
+
+def test_only_tensors_that_are_there_are_moved() -> None:
+    tensors = tensors_of(LAYOUT)
+    views = LAYOUT.views({**tensors, "conv": None, "scalar": None})
+    flat_order(LAYOUT, CPU).move(views, 0, torch.ones(LAYOUT.chunks, 64, 64), 1.0)
+    for name, before in tensors_of(LAYOUT).items():
+        assert torch.equal(tensors[name], before if name in ("conv", "scalar") else before + 1)
+
+
+@by_both_rules
+@pytest.mark.usefixtures("accelerated")
+@pytest.mark.parametrize("case", ["random", *test_aggregate.extremes()])
+@pytest.mark.parametrize("strip_chunks", [1, 5, 10_000])
+def test_a_step_at_once_is_that_of_the_whole_number_reference(case: str, rule: Rule, strip_chunks: int) -> None:
+    given = test_aggregate.extremes() | {"random": test_aggregate.contributions(1, value_max=128)}
+    test_aggregate.check(given[case], rule, strip_chunks)
+
+
+@pytest.mark.usefixtures("accelerated")
+def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
+    rng = np.random.default_rng(5)
+    given = [(weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8)) for weight in (1, 3, 70_000)]
+    layout = ChunkLayout.from_shapes({"m": (64 * 9, 64)})
+    found, plain = torch.empty(9, 64, 64), torch.zeros(9, 4096, dtype=torch.int64)
+    there = Votes(layout, given, CPU)
+    for first, stop in strips(9, 4):
+        there.sum_strip(first, found[first:stop])
+    for weight, sent in given:
+        chunks = np.repeat(np.arange(9), sent.counts)
+        for chunk, index, value in zip(chunks, sent.indices, sent.values, strict=True):
+            plain[chunk, index] += weight * int(value)
+    assert torch.equal(found.mT.reshape(9, -1).long(), plain)
+
+
+def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = []
+    for whole in (False, True):
+        for module in (engine, flat):
+            monkeypatch.setattr(module, "at_once", lambda device, whole=whole: whole)
+        engines.append(Engine(LAYOUT, DemoSettings(), CPU))
+        for seed in range(3):
+            gradients = {**tensors_of(LAYOUT, seed), "conv": None}
+            engines[-1].accumulate(gradients, LAYOUT.chunks_of({"embedding", "gain", "wide"}))
+            engines[-1].extract()
+    assert torch.equal(engines[0].momentum, engines[1].momentum)
+
+
+@pytest.mark.usefixtures("accelerated")
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -2e30])
+def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
+    broken: dict[str, Tensor | None] = {**tensors_of(LAYOUT)}
+    broken["gain"] = torch.full((5000,), 0.1).index_fill(0, torch.tensor(4999), bad)
+    tried = Engine(LAYOUT, DemoSettings(), CPU)
+    with pytest.raises(GradientError, match="got gain with entries"):
+        tried.accumulate(broken)
+    assert not tried.momentum.any()
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operations other than views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> Counter[str]:
+    """Of one step with gradients of whole numbers and one vote."""
+    layout = ChunkLayout.from_shapes(shapes)
+    gradients: dict[str, Tensor | None] = {name: torch.ones(shape) for name, shape in shapes.items()}
+    parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    sent = reference.random_coefficients(np.random.default_rng(0), layout.chunks, top_k=4, value_max=1, empty=0)
+    given: list[Contribution] = [(1, sent)]
+    author = Engine(layout, DemoSettings(top_k=4), CPU)
+    with Kernels() as kernels:
+        author.accumulate(gradients)
+        author.extract()
+        apply(layout, parameters, given, 0.5, 0.5, rule=rule)
+    return kernels.seen
+
+
+@by_both_rules
+@pytest.mark.usefixtures("accelerated")
+def test_sixty_tensors_take_no_more_operations_than_two(rule: Rule) -> None:
+    few: dict[str, tuple[int, ...]] = {"line": (30,), "matrix": (64 * 30, 64)}
+    many: dict[str, tuple[int, ...]] = {f"line{i:02}": (1,) for i in range(30)}
+    many |= {f"matrix{i:02}": (64, 64) for i in range(30)}
+    assert operations(few, rule) == operations(many, rule)
