@@ -23,10 +23,13 @@ from torch import Tensor
 from node.demo.chunks import ChunkLayout, Line, Matrix
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
+ONE_BY_ONE = frozenset({"cpu"})
+"""Types of device that do better with small operations that keep to a cache, and may be asked for a number."""
+
 
 def at_once(device: torch.device) -> bool:
-    """Whether this device should be given few large operations instead of small ones that keep to a cache."""
-    return device.type != "cpu"
+    """Whether this device should be given few large operations, and never be waited for."""
+    return device.type not in ONE_BY_ONE
 
 
 class FlatOrder:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.demo.flat import at_once
 from protocol.limits import CHUNK_ENTRIES
 
 _PLACE_BITS = CHUNK_ENTRIES.bit_length() - 1
@@ -25,7 +26,7 @@ def largest(magnitudes: Tensor, top_k: int) -> Tensor:
     if top_k >= groups.shape[2]:
         return magnitudes.topk(top_k, dim=1, sorted=False).indices
     peaks = groups.amax(1)
-    places = _largest_above_peaks(magnitudes, peaks, top_k) if magnitudes.device.type == "cpu" else None
+    places = None if at_once(magnitudes.device) else _largest_above_peaks(magnitudes, peaks, top_k)
     return _largest_in_groups(groups, peaks, top_k) if places is None else places
 
 
@@ -60,6 +61,6 @@ def _largest_above_peaks(magnitudes: Tensor, peaks: Tensor, top_k: int) -> Tenso
 
 def ascending(places: Tensor) -> Tensor:
     """Each row in ascending order. numpy takes a tenth of torch's time for short rows of int16."""
-    if places.device.type == "cpu":
+    if not at_once(places.device):
         return torch.from_numpy(np.sort(places.numpy(), axis=1))
     return places.sort(dim=1).values

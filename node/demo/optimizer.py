@@ -236,7 +236,7 @@ class _Member:
         gradients = self.gradients
         self.scaling.scale_(gradients)
         present = [name for name, gradient in gradients.items() if gradient is not None]
-        active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device)
+        active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device, non_blocking=True)
         self.engine.accumulate(gradients, active)
         return self.engine.extract(active)
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from node.demo.flat import at_once
 from protocol.limits import CHUNK_SIDE, VOTE_SUM_MAX
 
 OPERAND_MAX = 2047
@@ -229,7 +230,7 @@ def shift_(integers: Tensor, bound: int) -> Tensor:
 
     2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
     """
-    if integers.device.type == "cpu":  # elsewhere to look would be to wait
+    if not at_once(integers.device):  # there to look would be to wait
         low, high = torch.aminmax(integers)
         if -bound <= low and high <= bound:
             return torch.ones(len(integers), 1, 1)

@@ -98,7 +98,7 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     there = pinned.to(device, non_blocking=True)
     counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
     rows = torch.arange(chunks * len(sent), device=device).repeat_interleave(counts.long(), output_size=count)
-    votes = values * torch.from_numpy(weights).to(device)[rows // chunks]
+    votes = values * torch.from_numpy(weights).to(device, non_blocking=True)[rows // chunks]
     places = ((rows % chunks) * CHUNK_ENTRIES).add_(transposed(indices)).to(torch.int32)
     offsets = np.concatenate([[0], np.cumsum(totals[:-1], dtype=np.int64)])
     return _Sent(places, votes, np.stack([ballot.starts for ballot in ballots]) + offsets[:, None])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from node.demo import engine, flat, votes
+from node.demo import flat
 from node.demo.aggregate import Rule, apply
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.flat import flat_order
-from node.demo.votes import Contribution, Votes
+from node.demo.votes import Votes
 from tests.node.demo import reference, test_aggregate
 
 CPU = torch.device("cpu")
@@ -39,8 +39,7 @@ in_strips = pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is done as on an accelerator."""
-    for module in (engine, flat, votes):
-        monkeypatch.setattr(module, "at_once", lambda device: True)
+    monkeypatch.setattr(flat, "ONE_BY_ONE", frozenset())
 
 
 def tensors_of(layout: ChunkLayout, seed: int = 0) -> dict[str, Tensor]:
@@ -77,8 +76,8 @@ def test_strips_move_tensors_as_one_by_one(
 ) -> None:
     changes = torch.randn(layout.chunks, 64, 64, generator=torch.Generator().manual_seed(3))
     found = []
-    for whole in (False, True):
-        monkeypatch.setattr(flat, "at_once", lambda device, whole=whole: whole)
+    for one_by_one in ({"cpu"}, set()):
+        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
         tensors = tensors_of(layout)
         move = flat.mover(layout, layout.views(tensors), decay, CPU)
         for first, stop in strips(layout.chunks, size):
@@ -123,9 +122,8 @@ def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
 
 def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = []
-    for whole in (False, True):
-        for module in (engine, flat):
-            monkeypatch.setattr(module, "at_once", lambda device, whole=whole: whole)
+    for one_by_one in ({"cpu"}, set()):
+        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
         engines.append(Engine(LAYOUT, DemoSettings(), CPU))
         for seed in range(3):
             gradients = {**tensors_of(LAYOUT, seed), "conv": None}
@@ -146,37 +144,43 @@ def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
 
 
 class Kernels(TorchDispatchMode):
-    """Counts operations other than views."""
+    """Counts operations other than views and looks at one tensor, which is on the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_host: Tensor) -> None:
         super().__init__()
         self.seen: Counter[str] = Counter()
+        self._on_host = on_host.data_ptr()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view:
+        looks = func is torch.ops.aten._local_scalar_dense.default
+        if not func.is_view and not (looks and args[0].data_ptr() == self._on_host):
             self.seen[str(func)] += 1
         return func(*args, **(kwargs or {}))
 
 
-def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> Counter[str]:
-    """Of one step with gradients of whole numbers and one vote."""
+def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[str], Counter[str]]:
+    """Of taking in a step's gradients; and of what follows, to the changed parameters."""
     layout = ChunkLayout.from_shapes(shapes)
     gradients: dict[str, Tensor | None] = {name: torch.ones(shape) for name, shape in shapes.items()}
     parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    sent = reference.random_coefficients(np.random.default_rng(0), layout.chunks, top_k=4, value_max=1, empty=0)
-    given: list[Contribution] = [(1, sent)]
+    rng = np.random.default_rng(0)
+    given = [(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
     author = Engine(layout, DemoSettings(top_k=4), CPU)
-    with Kernels() as kernels:
+    count = author.state_dict()["accumulations"]
+    with Kernels(count) as taken:
         author.accumulate(gradients)
+    with Kernels(count) as made:
         author.extract()
         apply(layout, parameters, given, 0.5, 0.5, rule=rule)
-    return kernels.seen
+    return taken.seen, made.seen
 
 
 @by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_sixty_tensors_take_no_more_operations_than_two(rule: Rule) -> None:
+def test_sixty_tensors_take_no_more_operations_than_two_and_the_device_is_asked_for_no_number(rule: Rule) -> None:
     few: dict[str, tuple[int, ...]] = {"line": (30,), "matrix": (64 * 30, 64)}
     many: dict[str, tuple[int, ...]] = {f"line{i:02}": (1,) for i in range(30)}
     many |= {f"matrix{i:02}": (64, 64) for i in range(30)}
-    assert operations(few, rule) == operations(many, rule)
+    taken, made = operations(many, rule)
+    assert (taken, made) == operations(few, rule)
+    assert [seen["aten._local_scalar_dense.default"] for seen in (taken, made)] == [1, 0]
