@@ -312,10 +312,11 @@ def recency_cells() -> list[Cell]:
 def longer_cells() -> list[Cell]:
     """Twice the steps: does k = 8 catch up?"""
     steps = 4000
-    adamw, small = Cell("adamw", 0.0015, steps), replace(DEFAULTS, learning_rate=0.002, steps=steps, authors=8, top_k=8)
+    adamw, small = Cell("adamw", 0.001, steps), replace(DEFAULTS, learning_rate=0.002, steps=steps, authors=8, top_k=8)
     return [
         *(replace(cell, seed=seed) for seed, cell in product((0, 1, 2), (adamw, small))),
-        replace(adamw, learning_rate=0.001),
+        *(replace(adamw, learning_rate=0.0015, seed=seed) for seed in (0, 1)),
+        replace(small, learning_rate=0.003),
         replace(small, learning_rate=0.003, top_k=32),
     ]
 
