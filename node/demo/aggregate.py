@@ -77,7 +77,7 @@ def update(
     """
     device = next(iter(views.values())).device if views else torch.device("cpu")
     votes = Votes(layout, contributions, device)
-    size = min(layout.chunks, strip_chunks or strip_chunks_for(device))
+    size = min(layout.chunks, strip_chunks or strip_chunks_for(device, layout.chunks))
     sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
     learning_rate, decay = rates
     orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
@@ -107,7 +107,7 @@ def look_ahead(
     sources, targets = layout.views(committed), layout.views(working)
     learning_rate, decay = rates
     with torch.no_grad():
-        for first, stop in strips(layout.chunks, strip_chunks_for(guess.device)):
+        for first, stop in strips(layout.chunks, strip_chunks_for(guess.device, layout.chunks)):
             pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
             for (signs, source), (_, target) in zip(*pairs, strict=True):
                 target.copy_((source * decay).add_(signs, alpha=-learning_rate / GUESS_ONE))

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from node.demo.aggregate import Rule, as_guess
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once, gatherer
+from node.demo.flat import at_once, flat_order, gatherer
 from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.transform import exact_products, forward, inverse, strip_chunks_for, transposed
@@ -186,7 +186,7 @@ class Engine:
         device = self.momentum.device
         indices, values = (torch.empty(chunks, top_k, dtype=torch.int16, device=device) for _ in range(2))
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
-        for first, stop in strips(chunks, strip_chunks_for(device)):
+        for first, stop in strips(chunks, strip_chunks_for(device, chunks)):
             momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
             ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
             places = transposed(ordered.long())
@@ -256,7 +256,8 @@ class Engine:
         It is the update of what was sent and, with less weight, of what stayed: that is still to come, and gradients
         taken without it would send it twice. Waits for nothing.
         """
-        device, size = self.momentum.device, strip_chunks_for(self.momentum.device)
+        device = self.momentum.device
+        size = strip_chunks_for(device, self.layout.chunks)
         guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
         orthogonal = self.layout.matrix_chunks if rule == "orthogonal" else 0
         with exact_products(device):
@@ -301,18 +302,18 @@ class Engine:
 
     def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor]) -> None:
         """`require_finite`; on an accelerator only if a look at whole strips finds something wrong."""
-        if at_once(self.momentum.device):
-            strip, extremes = self._strip(), []
-            for first, stop in strips(self.layout.chunks, len(strip)):
-                self._gather(views, first, strip[: stop - first])
-                extremes.append(torch.stack(torch.aminmax(strip[: stop - first])))
-            if torch.stack(extremes).abs().max() <= GRADIENT_MAX:  # never so with a NaN
+        device, chunks = self.momentum.device, self.layout.chunks
+        if at_once(device):
+            order = flat_order(self.layout, device)
+            cuts = strips(chunks, strip_chunks_for(device, chunks))
+            found = [extreme for first, stop in cuts for extreme in order.extremes(views, first, stop - first)]
+            if torch.stack(found).abs().max() <= GRADIENT_MAX:  # never so with a NaN
                 return
         require_finite(gradients)
 
     def _strip(self) -> Tensor:
         """Uninitialised float32 [n, 64, 64] to work in."""
-        chunks = min(self.layout.chunks, strip_chunks_for(self.momentum.device))
+        chunks = min(self.layout.chunks, strip_chunks_for(self.momentum.device, self.layout.chunks))
         return torch.empty_like(self.momentum[:chunks])
 
 

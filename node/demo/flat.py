@@ -65,12 +65,12 @@ class FlatOrder:
     def gather(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> None:
         """`ChunkLayout.gather_strip`, in three operations and those of the lookup."""
         low, high = self._span(first, len(strip))
-        slices = [
-            strip.new_zeros(1).expand(stop - start) if view is None else view[rows].reshape(-1)
-            for view, rows, start, stop in self._slices(views, low, high)
-        ]
-        span = torch.cat([*slices, strip.new_zeros(1)])  # behind its end: what padding holds
+        span = self._cut(views, low, high)
         strip.copy_(span[self._places(first, len(strip), low, high)])
+
+    def extremes(self, views: Mapping[str, Tensor], first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Least and largest of zero and the entries of the rows that hold these chunks; NaN if there is one."""
+        return torch.aminmax(self._cut(views, *self._span(first, count)))
 
     def move(self, views: Mapping[str, Tensor], first: int, strip: Tensor, alpha: float) -> None:
         """Add `alpha` times a strip [n, 64, 64], from chunk `first` on, to the tensors that `views` returned."""
@@ -89,6 +89,15 @@ class FlatOrder:
     def _span(self, first: int, count: int) -> tuple[int, int]:
         """Entries of the line, from one up to another, that are whole rows and hold these chunks."""
         return int(self._low[first]), int(self._high[first + count - 1])
+
+    def _cut(self, views: Mapping[str, Tensor], low: int, high: int) -> Tensor:
+        """[high - low + 1]: a span in one piece; zeros for tensors that are not there, and one more for padding."""
+        zero = torch.zeros(1, device=self._side.device)
+        slices = [
+            zero.expand(stop - start) if view is None else view[rows].reshape(-1)
+            for view, rows, start, stop in self._slices(views, low, high)
+        ]
+        return torch.cat([*slices, zero])
 
     def _slices(
         self, views: Mapping[str, Tensor], low: int, high: int

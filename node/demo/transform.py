@@ -44,8 +44,9 @@ OPERAND_MAX = 2047
 STRIP_CHUNKS_PER_THREAD = 128
 """Chunks of a strip on a CPU, per thread: 2 MiB; 64 and 256 measured alike, 32 and 512 slower."""
 
-STRIP_CHUNKS_DEVICE = 4096
-"""Chunks of a strip on an accelerator: 64 MiB, enough work to hide the launches."""
+STRIP_CHUNKS_DEVICE, STRIPS_DEVICE = 8192, 5
+"""Chunks of a strip on an accelerator at most: 128 MiB, enough work to hide the launches. Smaller models are cut into
+so many strips: what is taken to work on one, some six times its size, stays below one and a half times the momentum."""
 
 _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 
@@ -163,11 +164,12 @@ def integer_matrix(device: torch.device) -> Tensor:
     return torch.tensor(rounded, dtype=torch.float32, device=device)
 
 
-def strip_chunks_for(device: torch.device) -> int:
-    """Chunks to transform at once: as many as stay in the cache, or as fill an accelerator."""
-    if device.type == "cpu":
+def strip_chunks_for(device: torch.device, chunks: int) -> int:
+    """Of a model of so many chunks, those to transform at once: as many as stay in the cache, or as fill an
+    accelerator."""
+    if not at_once(device):
         return STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
-    return STRIP_CHUNKS_DEVICE
+    return min(STRIP_CHUNKS_DEVICE, -(-chunks // STRIPS_DEVICE))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from node.demo.aggregate import Rule, apply
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.flat import flat_order
+from node.demo.transform import strip_chunks_for
 from node.demo.votes import Votes
 from tests.node.demo import reference, test_aggregate
 
@@ -141,6 +142,11 @@ def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
     with pytest.raises(GradientError, match="got gain with entries"):
         tried.accumulate(broken)
     assert not tried.momentum.any()
+
+
+@pytest.mark.usefixtures("accelerated")
+def test_models_of_any_size_are_cut_into_strips_small_beside_them() -> None:
+    assert [strip_chunks_for(CPU, chunks) for chunks in (1, 5, 6, 5000, 10**6)] == [1, 1, 2, 1000, 8192]
 
 
 class Kernels(TorchDispatchMode):
