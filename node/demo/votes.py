@@ -97,9 +97,11 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     np.concatenate([part.view(np.int16) for part in numbers], out=pinned.numpy())
     there = pinned.to(device, non_blocking=True)
     counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
-    rows = torch.arange(chunks * len(sent), device=device).repeat_interleave(counts.long(), output_size=count)
-    votes = values * torch.from_numpy(weights).to(device, non_blocking=True)[rows // chunks]
-    places = ((rows % chunks) * CHUNK_ENTRIES).add_(transposed(indices)).to(torch.int32)
+    rows = torch.arange(chunks, dtype=torch.int32, device=device).repeat(len(sent))
+    places = rows.repeat_interleave(counts.long(), output_size=count).mul_(CHUNK_ENTRIES).add_(transposed(indices))
+    shares = torch.tensor(totals).to(device, non_blocking=True)
+    votes = torch.from_numpy(weights).to(device, non_blocking=True).repeat_interleave(shares, output_size=count)
+    votes.mul_(values)
     offsets = np.concatenate([[0], np.cumsum(totals[:-1], dtype=np.int64)])
     return _Sent(places, votes, np.stack([ballot.starts for ballot in ballots]) + offsets[:, None])
 
