@@ -49,7 +49,7 @@ def apply(
 
     `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before anything
     changed, for anything that could make bits differ between nodes. Takes two strips of extra memory, six with the
-    rule "orthogonal".
+    rule "orthogonal"; on an accelerator more, and all votes.
     """
     for name, tensor in parameters.items():
         if tensor.dtype != torch.float32:

@@ -168,7 +168,8 @@ class Engine:
         """
         views = self.layout.views(gradients)
         self._require_finite(gradients, views)
-        gathered, decay = self._strip(), self.settings.decay(self.accumulations + 1)
+        gathered = torch.empty_like(self.momentum[: self._strip_chunks])
+        decay = self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
             for first, stop in strips(self.layout.chunks, len(gathered)):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
@@ -186,7 +187,7 @@ class Engine:
         device = self.momentum.device
         indices, values = (torch.empty(chunks, top_k, dtype=torch.int16, device=device) for _ in range(2))
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
-        for first, stop in strips(chunks, strip_chunks_for(device, chunks)):
+        for first, stop in strips(chunks, self._strip_chunks):
             momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
             ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
             places = transposed(ordered.long())
@@ -256,8 +257,7 @@ class Engine:
         It is the update of what was sent and, with less weight, of what stayed: that is still to come, and gradients
         taken without it would send it twice. Waits for nothing.
         """
-        device = self.momentum.device
-        size = strip_chunks_for(device, self.layout.chunks)
+        device, size = self.momentum.device, self._strip_chunks
         guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
         orthogonal = self.layout.matrix_chunks if rule == "orthogonal" else 0
         with exact_products(device):
@@ -302,19 +302,17 @@ class Engine:
 
     def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor]) -> None:
         """`require_finite`; on an accelerator only if a look at whole strips finds something wrong."""
-        device, chunks = self.momentum.device, self.layout.chunks
+        device = self.momentum.device
         if at_once(device):
-            order = flat_order(self.layout, device)
-            cuts = strips(chunks, strip_chunks_for(device, chunks))
-            found = [extreme for first, stop in cuts for extreme in order.extremes(views, first, stop - first)]
-            if torch.stack(found).abs().max() <= GRADIENT_MAX:  # never so with a NaN
+            magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
+            if magnitude <= GRADIENT_MAX:  # never so with a NaN
                 return
         require_finite(gradients)
 
-    def _strip(self) -> Tensor:
-        """Uninitialised float32 [n, 64, 64] to work in."""
-        chunks = min(self.layout.chunks, strip_chunks_for(self.momentum.device, self.layout.chunks))
-        return torch.empty_like(self.momentum[:chunks])
+    @property
+    def _strip_chunks(self) -> int:
+        """Chunks to work on at once."""
+        return min(self.layout.chunks, strip_chunks_for(self.momentum.device, self.layout.chunks))
 
 
 def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.chunks import ChunkLayout, Line, Matrix
+from node.demo.chunks import ChunkLayout, Line, Matrix, strips
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
 ONE_BY_ONE = frozenset({"cpu"})
@@ -68,9 +68,11 @@ class FlatOrder:
         span = self._cut(views, low, high)
         strip.copy_(span[self._places(first, len(strip), low, high)])
 
-    def extremes(self, views: Mapping[str, Tensor], first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Least and largest of zero and the entries of the rows that hold these chunks; NaN if there is one."""
-        return torch.aminmax(self._cut(views, *self._span(first, count)))
+    def magnitude(self, views: Mapping[str, Tensor], strip_chunks: int) -> Tensor:
+        """Largest |entry| of all tensors, a scalar on the device; NaN if one is. Looks at so many chunks at once."""
+        spans = (self._span(first, stop - first) for first, stop in strips(len(self._low), strip_chunks))
+        extremes = [extreme for low, high in spans for extreme in torch.aminmax(self._cut(views, low, high))]
+        return torch.stack(extremes).abs().max()
 
     def move(self, views: Mapping[str, Tensor], first: int, strip: Tensor, alpha: float) -> None:
         """Add `alpha` times a strip [n, 64, 64], from chunk `first` on, to the tensors that `views` returned."""

@@ -46,7 +46,7 @@ STRIP_CHUNKS_PER_THREAD = 128
 
 STRIP_CHUNKS_DEVICE, STRIPS_DEVICE = 8192, 5
 """Chunks of a strip on an accelerator at most: 128 MiB, enough work to hide the launches. Smaller models are cut into
-so many strips: what is taken to work on one, some six times its size, stays below one and a half times the momentum."""
+so many strips, since what is taken to work on one is several times its size (not measured on an accelerator)."""
 
 _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 

@@ -92,7 +92,7 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     sent = [ballot.coefficients for ballot in ballots]
     totals = [len(author.indices) for author in sent]
     chunks, count = len(ballots[0].starts) - 1, sum(totals)
-    numbers = (*(author.counts for author in sent), *(author.indices for author in sent), *(a.values for a in sent))
+    numbers = [getattr(author, name) for name in ("counts", "indices", "values") for author in sent]
     pinned = torch.empty(chunks * len(sent) + 2 * count, dtype=torch.int16, pin_memory=device.type == "cuda")
     np.concatenate([part.view(np.int16) for part in numbers], out=pinned.numpy())
     there = pinned.to(device, non_blocking=True)
