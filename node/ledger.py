@@ -89,6 +89,10 @@ class Ledger:
         """Is there a final word that has not been taken?"""
         return self.next_round <= self.decided_round
 
+    def at_hand(self) -> FinalWord | None:
+        """The word that `next` would take, if the session has brought it."""
+        return self._live.get(self.next_round)
+
     def in_step(self, round: int, overlap: int) -> bool:
         """Is `round` undecided, and `next_round` no further back than the overlap allows? Then it may be trained before
         the word that is there is taken, as it would be had the word come a moment later; whoever applies first is late,

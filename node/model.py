@@ -1,8 +1,8 @@
 """The network: built from the run file, given gradients until the bell, evaluated.
 
 Any causal language model that transformers has code for is built from its configuration alone, in float32,
-without the network and without code from anywhere else. `Trainee` turns samples into `.grad`, the mean over
-the samples it managed before the bell. Gradients are local business: autocast, thread counts and the size of
+without the network and without code from anywhere else. `Passes` turn samples into `.grad`, the mean over
+the samples managed before the bell. Gradients are local business: autocast, thread counts and the size of
 a micro-batch may differ between nodes, for nothing here changes a parameter.
 
 transformers takes seconds to import, so it is imported when the first model is built.
@@ -118,18 +118,10 @@ class Trainee:
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
 
-    def work(self, batches: Iterable[Tokens], stop: Callable[[], bool]) -> Work:
-        """Leaves the mean gradient over the samples done in every parameter's `.grad`.
-
-        batches: micro-batches, drawn one by one, at least one sample in all. `stop` is asked after every pass
-        and ends the work when true; one pass is always done. Raises `SettingsError` when not even one sample
-        fits the device's memory.
-        """
-        seen: list[Tokens] = []
-        source = _recorded(batches, seen)
+    def passes(self, batches: Iterable[Tokens]) -> "Passes":
+        """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
-        # A pass that ran out of memory has left part of its gradients behind, so all starts again.
-        return self._in_memory(lambda: self._accumulate(chain(list(seen), source), stop))
+        return Passes(self, batches)
 
     @torch.no_grad()
     def evaluate(self, samples: Tokens) -> float:
@@ -137,55 +129,23 @@ class Trainee:
         was_training = self.model.training
         self.model.eval()
         try:
-            nats = self._in_memory(lambda: sum(self._nats(piece).item() for piece in self._pieces([samples])))
+            nats = self.in_memory(lambda: sum(self.nats(piece).item() for piece in self.pieces([samples])))
             return nats / (len(samples) * (samples.shape[1] - 1))
         finally:
             self.model.train(was_training)
 
-    def _accumulate(self, batches: Iterable[Tokens], stop: Callable[[], bool]) -> Work:
-        self._clear_gradients()
-        samples, tokens, nats = 0, 0, 0.0
-        for piece in self._pieces(batches):
-            loss = self._nats(piece)  # summed, so that micro-batches of unlike sizes weigh by their samples
-            (loss / (piece.shape[1] - 1)).backward()  # type: ignore[no-untyped-call]
-            nats += loss.item()
-            samples += len(piece)
-            tokens += len(piece) * (piece.shape[1] - 1)
-            if self._finished_pass(stop):
-                break
-        if samples == 0:
-            raise LocalProtocolError("expected at least one sample to train on, got none")
-        for parameter in self.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad /= samples
-        return Work(samples, nats / tokens, tokens)
-
-    def _nats(self, piece: Tensor) -> Tensor:
+    def nats(self, piece: Tensor) -> Tensor:
         """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length + 1]."""
         with self._autocast():
             logits = self.model(input_ids=piece[:, :-1], use_cache=False).logits  # [samples, length, vocabulary]
         return cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten(), reduction="sum")
 
-    def _pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
+    def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
         """The same samples in passes of at most `micro_batch_max`, on the device."""
         for batch in batches:
             size = self.micro_batch_max
             for first in range(0, len(batch), size):
                 yield torch.as_tensor(batch[first : first + size]).to(self.device)
-
-    def _finished_pass(self, stop: Callable[[], bool]) -> bool:
-        """Asks `stop` once the device is done: CUDA only queues work, and a queue would overrun the bell."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return stop()
-
-    def _clear_gradients(self) -> None:
-        """Zeros, not None: a parameter that no sample touched has a gradient too."""
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            else:
-                parameter.grad.zero_()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 where the GPU computes in it; float32 elsewhere."""
@@ -193,7 +153,7 @@ class Trainee:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _in_memory(self, attempt: Callable[[], _Result]) -> _Result:
+    def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of memory."""
         while True:
             try:
@@ -215,11 +175,62 @@ class Trainee:
         _log.warning("out of memory on %s: micro-batch halved to %d samples", self.device, self.micro_batch_max)
 
 
-def _recorded(batches: Iterable[Tokens], seen: list[Tokens]) -> Iterator[Tokens]:
-    """Passes batches through and keeps them, for a second attempt in smaller pieces."""
-    for batch in batches:
-        seen.append(batch)
-        yield batch
+class Passes:
+    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may move."""
+
+    def __init__(self, trainee: Trainee, batches: Iterable[Tokens]) -> None:
+        self._trainee, self._source = trainee, iter(batches)
+        self._drawn: list[Tokens] = []
+        self.samples = 0
+        """Whose gradients are summed so far."""
+        self._begin()
+
+    def next(self) -> bool:
+        """Make one pass; False when no sample is left. Raises `SettingsError` when not even one sample fits the
+        device's memory."""
+        return self._trainee.in_memory(self._pass)
+
+    def finish(self) -> Work:
+        """Leaves the mean gradient over the samples done, of which there must be one, in every parameter's `.grad`."""
+        if self.samples == 0:
+            raise LocalProtocolError("expected at least one sample to train on, got none")
+        for parameter in self._trainee.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad /= self.samples
+        return Work(self.samples, self._nats / self._tokens, self._tokens)
+
+    def _begin(self) -> None:
+        """Zeros, not None: a parameter that no sample touched has a gradient too."""
+        for parameter in self._trainee.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+        self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
+        self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
+
+    def _pass(self) -> bool:
+        if self._failed:  # it ran out of memory and has left part of its gradients behind: all starts again
+            self._begin()
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._failed = True
+        loss = self._trainee.nats(piece)  # summed, so that micro-batches of unlike sizes weigh by their samples
+        (loss / (piece.shape[1] - 1)).backward()  # type: ignore[no-untyped-call]
+        self._nats += loss.item()
+        if piece.is_cuda:  # CUDA only queues work, and a queue would overrun the bell
+            torch.cuda.synchronize(piece.device)
+        self.samples += len(piece)
+        self._tokens += len(piece) * (piece.shape[1] - 1)
+        self._failed = False
+        return True
+
+    def _recorded(self) -> Iterator[Tokens]:
+        """The batches as they are drawn, which are kept: for a second attempt in smaller pieces."""
+        for batch in self._source:
+            self._drawn.append(batch)
+            yield batch
 
 
 def quiet_transformers() -> Any:

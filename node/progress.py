@@ -29,6 +29,8 @@ class Progress:
     rounds_counted: int = 0
     rounds_reclaimed: int = 0
     samples: int = 0
+    samples_late: int = 0
+    """Of them, those trained before the round in front of theirs was applied."""
     tokens: int = 0
     resyncs: int = 0
     payload_bytes: int = 0
@@ -53,6 +55,7 @@ class Progress:
                 "reclaimed": self.rounds_reclaimed,
             },
             "samples": self.samples,
+            "samples_late": self.samples_late,
             "tokens": self.tokens,
             "resyncs": self.resyncs,
             "payload": {"bytes": self.payload_bytes, "values": self.payload_values, "bits_per_value": bits},
@@ -74,6 +77,7 @@ class ProgressCollector(Collector):
         yield _counter("rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted)
         yield _counter("rounds_reclaimed", "Payloads taken back into the momentum.", now.rounds_reclaimed)
         yield _counter("samples_trained", "Samples trained.", now.samples)
+        yield _counter("samples_late", "Samples trained before the round in front was applied.", now.samples_late)
         yield _counter("tokens_trained", "Tokens predicted in training.", now.tokens)
         yield _counter("resyncs", "Times the state was discarded.", now.resyncs)
         yield _gauge("applied_round", "Newest round in the parameters; -1 at genesis.", now.round)

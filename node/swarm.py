@@ -14,7 +14,7 @@ and every `collect` raise its exception: never silence, never a wait for nobody.
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -54,6 +54,7 @@ from node.links.frames import PART_BYTES_MAX, Part
 from node.offering import Offering
 from node.payload_log import PayloadLog
 from node.pulls import Pulls
+from node.remarks import Remarks
 from node.serving import Shelf, Shelves
 from node.traffic import Statistics
 from node.uploads import Urgency
@@ -65,9 +66,6 @@ from protocol.wire_pb2 import Offers
 
 TICK_MS = 100
 """How often the exchange looks at its deadlines: a fraction of its shortest wait."""
-
-REMARKS_MAX = 1024
-"""Peers whose last fault is remembered, so that a repeated one is logged once."""
 
 ABSENCES = 3
 """So often, seconds apart, must a member say that it does not hold a payload: a relay may just be fetching it."""
@@ -117,7 +115,7 @@ class Swarm:
         self._absences: dict[Digest, Counter[PeerId]] = {}  # of what is being collected: who said how often "not here"
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
-        self._remarks: OrderedDict[PeerId, str] = OrderedDict()
+        self._remarks = Remarks(run_id)
 
     # ---- for the trainer
 
@@ -203,6 +201,10 @@ class Swarm:
         """Payloads of others that this node holds in an undecided round: to report again after a reconnect."""
         return self._exchange.holding(round)
 
+    def holds(self, commit: Commit) -> bool:
+        """Whether all payloads of an unsettled commit are held, so that `collect` would not wait."""
+        return all(self._exchange.holds(commit.round, entry.digest) for entry in commit.entries)
+
     @property
     def peers(self) -> list[PeerId]:
         """The other members, sorted."""
@@ -281,7 +283,7 @@ class Swarm:
             case ReportHolding():
                 self._report_holding(effect.round, list(effect.digests))
             case Blame():
-                self._remark(effect)
+                self._remarks.log(effect)
             case Refuse():
                 pass  # the link tells the peer, who offers again
             case _:
@@ -366,7 +368,7 @@ class Swarm:
         count = f"{len(words)} of {len(commit.entries)} payloads"
         return f"round {commit.round} waits for {count}: {', '.join(words)}" if words else ""
 
-    # ---- tasks and remarks
+    # ---- tasks
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -387,14 +389,6 @@ class Swarm:
         """Let every `collect` look again."""
         self._news.set()
         self._news = asyncio.Event()
-
-    def _remark(self, blame: Blame) -> None:
-        if self._remarks.get(blame.peer) != blame.reason:
-            _log.warning("run %s: peer %s: %s", short(self._run_id), short(blame.peer), blame.reason)
-        self._remarks[blame.peer] = blame.reason
-        self._remarks.move_to_end(blame.peer)
-        if len(self._remarks) > REMARKS_MAX:
-            self._remarks.popitem(last=False)
 
     def _remote(self, peer: PeerId) -> Remote:
         return Remote(peer, self._addresses.get(peer, ()))

@@ -4,6 +4,8 @@
     overlap 1    compute r | extract | compute r+1 (at a guess of r) | extract | apply r | compute r+2 ...
                                      '- exchange r .................'
 
+(as soon as the commit of r is there with its payloads, be it between two passes: `node.round_work`)
+
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
 over, and says which. A payload that a commit leaves out goes back into the momentum. A node that is to end waits no
 longer than its last rounds may take, and not at all while it catches up: where it stands is saved.
@@ -17,13 +19,9 @@ the rounds since the last save left in the momentum, and nothing counts twice (`
 
 import asyncio
 import logging
-from collections.abc import Iterator
-
-import numpy as np
-import numpy.typing as npt
 
 from node.catch_up import RETRY_SECONDS
-from node.demo.engine import Extraction, GradientError
+from node.demo.engine import Extraction
 from node.earlier_life import EarlierLife
 from node.ledger import FinalWord
 from node.model import Work
@@ -32,6 +30,7 @@ from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts
 from node.replica import Pending, Position
 from node.roster import Roster
+from node.round_work import train_round
 from node.swarm import NotRetainedError
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
@@ -55,6 +54,7 @@ class Trainer:
         self._newest_trained = max(self._unannounced, default=-1)
         self._unsaved_rounds = 0
         self._compute_ms = 1
+        self._apply_ms = 0
         self._changed = asyncio.Event()
         self._unready = False
         self._resync: wire.Resync | None = None
@@ -102,38 +102,22 @@ class Trainer:
         self._earlier.end()
         if not progress.rounds_trained:
             self._unsaved_rounds = parts.save_every  # the file may be of a life that ended well: save soon
-        pending = self._pending.get(opened.round - 1)
-
-        def bell_rang() -> bool:
-            return parts.client.now_ms() >= opened.bell_ms
-
-        def compute() -> Work | None:
-            parts.replica.stand_at(pending)
-            work = parts.replica.trainee.work(self._batches(opened), bell_rang)
-            try:
-                parts.replica.accumulate()
-            except GradientError as error:
-                log.warning("round without gradients round=%s reason=%s", opened.round, str(error))
-                return None
-            return work
-
         started_ms = parts.client.now_ms()
-        work = await asyncio.to_thread(compute)
+        pending = self._pending.get(opened.round - 1)
+        work = await train_round(parts, opened, pending, lambda left_ms: self._settle_early(opened.round, left_ms))
         self._compute_ms = max(1, parts.client.now_ms() - started_ms)
-        if work:
-            progress.loss = work.loss_nats_per_token
-            progress.samples += work.samples
-            progress.tokens += work.tokens
-        progress.rounds_trained += 1
         return work
 
-    def _batches(self, opened: wire.RoundOpened) -> Iterator[npt.NDArray[np.int64]]:
-        """The round's share in micro-batches: int64 [samples, sequence_length + 1]."""
-        spec, size = self._parts.info.spec, self._parts.replica.trainee.micro_batch_max
-        for share in opened.shares:
-            for first in range(share.first, share.first + share.count, size):
-                count = min(size, share.first + share.count - first)
-                yield self._parts.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
+    async def _settle_early(self, opened_round: int, left_ms: int) -> bool:
+        """In the middle of a round's work: settle the one in front of it if all that takes is here, and if more time
+        is left for work than was last taken."""
+        word = self._parts.ledger.at_hand()
+        if word is None or word.round >= opened_round or left_ms < 2 * self._apply_ms:
+            return False
+        if word.commit and not self._parts.swarm.holds(word.commit):
+            return False
+        await self._settle_next()
+        return True
 
     def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[Pending, bytes]:
         """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work.
@@ -188,11 +172,13 @@ class Trainer:
                     raise
                 await self._jump(str(error))
                 return
+            started_ms = parts.client.now_ms()
             digest = await asyncio.to_thread(parts.replica.apply, word.commit, payloads)
             await self._earlier.counted(word.commit, payloads)
             parts.progress.round, parts.progress.state_digest = word.round, digest
             snapshot = await asyncio.to_thread(parts.catch_up.write, word.commit) if parts.catch_up else b""
             self._report(word, digest, snapshot)
+            self._apply_ms = parts.client.now_ms() - started_ms
         self._settle(word.round, kept)
 
     def _settle(self, round: int, kept: list[Digest]) -> None:

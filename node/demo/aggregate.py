@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import mover
+from node.demo.flat import at_once, mover
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
 from node.demo.votes import Contribution, Votes
@@ -106,11 +106,19 @@ def look_ahead(
     """
     sources, targets = layout.views(committed), layout.views(working)
     learning_rate, decay = rates
+    cut = strips(layout.chunks, strip_chunks_for(guess.device, layout.chunks))
+    step = -learning_rate / GUESS_ONE
     with torch.no_grad():
-        for first, stop in strips(layout.chunks, strip_chunks_for(guess.device, layout.chunks)):
-            pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
-            for (signs, source), (_, target) in zip(*pairs, strict=True):
-                target.copy_((source * decay).add_(signs, alpha=-learning_rate / GUESS_ONE))
+        if at_once(guess.device):
+            torch._foreach_copy_(list(targets.values()), [sources[name] for name in targets])
+            move = mover(layout, targets, decay, guess.device)
+            for first, stop in cut:
+                move(first, guess[first:stop].float(), step)
+        else:
+            for first, stop in cut:
+                pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
+                for (signs, source), (_, target) in zip(*pairs, strict=True):
+                    target.copy_((source * decay).add_(signs, alpha=step))
     layout.write_back(targets, working)
 
 

@@ -10,19 +10,21 @@ parameter's size; Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps the recent 
     v_ij = r_i c_j / mean(r) / (1 - b^t)                    after t gradients of this tensor
     G_ij <- G_ij / sqrt(v_ij)
 
-A tensor of one dimension is a matrix of one column, so its entries are judged one by one. All this is a node's own
+A tensor of one dimension is a matrix of one column, so its entries are judged one by one. On an accelerator tensors of
+one shape go together, so that a deep model takes no more operations than a flat one. All this is a node's own
 business: nothing here needs equal bits on two nodes.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from node.demo.engine import GradientError
+from node.demo.flat import at_once
 from protocol.errors import LocalProtocolError
 
 Scale = Literal["plain", "unit", "even"]
@@ -41,17 +43,6 @@ SQUARED_MAX = 1e15
 """Largest entry whose squares have a finite mean, in tensors of any size."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """Views of one tensor's part of the state."""
-
-    seen: Tensor
-    """[1]: how many gradients there were of it."""
-
-    rows: Tensor
-    columns: Tensor
-
-
 class GradientScaling:
     """One author's: with "even" it remembers the recent mean squares of every parameter's gradients."""
 
@@ -63,7 +54,8 @@ class GradientScaling:
         """float32 [n]: of each parameter, by name, how many gradients there were, the means of rows and of columns;
         nothing but with "even"."""
         views = iter(torch.split(self.state, lengths))
-        self._means = {name: _Means(next(views), next(views), next(views)) for name, _ in remembered}
+        self._means = {name: (next(views), next(views), next(views)) for name, _ in remembered}
+        self._alike = _by_kind if at_once(self.state.device) else _one_by_one
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.
@@ -84,38 +76,74 @@ class GradientScaling:
         self.state.copy_(state)
 
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
-        found = {name: _mean_squares(tensor) for name, tensor in gradients.items()}
-        _require_finite({name: rows.mean() for name, (rows, _) in found.items()})
-        for name, tensor in gradients.items():
-            means, (new_rows, new_columns) = self._means[name], found[name]
-            means.seen.add_(1)
-            means.rows.lerp_(new_rows, 1 - MEMORY)
-            means.columns.lerp_(new_columns, 1 - MEMORY)
-            share = means.rows / means.rows.mean().clamp_min(MEAN_LEAST)
-            columns = (means.columns / (1 - MEMORY**means.seen)).clamp_min(MEAN_LEAST)
-            rows, columns = share.clamp_min(ROW_LEAST).rsqrt_(), columns.rsqrt_()
-            if tensor.ndim:
-                tensor.mul_(rows.view(-1, *[1] * (tensor.ndim - 1))).mul_(columns.view(tensor.shape[1:]))
-            else:
-                tensor.mul_(rows[0] * columns[0])
+        groups = self._alike(gradients)
+        found = [_mean_squares(_together([_matrix(gradients[name]) for name in group])) for group in groups]
+        _require_finite([*chain(*groups)], [rows.mean(1) for rows, _ in found])
+        for group, (new_rows, new_columns) in zip(groups, found, strict=True):
+            kept = [*zip(*(self._means[name] for name in group), strict=True)]
+            seen, rows, columns = now = [_together(each) for each in kept]
+            seen.add_(1)
+            rows.lerp_(new_rows, 1 - MEMORY)
+            columns.lerp_(new_columns, 1 - MEMORY)
+            for each, new in zip(kept, now, strict=True):
+                _lay_back(each, new)
+            shares = (rows / rows.mean(1, keepdim=True).clamp_min(MEAN_LEAST)).clamp_min(ROW_LEAST)
+            sizes = (columns / (1 - MEMORY**seen)).clamp_min(MEAN_LEAST)
+            matrices = _together([_matrix(gradients[name]) for name in group])
+            matrices.mul_(shares.rsqrt_()[:, :, None]).mul_(sizes.rsqrt_()[:, None, :])
+            _lay_back([gradients[name] for name in group], matrices)
+
+
+# ---- tensors of one kind together: a launch for all of them
+
+
+def _one_by_one(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    return [[name] for name in tensors]
+
+
+def _by_kind(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """Names of tensors of one shape and dtype: a model of any depth has few."""
+    groups: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault((tensor.shape, tensor.dtype), []).append(name)
+    return list(groups.values())
+
+
+def _matrix(tensor: Tensor) -> Tensor:
+    return tensor.reshape(len(tensor) if tensor.ndim else 1, -1)
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor:
+    """[n, ...] of n tensors of one shape; of one alone a view."""
+    return torch.stack([*tensors]) if len(tensors) > 1 else tensors[0][None]
+
+
+def _lay_back(tensors: Sequence[Tensor], together: Tensor) -> None:
+    """What became of tensors together, into each of them; nothing to do where it is a view."""
+    parts = [part.view(tensor.shape) for part, tensor in zip(together, tensors, strict=True)]
+    if parts[0].data_ptr() != tensors[0].data_ptr():
+        torch._foreach_copy_(list(tensors), parts)
+
+
+def _mean_squares(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows and of columns, [n, rows] and [n, columns]."""
+    squares = matrices.float().square()
+    return squares.mean(2), squares.mean(1)
+
+
+# ---- one size
 
 
 def _to_unit_(gradients: Mapping[str, Tensor]) -> None:
-    norms = {name: torch.linalg.vector_norm(tensor.float()) for name, tensor in gradients.items()}
-    for tensor, norm in zip(gradients.values(), _require_finite(norms), strict=True):
+    norms = [torch.linalg.vector_norm(tensor.float())[None] for tensor in gradients.values()]
+    for tensor, norm in zip(gradients.values(), _require_finite([*gradients], norms), strict=True):
         tensor.mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
 
 
-def _mean_squares(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Of rows and of columns."""
-    squares = gradient.float().reshape(len(gradient) if gradient.ndim else 1, -1).square()
-    return squares.mean(1), squares.mean(0)
-
-
-def _require_finite(sizes: Mapping[str, Tensor]) -> list[float]:
-    """The size of each gradient, a scalar on the device."""
-    found = torch.stack(list(sizes.values())).tolist() if sizes else []
-    for name, size in zip(sizes, found, strict=True):
+def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float]:
+    """The sizes of gradients, which are on the device; `GradientError` for the first that is no number."""
+    found: list[float] = torch.cat([*sizes]).tolist() if sizes else []
+    for name, size in zip(names, found, strict=True):
         if not math.isfinite(size):
             raise GradientError(f"expected gradients whose squares have a finite mean, got {name} with {size}")
     return found

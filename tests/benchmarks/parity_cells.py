@@ -106,6 +106,10 @@ class Cell:
     no guess, a node's own (`Engine.guess`), the exact update that the own payload alone would make, or the last
     commit's update once more."""
 
+    late: float = 1.0
+    """With overlap: the part of an author's samples of a round that it trains before the commit of the round in front
+    comes, at the guess; the others it trains at what the commit made."""
+
     transform: Transform = "exact"
     """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being parameters."""
 
@@ -127,6 +131,8 @@ class Cell:
             raise SettingsError(f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}")
         if self.guess != "none" and not self.overlap:
             raise SettingsError(f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}")
+        if not 0 < self.late <= 1 or (self.late < 1 and not self.overlap):
+            raise SettingsError(f"expected a late part above 0 and at most 1, 1 without overlap, got {self.late}")
         if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
             raise SettingsError(f"expected the sign with {self.method}, transform {self.transform}, got {self.update}")
         if self.overlap and self.method != "demo":
@@ -198,11 +204,11 @@ def full_cells() -> list[Cell]:
     """
     steps = 2000
     adamw, sign = Cell("adamw", 0.0015, steps), Cell("demo", 0.001, steps)
-    demo = replace(DEFAULTS, steps=steps)
+    demo = replace(DEFAULTS, steps=steps, authors=8)
     slow, fast = (0.0015, 0.003), (0.002, 0.003, 0.005)
     rates_of_k = {2: slow, 8: slow, 32: fast, 128: fast}
     cells = [
-        *_deciding((adamw, replace(demo, authors=8)), seeds=(0, 1, 2)),
+        *_deciding((adamw, demo), seeds=(0, 1, 2)),
         *(
             replace(adamw, weight_decay=decay, learning_rate=rate)
             for decay, rate in product((0.0, 0.1), (0.00075, 0.0015, 0.003))
@@ -217,8 +223,8 @@ def full_cells() -> list[Cell]:
         sign,
         replace(sign, transform="float"),
         *(replace(sign, transform="off", learning_rate=rate) for rate in (0.001, 0.004)),
-        *(replace(demo, authors=authors) for authors in (1, 16)),
-        replace(demo, authors=8, top_k=16),
+        *(replace(demo, authors=authors) for authors in (1, 4, 16)),
+        replace(demo, top_k=16),
         replace(demo, authors=16, top_k=8),
     ]
     return list(dict.fromkeys(cells))
@@ -294,12 +300,13 @@ def recency_cells() -> list[Cell]:
         replace(long, top_k=64, learning_rate=0.004),
         *(replace(long, seed=seed) for seed in (1, 2)),
         *(replace(long, overlap=1, guess="own", seed=seed) for seed in (1, 2)),
+        *(replace(long, overlap=1, guess="own", late=0.5, seed=seed) for seed in (0, 1, 2)),
         *(replace(long, top_k=8, seed=seed) for seed in (1, 2)),
         *(replace(long, top_k=8, learning_rate=0.002, seed=seed) for seed in (0, 1, 2)),
         demo,
         replace(demo, top_k=8),
         replace(demo, top_k=128),
-        replace(demo, overlap=1, guess="own"),
+        *(replace(demo, overlap=1, guess="own", late=late) for late in (1.0, 0.75, 0.5, 0.25)),
         *(replace(demo, recency=recency) for recency in (0.75, 3.0, 8.0)),
         *(replace(demo, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))),
         *(replace(demo, value_bits=bits) for bits in (2, 8)),

@@ -6,12 +6,12 @@ author's gradients in turn; momentum is each author's own. A round:
     each author    gradients of its samples -> momentum -> k largest of each chunk -> container
     everybody      the containers -> coefficients -> one step of the committed parameters
 
-With overlap 1 a round is applied only when the next one has been computed. Its gradients are then taken at the
-committed parameters or, with a guess, at those moved by what the author expects of the undecided round.
+With overlap 1 a round is applied only when passes over the late part of the next one's samples are made (over all of
+them, if the cell does not say less). Those are made at the committed parameters or, with a guess, at those moved by
+what the author expects of the undecided round.
 Payloads travel once to every other author: R - 1 of them come down for each that goes up.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +24,8 @@ from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
+from node.model import Passes
+from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
@@ -66,19 +68,26 @@ class DemoAuthors:
         self.committed = ground.parameters
         if cell.overlap:
             self.committed = {name: tensor.clone() for name, tensor in ground.parameters.items()}
+        self._late = int(late := cell.late * ground.task.batch_samples / cell.authors)
+        if self._late != late:
+            raise SettingsError(f"expected a late part of whole samples of an author, got {late}")
         self._next_round = 0
-        self._undecided: deque[list[bytes]] = deque()
+        self._undecided: list[bytes] = []
+        """Containers of the round before the next, when it is not applied."""
         self._sent: list[Extraction] = []
         """Of each author in the newest round."""
         self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
-        """Commit the oldest undecided round, when as many newer ones are computed as the overlap says."""
+        """Commit the oldest undecided round, when of as many newer ones the late part is computed as the overlap
+        says."""
         cell = self._ground.cell
-        while self._next_round < cell.steps and len(self._undecided) <= cell.overlap:
-            self._undecided.append(self._compute())
-        containers = self._undecided.popleft()
-        self._apply(self._next_round - 1 - len(self._undecided), containers)
+        if not self._undecided:
+            self._undecided = self._finish(self._begin())
+        decided, containers = self._next_round - 1, self._undecided
+        begun = self._begin() if cell.overlap and self._next_round < cell.steps else []
+        self._apply(decided, containers)
+        self._undecided = self._finish(begun) if begun else []
         size = sum(map(len, containers))
         return Traffic(size / cell.authors, size * (cell.authors - 1) / cell.authors)
 
@@ -87,24 +96,43 @@ class DemoAuthors:
         for name, tensor in self._ground.parameters.items():
             tensor.copy_(self.committed[name])
 
-    def _compute(self) -> list[bytes]:
-        """Everybody's container of the next round."""
-        ground, round_ = self._ground, self._next_round
-        samples = ground.samples(round_).reshape(len(self.engines), -1, ground.task.sequence_length + 1)
-        containers: list[bytes] = []
-        extractions: list[Extraction] = []
-        for author, engine in enumerate(self.engines):
+    def _begin(self) -> list[tuple[Passes, list[Tensor]]]:
+        """Everybody's passes of the next round, the first of them made, and what they have left in the gradients."""
+        ground = self._ground
+        samples = ground.samples(self._next_round).reshape(len(self.engines), -1, ground.task.sequence_length + 1)
+        begun = []
+        for author, mine in enumerate(samples):
             if ground.cell.overlap:
                 self._stand_for(author)
-            gradients = ground.gradients(samples[author])
+            parts = [part for part in (mine[: self._late], mine[self._late :]) if len(part)]
+            passes = ground.trainee.passes(parts)
+            passes.next()
+            begun.append((passes, [gradient.clone() for gradient in self._gradients()]))
+        return begun
+
+    def _finish(self, begun: Sequence[tuple[Passes, list[Tensor]]]) -> list[bytes]:
+        """Everybody's container of the round begun, after the rest of the passes: at the committed parameters."""
+        ground, round_ = self._ground, self._next_round
+        if ground.cell.overlap:
+            self.stand_at_committed()
+        containers: list[bytes] = []
+        self._sent = []
+        for author, (engine, (passes, summed)) in enumerate(zip(self.engines, begun, strict=True)):
+            for gradient, sum_ in zip(self._gradients(), summed, strict=True):
+                gradient.copy_(sum_)
+            passes.next()
+            passes.finish()
+            gradients = ground.finite_gradients()
             self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            extractions.append(engine.extract())
+            self._sent.append(engine.extract())
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
-            containers.append(encode(header, extractions[-1].coefficients, self._shape))
-        self._sent = extractions
+            containers.append(encode(header, self._sent[-1].coefficients, self._shape))
         self._next_round += 1
         return containers
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self._ground.trainee.parameters.values() if p.grad is not None]
 
     def _stand_for(self, author: int) -> None:
         """Where this author takes the gradients of the next round."""

@@ -22,6 +22,7 @@ from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec
 from protocol.schedule import float32_value, learning_rate, scalars
 from tests.benchmarks.parity_cells import Cell, Task
+from tests.passes import do_work
 
 
 def open_corpus(directory: Path) -> Corpus:
@@ -58,7 +59,11 @@ class Ground:
     def gradients(self, samples: npt.NDArray[np.int64]) -> dict[str, Tensor | None]:
         """Mean gradient over samples where the network stands; valid until the next call. `GradientError` for
         numbers that have blown up."""
-        self.trainee.work([samples], lambda: False)
+        do_work(self.trainee, [samples])
+        return self.finite_gradients()
+
+    def finite_gradients(self) -> dict[str, Tensor | None]:
+        """What passes have left, valid until the next one. `GradientError` for numbers that have blown up."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         require_finite(gradients)
         return gradients

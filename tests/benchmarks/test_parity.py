@@ -79,10 +79,20 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 
     for round_ in range(cell.steps):
         samples = corpus.batch(round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed)
-        payloads = []
+        working = []
         for author, (replica, mine) in enumerate(zip(replicas, np.split(samples, cell.authors), strict=True)):
             replica.stand_at(pending[author])
-            replica.trainee.work([mine], lambda: False)
+            working.append(replica.trainee.passes(np.split(mine, [round(cell.late * len(mine))])))
+            working[-1].next()
+        if cell.late < 1 and undecided:  # the commit comes between two passes
+            decide()
+            for replica in replicas:
+                replica.stand_at(None)
+        payloads = []
+        for author, (replica, passes) in enumerate(zip(replicas, working, strict=True)):
+            if cell.late < 1:
+                passes.next()
+            passes.finish()
             replica.accumulate()
             extraction = replica.engine.extract()
             pending[author] = Pending(wire.NodeMessage(), extraction, scalars(cell.schedule, round_))
@@ -95,13 +105,13 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     return replicas[0].committed
 
 
-@pytest.mark.parametrize(("overlap", "guess"), [(0, "none"), (1, "own")])
+@pytest.mark.parametrize(("overlap", "guess", "late"), [(0, "none", 1.0), (1, "own", 1.0), (1, "own", 0.5)])
 @pytest.mark.parametrize(("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")])
 def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus, overlap: int, guess: Guess, rule: Rule, gradients: Scale
+    corpus: Corpus, overlap: int, guess: Guess, late: float, rule: Rule, gradients: Scale
 ) -> None:
     recency = 3.0 if gradients == "even" else 0.0
-    cell = replace(CELL, overlap=overlap, guess=guess, update=rule, gradients=gradients, recency=recency)
+    cell = replace(CELL, overlap=overlap, guess=guess, late=late, update=rule, gradients=gradients, recency=recency)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from node.model import Trainee, build_model, named_parameters_once, require_fits
 from protocol.errors import LocalProtocolError, SettingsError
+from tests.passes import do_work
 
 torch.set_num_threads(1)
 
@@ -43,10 +44,6 @@ def _samples(count: int, length: int = 8, seed: int = 3) -> np.ndarray:
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.grad.clone() for name, parameter in named_parameters_once(model).items()}
-
-
-def _never() -> bool:
-    return False
 
 
 def _reference_nats(model: nn.Module, samples: np.ndarray) -> Tensor:
@@ -172,7 +169,7 @@ def test_gradients_are_the_mean_over_samples_of_the_written_out_loss(model: nn.M
     loss = _reference_nats(model, samples)
     loss.backward()
     expected = _gradients(model)
-    work = Trainee(model).work([samples], _never)
+    work = do_work(Trainee(model), [samples])
     assert (work.samples, work.tokens) == (6, 48)
     assert work.loss_nats_per_token == pytest.approx(loss.item(), rel=1e-5)
     _close(_gradients(model), expected)
@@ -181,20 +178,20 @@ def test_gradients_are_the_mean_over_samples_of_the_written_out_loss(model: nn.M
 @pytest.mark.parametrize("cuts", [[6], [1, 5], [2, 2, 2], [4, 1, 1]])
 def test_unequal_micro_batches_weigh_by_their_samples(model: nn.Module, cuts: list[int]) -> None:
     samples = _samples(6)
-    Trainee(model).work([samples], _never)
+    do_work(Trainee(model), [samples])
     expected = _gradients(model)
     pieces = np.split(samples, np.cumsum(cuts)[:-1])
-    assert Trainee(model, micro_batch_max=3).work(pieces, _never).samples == 6
+    assert do_work(Trainee(model, micro_batch_max=3), pieces).samples == 6
     _close(_gradients(model), expected)
 
 
 def test_each_round_starts_from_zero(model: nn.Module) -> None:
     trainee = Trainee(model)
-    trainee.work([_samples(4, seed=1)], _never)
-    trainee.work([_samples(4, seed=2)], _never)
+    do_work(trainee, [_samples(4, seed=1)])
+    do_work(trainee, [_samples(4, seed=2)])
     second = _gradients(model)
     model.zero_grad(set_to_none=True)
-    trainee.work([_samples(4, seed=2)], _never)
+    do_work(trainee, [_samples(4, seed=2)])
     _close(second, _gradients(model))
 
 
@@ -207,28 +204,46 @@ def test_the_bell_ends_the_work_and_what_follows_is_not_drawn(model: nn.Module) 
             yield _samples(2, seed=seed)
 
     bells = iter([False, False, True])
-    work = Trainee(model).work(batches(), lambda: next(bells))
+    work = do_work(Trainee(model), batches(), lambda: next(bells))
     assert (work.samples, drawn) == (6, [0, 1, 2])
 
 
+def test_each_pass_takes_gradients_where_the_parameters_are_by_then(model: nn.Module) -> None:
+    first, rest = np.split(_samples(6), [2])
+    do_work(Trainee(model), [first])
+    expected = {name: gradient * 2 for name, gradient in _gradients(model).items()}
+    passes = Trainee(model).passes([first, rest])
+    assert passes.next()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    assert passes.next()
+    assert not passes.next()
+    assert (passes.samples, passes.finish().samples) == (6, 6)
+    found = _gradients(model)
+    do_work(Trainee(model), [rest])
+    moved = _gradients(model)
+    _close(found, {name: (gradient + moved[name] * 4) / 6 for name, gradient in expected.items()})
+
+
 def test_one_pass_is_done_even_when_the_bell_has_rung(model: nn.Module) -> None:
-    assert Trainee(model, micro_batch_max=2).work([_samples(6)], lambda: True).samples == 2
+    assert do_work(Trainee(model, micro_batch_max=2), [_samples(6)], lambda: True).samples == 2
 
 
 def test_no_sample_at_all_is_our_mistake(model: nn.Module) -> None:
     with pytest.raises(LocalProtocolError, match="at least one sample"):
-        Trainee(model).work([], _never)
+        do_work(Trainee(model), [])
 
 
 def test_work_changes_no_parameter(model: nn.Module) -> None:
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    Trainee(model).work([_samples(3)], _never)
+    do_work(Trainee(model), [_samples(3)])
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
 def test_a_parameter_that_no_sample_touches_has_a_zero_gradient(model: nn.Module) -> None:
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
-    Trainee(model).work([_samples(2)], _never)
+    do_work(Trainee(model), [_samples(2)])
     assert model.get_parameter("unused").grad.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -236,30 +251,30 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_or_doubles_no_sample(
     model: nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     batches = [_samples(2, seed=1), _samples(8, seed=2), _samples(3, seed=3)]
-    expected_work = Trainee(model).work(batches, _never)
+    expected_work = do_work(Trainee(model), batches)
     expected = _gradients(model)
     small = _SmallMemory(model, largest=3)
     trainee = Trainee(small, micro_batch_max=8)
-    work = trainee.work(iter(batches), _never)
+    work = do_work(trainee, iter(batches))
     assert work.samples == expected_work.samples == 13
     assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=1e-5)
     _close(_gradients(model), expected)
     assert trainee.micro_batch_max == 2
     assert "micro-batch halved to 2 samples" in caplog.text
     small.passes.clear()
-    trainee.work(batches, _never)
+    do_work(trainee, batches)
     assert max(small.passes) == 2, "the next round should remember"
 
 
 def test_a_sample_that_never_fits_says_what_to_do(model: nn.Module) -> None:
     with pytest.raises(SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"):
-        Trainee(_SmallMemory(model, largest=0)).work([_samples(4)], _never)
+        do_work(Trainee(_SmallMemory(model, largest=0)), [_samples(4)])
 
 
 def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module) -> None:
     samples = _samples(5)
     trainee = Trainee(model, micro_batch_max=2)
-    trainee.work([_samples(2, seed=9)], _never)
+    do_work(trainee, [_samples(2, seed=9)])
     before, state = _gradients(model), torch.get_rng_state()
     assert trainee.evaluate(samples) == pytest.approx(_reference_nats(model, samples).item(), rel=1e-5)
     assert model.training
@@ -271,7 +286,7 @@ def test_evaluation_has_no_dropout_and_training_has() -> None:
     model = build_model("gpt2", GPT2 | {"resid_pdrop": 0.5, "embd_pdrop": 0.5})
     trainee, samples = Trainee(model), _samples(4)
     assert trainee.evaluate(samples) == trainee.evaluate(samples)
-    losses = {trainee.work([samples], _never).loss_nats_per_token for _ in range(4)}
+    losses = {do_work(trainee, [samples]).loss_nats_per_token for _ in range(4)}
     assert len(losses) > 1
 
 
@@ -293,9 +308,9 @@ def test_an_impossible_micro_batch_is_refused(model: nn.Module) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_finds_about_the_same_gradients(model: nn.Module) -> None:
     samples = _samples(6)
-    expected_work = Trainee(model).work([samples], _never)
+    expected_work = do_work(Trainee(model), [samples])
     expected = _gradients(model)
-    work = Trainee(model, "cuda").work([samples], _never)
+    work = do_work(Trainee(model, "cuda"), [samples])
     assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=0.02)
     for name, gradient in _gradients(model).items():
         assert torch.nn.functional.cosine_similarity(gradient.cpu().flatten(), expected[name].flatten(), 0) > 0.98, name

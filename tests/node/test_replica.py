@@ -10,6 +10,7 @@ from node.replica import Position, Replica
 from protocol.commits import genesis_digest
 from protocol.runfile import AlgorithmSpec
 from tests.node.links.net import RUN
+from tests.passes import do_work
 from tests.tiny import tiny_corpus, tiny_spec
 
 
@@ -25,7 +26,7 @@ def replica_of(gradients: str) -> Replica:
 
 
 def train(replica: Replica, corpus: Corpus, step: int) -> None:
-    replica.trainee.work([corpus.batch(step * 2, 2, 32, 0)], lambda: False)
+    do_work(replica.trainee, [corpus.batch(step * 2, 2, 32, 0)])
     replica.accumulate()
 
 

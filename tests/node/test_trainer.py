@@ -35,9 +35,10 @@ RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
 
 @dataclass
 class FakeClient:
-    """Records what the node says; its clock stands still before every bell."""
+    """Records what the node says; its clock stands still before every bell, unless a test moves it."""
 
     state: str = "connected"
+    ms: int = 1000
     sent: list[wire.NodeMessage] = field(default_factory=list)
 
     @property
@@ -45,7 +46,7 @@ class FakeClient:
         return self.state == "connected"
 
     def now_ms(self) -> int:
-        return 1000
+        return self.ms
 
     def send(self, message: wire.NodeMessage) -> None:
         self.sent.append(message)
@@ -73,6 +74,9 @@ class FakeSwarm:
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         return [self.blobs[entry.digest] for entry in commit.entries]
+
+    def holds(self, commit: Commit) -> bool:
+        return all(entry.digest in self.blobs for entry in commit.entries)
 
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
         self.settled.append((round, list(kept)))
@@ -229,10 +233,15 @@ async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decid
 
 
 @pytest.mark.parametrize(
-    ("overlap", "order"), [(0, ["announced", "applied", "announced"]), (1, ["announced", "announced", "applied"])]
+    ("overlap", "samples", "order"),
+    [
+        (0, 4, ["announced", "applied", "announced"]),
+        (1, 2, ["announced", "announced", "applied"]),  # one pass
+        (1, 4, ["announced", "applied", "announced"]),  # between two passes
+    ],
 )
-async def test_with_overlap_a_round_that_is_open_is_trained_before_the_commit_that_came_first(
-    corpus: Path, overlap: int, order: list[str]
+async def test_with_overlap_a_round_that_is_open_is_begun_before_the_commit_that_came_first(
+    corpus: Path, overlap: int, samples: int, order: list[str]
 ) -> None:
     stage = Stage(corpus, overlap)
     async with playing(stage):
@@ -240,9 +249,84 @@ async def test_with_overlap_a_round_that_is_open_is_trained_before_the_commit_th
         stage.open(0)
         first = await stage.announced(1)
         stage.commit(0, [first.digest])
-        stage.open(1)
+        stage.open(1, samples=samples)
         await until(lambda: len(stage.client.sent) == 4)
     assert [message.WhichOneof("kind") for message in stage.client.sent] == ["ready", *order]
+
+
+@pytest.mark.parametrize("decided", ["commit", "skip"])
+async def test_passes_after_a_word_that_comes_between_two_stand_where_the_log_says(
+    corpus: Path, decided: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(corpus, overlap=1)
+    trainee, stood = stage.replica.trainee, list[int]()
+    nats = trainee.nats
+
+    def watched(piece: torch.Tensor) -> torch.Tensor:
+        stood.append(state_digest({name: p.data for name, p in trainee.parameters.items()}))
+        return nats(piece)
+
+    monkeypatch.setattr(trainee, "nats", watched)
+    genesis = stage.replica.digest
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        if decided == "commit":
+            stage.commit(0, [first.digest])
+        else:
+            stage.skip(0)
+        stage.open(1, samples=6)
+        await stage.announced(2)
+        after = stage.replica.digest
+        stage.skip(1)
+        await ended(stage, task)
+    assert stood[:2] == [genesis, genesis]
+    assert len({*stood[2:4], genesis}) == 3 if decided == "commit" else stood[3] == genesis != stood[2]
+    assert stood[3] == stood[4] == after
+    assert (stage.progress.samples, stage.progress.samples_late) == (10, 2)
+
+
+async def test_a_commit_whose_payloads_are_on_their_way_does_not_hold_up_the_work(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(corpus, overlap=1)
+    monkeypatch.setattr(stage.swarm, "holds", lambda _: False)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        stage.commit(0, [first.digest])
+        stage.open(1)
+        await until(lambda: len(stage.client.sent) == 4)
+    assert [message.WhichOneof("kind") for message in stage.client.sent] == [
+        "ready", "announced", "announced", "applied",
+    ]  # fmt: skip
+    assert stage.progress.samples_late == 4
+
+
+async def test_what_takes_most_of_the_time_that_is_left_is_left_until_after_the_bell(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(corpus, overlap=1)
+    apply = stage.replica.apply
+
+    def slow(*arguments: Any) -> int:
+        stage.client.ms += 400
+        return apply(*arguments)
+
+    monkeypatch.setattr(stage.replica, "apply", slow)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        stage.commit(0, [(await stage.announced(1)).digest])
+        stage.open(1)  # 1000 ms are left
+        stage.commit(1, [(await stage.announced(2)).digest])
+        stage.open(2)  # 600 ms, of which it would take 400
+        await until(lambda: len(stage.client.sent) == 6)
+    assert [message.WhichOneof("kind") for message in stage.client.sent] == [
+        "ready", "announced", "applied", "announced", "announced", "applied",
+    ]  # fmt: skip
 
 
 async def test_the_guess_never_touches_the_committed_parameters(corpus: Path) -> None:

@@ -13,7 +13,7 @@ the `Auditor`.
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,15 +72,33 @@ class Trainee:
         self.done: list[int] = []
         self._process = process
 
-    def work(self, batches: Iterable[range], stop: Any) -> Work:
-        """At least one micro-batch, then more until `stop()`."""
-        self.done = []
-        for batch in batches:
-            self.done += batch
-            self._process.busy(len(batch) * self.sample_ms)
-            if stop():
-                break
-        return Work(len(self.done), 2.0, 8 * len(self.done))
+    def passes(self, batches: Iterable[range]) -> "Passes":
+        """None made yet."""
+        return Passes(self, self._process, iter(batches))
+
+
+class Passes:
+    """A round's work, micro-batch by micro-batch."""
+
+    def __init__(self, trainee: Trainee, process: Process, batches: Iterator[range]) -> None:
+        self._trainee, self._process, self._batches = trainee, process, batches
+        trainee.done = []
+
+    @property
+    def samples(self) -> int:
+        """Trained so far."""
+        return len(self._trainee.done)
+
+    def next(self) -> bool:
+        """Train a micro-batch; False when there is none left."""
+        batch = next(self._batches, range(0))
+        self._trainee.done += batch
+        self._process.busy(len(batch) * self._trainee.sample_ms)
+        return bool(batch)
+
+    def finish(self) -> Work:
+        """What was done."""
+        return Work(self.samples, 2.0, 8 * self.samples)
 
 
 class Replica:

@@ -323,7 +323,7 @@ FIRST_SEED = {
     the_snapshot_is_of_another_round: 10,
     it_is_announced_before_it_is_kept: 43,
     the_book_is_written_late: 10,
-    an_old_momentum_waits_for_no_word: 120,
+    an_old_momentum_waits_for_no_word: 200,
     patience_has_no_end: 25,
 }
 """Where the search for a bug begins that not every scenario meets: from seed 0 it would take up to a minute."""

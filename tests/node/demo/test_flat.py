@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from node.demo import flat
-from node.demo.aggregate import Rule, apply
+from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.flat import flat_order
+from node.demo.scaling import GradientScaling
 from node.demo.transform import strip_chunks_for
 from node.demo.votes import Votes
 from tests.node.demo import reference, test_aggregate
@@ -133,6 +134,48 @@ def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPa
     assert torch.equal(engines[0].momentum, engines[1].momentum)
 
 
+@by_both_rules
+@pytest.mark.parametrize("decay", [1.0, 0.75])
+def test_early_gradients_are_taken_at_the_same_parameters_either_way(
+    rule: Rule, decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author, committed, found = Engine(LAYOUT, DemoSettings(), CPU), tensors_of(LAYOUT, 7), []
+    author.accumulate(tensors_of(LAYOUT))
+    guess = author.guess(rule, author.extract())
+    for one_by_one in ({"cpu"}, set()):
+        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        working = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
+        working["conv"] = working["conv"].transpose(0, 1).contiguous().transpose(0, 1)  # no view as a matrix
+        look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay))
+        assert all(torch.equal(committed[name], tensor) for name, tensor in tensors_of(LAYOUT, 7).items())
+        found.append(working)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
+    assert all((found[0][name] != committed[name]).any() for name in ("embedding", "conv", "bias"))
+
+
+@pytest.mark.parametrize("missing", [set[str](), {"w1"}, {"w1", "w2", "b2"}])
+def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(
+    missing: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: dict[str, tuple[int, ...]] = {f"w{i}": (5, 70) for i in range(3)} | {f"b{i}": (7,) for i in range(3)}
+    shapes |= {"conv": (5, 7, 10), "scalar": (), "none": (0, 7), "other": (70, 5)}
+    found = []
+    for one_by_one in ({"cpu"}, set()):
+        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        scaling = GradientScaling("even", shapes, CPU)
+        for seed in range(3):
+            random = torch.Generator().manual_seed(seed)
+            gradients = {name: torch.randn(shape, generator=random) * 10.0**seed for name, shape in shapes.items()}
+            gradients["w2"] = gradients["w2"].T.contiguous().T
+            gradients["conv"] = gradients["conv"].transpose(0, 1).contiguous().transpose(0, 1)
+            scaling.scale_({name: None if name in missing else tensor for name, tensor in gradients.items()})
+        found.append((gradients, scaling.state))
+    (plain, plain_state), (together, state) = found
+    assert all(torch.allclose(plain[name], together[name], rtol=1e-5) for name in shapes)
+    assert torch.allclose(plain_state, state, rtol=1e-5)
+    assert plain["w0"].square().mean().sqrt() < 10  # a hundred as they came
+
+
 @pytest.mark.usefixtures("accelerated")
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -2e30])
 def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
@@ -171,20 +214,23 @@ def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[
     parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
     rng = np.random.default_rng(0)
     given = [(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
-    author = Engine(layout, DemoSettings(top_k=4), CPU)
+    author, scaling = Engine(layout, DemoSettings(top_k=4), CPU), GradientScaling("even", shapes, CPU)
     count = author.state_dict()["accumulations"]
     with Kernels(count) as taken:
+        scaling.scale_(gradients)
         author.accumulate(gradients)
     with Kernels(count) as made:
-        author.extract()
+        sent = author.extract()
         apply(layout, parameters, given, 0.5, 0.5, rule=rule)
+        look_ahead(layout, parameters, author.guess(rule, sent), gradients, rates=(0.5, 0.5))
     return taken.seen, made.seen
 
 
 @by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_sixty_tensors_take_no_more_operations_than_two_and_the_device_is_asked_for_no_number(rule: Rule) -> None:
-    few: dict[str, tuple[int, ...]] = {"line": (30,), "matrix": (64 * 30, 64)}
+def test_sixty_tensors_take_no_more_operations_than_four_and_the_device_is_asked_for_no_number(rule: Rule) -> None:
+    few: dict[str, tuple[int, ...]] = {f"line{i}": (15,) for i in range(2)}
+    few |= {f"matrix{i}": (64 * 15, 64) for i in range(2)}
     many: dict[str, tuple[int, ...]] = {f"line{i:02}": (1,) for i in range(30)}
     many |= {f"matrix{i:02}": (64, 64) for i in range(30)}
     taken, made = operations(many, rule)
