@@ -157,7 +157,7 @@ class Link(Protocol):
 
         Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused them."""
 
-    def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+    def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked.
 
         Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for too long) or

@@ -176,7 +176,7 @@ class Mesh:
         link = await self._link_to(to)
         await link.offer(offers)
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked."""
         link = await self._link_to(source)
         async with aclosing(link.fetch(blob, purpose)) as parts:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.allocator import keep_freed_memory
-from node.links.base import Blob, Remote
+from node.links.base import Blob, Purpose, Remote
 from node.links.pipes import Pipe, Transport
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId
@@ -202,7 +202,7 @@ class MeshCarrier:
 
     async def _fetch(self, address: str, size: int) -> None:
         blob = Blob(self._digests[size])
-        async with contextlib.aclosing(self._member.mesh.fetch(self._remotes[address], blob)) as parts:
+        async with contextlib.aclosing(self._member.mesh.fetch(self._remotes[address], blob, Purpose.PAYLOAD)) as parts:
             arrived = sum([len(part.data) async for part in parts])
         assert arrived == size, f"expected {size} bytes, got {arrived}"
 

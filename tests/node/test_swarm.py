@@ -404,7 +404,7 @@ class DeadLink:
         self.offers.put_nowait(offers)
         raise UnavailableError("dead")
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
         raise UnavailableError("dead")
         yield
 
@@ -428,7 +428,7 @@ class Held(DeadLink):
     async def offer(self, to: Remote, offers: Offers) -> None:
         self.offers.put_nowait(offers)
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
         self.asked.append(source.peer_id)
         await self._ends[source.peer_id].wait()
         raise WithdrawnError("withdrawn")

@@ -58,7 +58,7 @@ class Member:
 
     async def fetched(self, source: Remote, digest: Digest, offset: int = 0, count: int = 0) -> bytes:
         blob = b""
-        async with aclosing(self.mesh.fetch(source, Blob(digest, offset, count))) as parts:
+        async with aclosing(self.mesh.fetch(source, Blob(digest, offset, count), Purpose.PAYLOAD)) as parts:
             async for part in parts:
                 assert part.offset == offset + len(blob)
                 blob += part.data

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from node.links import mesh as mesh_module
-from node.links.base import Blob, NotHeldError, Remote
+from node.links.base import Blob, NotHeldError, Purpose, Remote
 from node.links.grpc_pipes import GrpcTransport
 from node.links.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -155,7 +155,7 @@ async def test_a_cancelled_fetch_leaves_the_link_and_its_window_whole() -> None:
     async with meshes(2) as (one, two):
         digest = one.hold(BLOB)
         for _ in range(20):
-            async for _part in two.mesh.fetch(one.remote, Blob(digest)):
+            async for _part in two.mesh.fetch(one.remote, Blob(digest), Purpose.PAYLOAD):
                 break
         assert await two.fetched(one.remote, digest) == BLOB
 
@@ -320,7 +320,7 @@ OTHERS_BLOB = bytes(range(251)) * 20_000
 
 async def fetch_others_blob(member: Member, other: Remote, arrived: Callable[[], None]) -> bytes:
     blob = b""
-    async with aclosing(member.mesh.fetch(other, Blob(sha256(OTHERS_BLOB)))) as parts:
+    async with aclosing(member.mesh.fetch(other, Blob(sha256(OTHERS_BLOB)), Purpose.PAYLOAD)) as parts:
         async for part in parts:
             blob += part.data
             arrived()

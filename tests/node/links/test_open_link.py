@@ -123,7 +123,7 @@ async def first_part(member: Member, pair: Pair, digest: Digest, purpose: Purpos
 
 
 async def each_part(pair: Pair, digest: Digest, arrived: Callable[[Part], None]) -> None:
-    async with aclosing(pair.two.mesh.fetch(pair.one.remote, Blob(digest))) as parts:
+    async with aclosing(pair.two.mesh.fetch(pair.one.remote, Blob(digest), Purpose.PAYLOAD)) as parts:
         async for part in parts:
             arrived(part)
 
