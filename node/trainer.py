@@ -63,6 +63,7 @@ class Trainer:
         self._roster = Roster()
         self._finished = ""
         self._patience = Patience()
+        self._limited_round = -1
         self._rest_s = (1 + self._overlap) * longest_slot(parts.info.spec.rounds).milliseconds / 1000
         self._in_round = False
         self._leaving = False
@@ -198,8 +199,14 @@ class Trainer:
         if self._pending:
             await asyncio.to_thread(self._parts.save, self.position)
         while self._pending:
-            self._limit()  # anew for each word
+            self._limit_word()
             await self._settle_next()
+
+    def _limit_word(self) -> None:
+        """Anew for each word; to look again for the payloads of one is to wait on."""
+        if self._limited_round != self._parts.ledger.next_round:
+            self._limited_round = self._parts.ledger.next_round
+            self._limit()
 
     def _limit(self) -> None:
         if self._leaving:
@@ -258,7 +265,7 @@ class Trainer:
     async def _catch_up(self) -> None:
         """One word nearer to the end of the log; many, by a snapshot, when the log is too long for its keepers."""
         parts = self._parts
-        self._limit()  # anew for each word
+        self._limit_word()
         parts.progress.phase = f"catches up: round {parts.ledger.next_round} of {parts.ledger.decided_round}"
         if parts.catch_up and parts.catch_up.too_far_behind(parts.ledger):
             await self._jump(f"{parts.ledger.decided_round - parts.ledger.next_round} rounds behind")

@@ -137,7 +137,8 @@ class RoundsSpec(_Section):
     exchange would not be hidden behind it, and never shortened. 1: all three stay as they are stated."""
 
     overlap: Literal[0, 1] = 1
-    """Rounds that are exchanged while the next one is computed."""
+    """Rounds that are exchanged while the next one is computed. 1 hides the exchange; what a node trains before its
+    commit comes knows only a guess of it."""
 
     batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed."""

@@ -9,6 +9,7 @@ import pytest
 from node import trainer as trainer_module
 from node.patience import Patience, PatienceEndedError
 from node.replica import Position
+from node.swarm import NotRetainedError
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.ids import PeerId
@@ -171,6 +172,31 @@ async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
     position = stage.trainer.position
     assert where(position) == ((0, -1) if leaves else (1, 0))
     assert [pending.digest for pending in position.pending] == [announced.digest]
+
+
+async def test_to_look_again_for_what_nobody_keeps_is_no_new_wait(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look ends long before the limit; together they must not outlast it."""
+    monkeypatch.setattr(trainer_module, "RETRY_SECONDS", 0.1)
+    slots_take(monkeypatch, 1000)
+    stage, looks = Stage(corpus, 1), 0
+
+    async def gone(commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        nonlocal looks
+        looks += 1
+        raise NotRetainedError("no member keeps it any more")
+
+    monkeypatch.setattr(stage.swarm, "collect", gone)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        stage.commit(0, [(await stage.announced(1)).digest])
+        await until(lambda: looks > 1)
+        stage.trainer.leave()
+        assert "asked to leave" in await asyncio.wait_for(task, PATIENCE_SECONDS)
+    assert where(stage.trainer.position) == (0, -1)
+    assert looks > 2, "it should go on looking until then"
 
 
 async def test_asked_to_leave_a_node_still_takes_the_last_word_of_its_round(corpus: Path) -> None:
