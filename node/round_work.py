@@ -34,7 +34,7 @@ async def train_round(
     `pending` is the undecided round in front of this one, if this node announced something in it. `settle(left_ms)` is
     asked between two passes, with the time that is left, and says whether it applied or reclaimed that round."""
     replica, progress = parts.replica, parts.progress
-    passes = replica.trainee.passes(_batches(parts, opened))
+    passes = await asyncio.to_thread(replica.trainee.passes, _batches(parts, opened))
     await asyncio.to_thread(replica.stand_at, pending)
     leased, late = sum(share.count for share in opened.shares), 0
     while await asyncio.to_thread(passes.next):

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from protocol.ids import Digest
 from tests.simulation.coordinator_party import SimulatedCoordinator
 from tests.simulation.network import Network, Weather
 from tests.simulation.node_party import SimulatedNode
@@ -259,10 +258,8 @@ class Faults:
     def _recoverable_without(self, node: SimulatedNode) -> bool:
         """Are all payloads that are or may become committed whole on the disks of the others?"""
         commits = self.coordinator.journal.commits_by_round.values()
-        flights = self.coordinator.rounds.in_flight
         needed = {entry.digest for commit in commits for entry in commit.entries}
-        needed |= {Digest(said.digest) for flight in flights for said in flight.announced.values() if said.digest}
-        if not self.coordinator.spec.rounds.copies_min:  # then what is on its way to the coordinator may be committed
-            undecided = self.coordinator.rounds.decided_round + 1
-            needed |= {digest for digest, round in node.place.auditor.payloads.items() if round >= undecided}
+        # What is on its way to the coordinator may be committed too; without a copy, if no other member is left then.
+        undecided = self.coordinator.rounds.decided_round + 1
+        needed |= {digest for digest, round in node.place.auditor.payloads.items() if round >= undecided}
         return all(map(self._held_beside(node), (digest.hex() for digest in needed)))
