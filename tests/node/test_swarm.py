@@ -154,6 +154,22 @@ def sent_by(member: Member) -> int:
 # ---- together
 
 
+async def test_a_commit_is_held_when_all_its_payloads_came_before_it_and_no_longer_when_it_is_settled(
+    tmp_path: Path,
+) -> None:
+    blobs = [payload(number) for number in range(2)]
+    commit = commit_of(blobs)
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        await one.swarm.publish(ROUND, blobs[0])
+        assert not one.swarm.holds(commit)  # its own alone
+        await two.swarm.publish(ROUND, blobs[1])
+        await until(lambda: one.swarm.holds(commit) and two.swarm.holds(commit))
+        assert await soon(one.swarm.collect(commit, [(), ()])) == blobs
+        one.swarm.settle(ROUND, [entry.digest for entry in commit.entries])
+        assert not one.swarm.holds(commit)
+
+
 async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(tmp_path: Path) -> None:
     blobs = [payload(number) for number in range(4)]
     async with members(tmp_path, 4) as together:
