@@ -18,14 +18,15 @@ STEPS = 40
 
 
 def break_replica(node: NodeTask, wrong: Callable[[int], bool]) -> None:
-    """Flip the lowest bit of one parameter after each application whose number is `wrong`."""
+    """Move one parameter by its last bit after each application whose number is `wrong`. To flip the bit would not do:
+    two flips may leave the right state, and who agrees in between is not wrong twice in a row."""
     replica: Replica = node.process._replica
     right, applications = replica.apply, iter(range(10**9))
 
     def apply(*arguments: object) -> int:
         digest = right(*arguments)  # type: ignore[arg-type]
         if wrong(next(applications)):
-            next(iter(replica.committed.values())).view(torch.int32).view(-1)[0] ^= 1
+            next(iter(replica.committed.values())).view(torch.int32).view(-1)[0] += 1
             replica.digest = digest = state_digest(replica.committed)
         return digest
 
