@@ -79,8 +79,7 @@ class DemoAuthors:
         self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
-        """Commit the oldest undecided round, when of as many newer ones the late part is computed as the overlap
-        says."""
+        """Commit a round: with overlap, one of which the next round's late part knows only a guess."""
         cell = self._ground.cell
         if not self._undecided:
             self._undecided = self._finish(self._begin())

@@ -14,6 +14,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from matplotlib import cycler, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -32,6 +33,9 @@ _AXES = {
 _HEAD = ("setting", "seeds", "bits per byte", "worst - best seed", "at a quarter", "up per step", "x dense", "down")
 _DENSE_BYTES = 2
 """Of a bfloat16 gradient, per parameter: what `x dense` compares uploads with."""
+
+_LINES = cycler(linestyle=("-", "--", ":", "-.")) * rcParams["axes.prop_cycle"]
+"""Each colour once with every kind of line: curves that share one can be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ def picture(settings: Sequence[Setting]) -> bytes:
     figure = Figure(figsize=(15.0, 5.2), layout="constrained")
     FigureCanvasAgg(figure)  # the canvas registers itself: no pyplot, no global state, no display
     panels = figure.subplots(1, len(_AXES), sharey=True)
+    for panel in panels:
+        panel.set_prop_cycle(_LINES)
     for setting in settings:
         curves = [result.points[1:] for result in setting.results]
         heights = [mean(point.bits_per_byte for point in points) for points in zip(*curves, strict=True)]
