@@ -47,14 +47,14 @@ class Pace:
     reason: str = ""
 
 
-def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec) -> Pace:
-    """The pace after a round with these needs."""
+def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
+    """The pace after a round with these needs, of one that hides the exchange of the round before it or does not."""
     if rounds.stretch == 1 or not needs.publish_ms:
         return pace
     stated, old = stated_slot(rounds), pace.slot
     publish_need = _kept_to(needs.publish_ms, rounds.quorum)
     exchange_need = _kept_to(needs.exchange_ms, rounds.quorum)
-    hidden = publish_need + exchange_need if rounds.overlap else 0
+    hidden = publish_need + exchange_need if hides else 0
     slot = Slot(
         _eased(old.compute_ms, hidden, (stated.compute_ms, stated.compute_ms * rounds.stretch)),
         _eased(old.publish_ms, publish_need, _bounds(stated.publish_ms, rounds.stretch)),

@@ -11,7 +11,7 @@
 Rules
 - `handle` is the only door. The final word of a round is said once, in the order of rounds.
 - Round r+1 opens when nobody computes r any more and at most `overlap` rounds are undecided: with overlap 1 a
-  round is exchanged while the next is computed, with overlap 0 it is decided first.
+  round is exchanged while the next is computed; with overlap 0, and before round `overlap_from`, it is decided first.
 - A payload counts when it was announced by `publish_by` by a member that was asked for it and `copies_min`
   other members hold it. Fewer such payloads than the quorum: the round is skipped and authors reclaim.
 - A round closes early when every live member that was asked has announced and copies of all exist. A payload that
@@ -286,7 +286,8 @@ class Rounds:
         rounds = self.spec.rounds
         self.decided_round = flight.round
         self.samples_lost += flight.unannounced()
-        self.pace = next_pace(self.pace, flight.needs(self.members.keeps_time, now_ms), rounds)
+        needs = flight.needs(self.members.keeps_time, now_ms)
+        self.pace = next_pace(self.pace, needs, rounds, hides=rounds.overlap_at(self.next_round) > 0)
         # A lost session makes no member fewer, or a blip would let an uncopied payload pass.
         counted = flight.available(self.members.roster)
         if len(counted) < rounds.quorum:
@@ -313,7 +314,8 @@ class Rounds:
 
     def _may_open(self) -> bool:
         spec = self.spec
-        if self.committed + len(self.in_flight) >= spec.schedule.steps or len(self.in_flight) > spec.rounds.overlap:
+        undecided_max = spec.rounds.overlap_at(self.next_round)
+        if self.committed + len(self.in_flight) >= spec.schedule.steps or len(self.in_flight) > undecided_max:
             return False
         if self.in_flight and not self.in_flight[-1].computed(self.members.live):
             return False

@@ -107,6 +107,7 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
             compute_ms=6_000,
             publish_ms=3_000,
             exchange_ms=4_000,
+            overlap_from=settings.rounds // 4,
             batch_samples_max=BATCH_SAMPLES_MAX,
             share_samples_first=max(1, BATCH_SAMPLES_MAX // settings.nodes),
             quorum=max(1, settings.nodes // 2),

@@ -4,7 +4,8 @@
     overlap 1    compute r | extract | compute r+1 (at a guess of r) | extract | apply r | compute r+2 ...
                                      '- exchange r .................'
 
-(as soon as the commit of r is there with its payloads, be it between two passes: `node.round_work`)
+(as soon as the commit of r is there with its payloads, be it between two passes: `node.round_work`; and before round
+`overlap_from` every run goes as with overlap 0)
 
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
 over, and says which. A payload that a commit leaves out goes back into the momentum. A node that is to end waits no
@@ -45,7 +46,7 @@ class Trainer:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._overlap = parts.info.spec.rounds.overlap
+        self._rounds = parts.info.spec.rounds
         self._pending: dict[int, Pending] = {}  # announced, and not settled
         restored = parts.restored
         self._unannounced = {pending.round: pending for pending in restored.pending} if restored else {}
@@ -64,7 +65,7 @@ class Trainer:
         self._finished = ""
         self._patience = Patience()
         self._limited_round = -1
-        self._rest_s = (1 + self._overlap) * longest_slot(parts.info.spec.rounds).milliseconds / 1000
+        self._rest_s = (1 + self._rounds.overlap) * longest_slot(self._rounds).milliseconds / 1000
         self._in_round = False
         self._leaving = False
         self._over = False
@@ -91,7 +92,7 @@ class Trainer:
         pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k; the rest stays
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # offered to neighbours, announced to the coordinator
-        while self._parts.ledger.next_round <= opened.round - self._overlap:
+        while self._parts.ledger.next_round <= opened.round - self._rounds.overlap_at(opened.round + 1):
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
 
     # ---- its parts
@@ -309,7 +310,9 @@ class Trainer:
     def _in_step(self) -> bool:
         """May the opened round be trained before what is decided meanwhile is applied?"""
         opened, hindered = self._opened, self._unready or self._finished or self._leaving
-        return bool(opened and not hindered and self._parts.ledger.in_step(opened.round, self._overlap))
+        if opened is None or hindered:
+            return False
+        return self._parts.ledger.in_step(opened.round, self._rounds.overlap_at(opened.round))
 
     def _take_opened(self) -> wire.RoundOpened | None:
         opened, next_round = self._opened, self._parts.ledger.next_round

@@ -140,6 +140,10 @@ class RoundsSpec(_Section):
     """Rounds that are exchanged while the next one is computed. 1 hides the exchange; what a node trains before its
     commit comes knows only a guess of it."""
 
+    overlap_from: int = Field(default=300, ge=0, le=100_000_000)
+    """First round that overlaps with the one before it, which until then is decided first. In its first hundreds of
+    rounds a network changes so fast that gradients a round late cost what is not won back (docs/results/parity.md)."""
+
     batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed."""
 
@@ -155,6 +159,10 @@ class RoundsSpec(_Section):
     copies_min: int = Field(default=1, ge=0, le=16)
     """Members besides the author that must hold a payload before it may be committed (fewer only when there
     are fewer members)."""
+
+    def overlap_at(self, round: int) -> int:
+        """Rounds that may be undecided when this one is begun."""
+        return self.overlap if round >= self.overlap_from else 0
 
 
 class MembershipSpec(_Section):

@@ -45,6 +45,7 @@ def tiny_spec(
                 "publish_ms": 30_000,
                 "exchange_ms": 30_000,
                 "overlap": overlap,
+                "overlap_from": 0,
                 "batch_samples_max": 4 * members,
                 "share_samples_first": 4,
                 "quorum": 1,

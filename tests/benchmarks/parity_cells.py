@@ -110,6 +110,9 @@ class Cell:
     """With overlap: the part of an author's samples of a round that it trains before the commit of the round in front
     comes, at the guess; the others it trains at what the commit made."""
 
+    overlap_from: int = 0
+    """With overlap: the first round that is begun before the one in front of it is applied."""
+
     transform: Transform = "exact"
     """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being parameters."""
 
@@ -133,6 +136,8 @@ class Cell:
             raise SettingsError(f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}")
         if not 0 < self.late <= 1 or (self.late < 1 and not self.overlap):
             raise SettingsError(f"expected a late part above 0 and at most 1, 1 without overlap, got {self.late}")
+        if self.overlap_from < 0 or (self.overlap_from and not self.overlap):
+            raise SettingsError(f"expected an overlap_from of at least 0, 0 without overlap, got {self.overlap_from}")
         if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
             raise SettingsError(f"expected the sign with {self.method}, transform {self.transform}, got {self.update}")
         if self.overlap and self.method != "demo":
@@ -295,6 +300,8 @@ def recency_cells() -> list[Cell]:
     long = replace(demo, steps=2000, authors=8)
     return [
         long,
+        *(replace(long, overlap=1, guess="own", overlap_from=300, seed=seed) for seed in (0, 1, 2)),
+        replace(long, overlap=1, guess="own", overlap_from=200),
         replace(long, overlap=1, guess="own"),
         replace(long, top_k=8),
         replace(long, top_k=64, learning_rate=0.004),

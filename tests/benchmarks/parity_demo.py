@@ -84,7 +84,8 @@ class DemoAuthors:
         if not self._undecided:
             self._undecided = self._finish(self._begin())
         decided, containers = self._next_round - 1, self._undecided
-        begun = self._begin() if cell.overlap and self._next_round < cell.steps else []
+        overlaps = cell.overlap and cell.overlap_from <= self._next_round < cell.steps
+        begun = self._begin() if overlaps else []
         self._apply(decided, containers)
         self._undecided = self._finish(begun) if begun else []
         size = sum(map(len, containers))

@@ -62,7 +62,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         model=ModelSpec(config=TASK.config),
         algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients, recency=cell.recency),
         schedule=cell.schedule,
-        rounds=RoundsSpec(overlap=cell.overlap),  # type: ignore[arg-type]
+        rounds=RoundsSpec(overlap=cell.overlap, overlap_from=cell.overlap_from),  # type: ignore[arg-type]
     )
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
@@ -81,7 +81,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         samples = corpus.batch(round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed)
         working = []
         for author, (replica, mine) in enumerate(zip(replicas, np.split(samples, cell.authors), strict=True)):
-            replica.stand_at(pending[author])
+            replica.stand_at(pending[author] if undecided else None)
             working.append(replica.trainee.passes(np.split(mine, [round(cell.late * len(mine))])))
             working[-1].next()
         if cell.late < 1 and undecided:  # the commit comes between two passes
@@ -98,20 +98,24 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
             pending[author] = Pending(wire.NodeMessage(), extraction, scalars(cell.schedule, round_))
             payloads.append(encode(Header(run_id, round_, ids[author]), extraction.coefficients, replica.shape))
         undecided.append((round_, payloads))
-        if len(undecided) > cell.overlap:
+        while len(undecided) > spec.rounds.overlap_at(round_ + 1):
             decide()
     while undecided:
         decide()
     return replicas[0].committed
 
 
-@pytest.mark.parametrize(("overlap", "guess", "late"), [(0, "none", 1.0), (1, "own", 1.0), (1, "own", 0.5)])
+@pytest.mark.parametrize(
+    ("overlap", "guess", "late", "overlap_from"),
+    [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
+)
 @pytest.mark.parametrize(("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")])
 def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus, overlap: int, guess: Guess, late: float, rule: Rule, gradients: Scale
+    corpus: Corpus, overlap: int, guess: Guess, late: float, overlap_from: int, rule: Rule, gradients: Scale
 ) -> None:
     recency = 3.0 if gradients == "even" else 0.0
-    cell = replace(CELL, overlap=overlap, guess=guess, late=late, update=rule, gradients=gradients, recency=recency)
+    delay = replace(CELL, overlap=overlap, guess=guess, late=late, overlap_from=overlap_from)
+    cell = replace(delay, update=rule, gradients=gradients, recency=recency)
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

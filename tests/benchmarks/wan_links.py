@@ -285,6 +285,7 @@ def run_spec(trial: Trial) -> RunSpec:
             exchange_ms=ROUND_MS,
             stretch=1,
             overlap=trial.how.overlap,
+            overlap_from=0,
             batch_samples_max=trial.nodes,
             share_samples_first=1,
             quorum=trial.nodes,

@@ -134,7 +134,7 @@ def stated(**changes: Any) -> RoundsSpec:
 def after(rounds: int, needs: Needs, spec: RoundsSpec, pace: Pace | None = None) -> Pace:
     pace = pace or Pace(stated_slot(spec))
     for _ in range(rounds):
-        pace = next_pace(pace, needs, spec)
+        pace = next_pace(pace, needs, spec, hides=spec.overlap > 0)
     return pace
 
 
@@ -185,7 +185,7 @@ def test_the_reason_is_said_in_numbers_when_the_slot_is_not_the_stated_one() -> 
 
 def test_a_round_of_which_nothing_is_known_changes_nothing() -> None:
     pace = after(1, Needs((5000,), (7000,)), stated())
-    assert next_pace(pace, Needs((), ()), stated()) is pace
+    assert next_pace(pace, Needs((), ()), stated(), hides=False) is pace
 
 
 @bounded
@@ -271,6 +271,17 @@ def test_copies_that_come_late_lengthen_the_exchange() -> None:
     driver.hold(B, 0, [A])
     assert driver.machine.committed == 1
     assert driver.machine.pace.slot.exchange_ms == 2900 * 3 // 2
+
+
+@pytest.mark.parametrize(("overlap_from", "lengthened"), [(0, True), (1, True), (2, False)])
+def test_a_round_is_lengthened_only_to_hide_an_exchange(overlap_from: int, lengthened: bool) -> None:
+    driver = adaptive(A, B, overlap=1, overlap_from=overlap_from)
+    driver.announce(A, 0)
+    driver.announce(B, 0)
+    driver.wait(2900)
+    driver.hold(A, 0, [B])
+    driver.hold(B, 0, [A])
+    assert (driver.machine.pace.slot.compute_ms > 1000) == lengthened
 
 
 def test_shares_follow_the_length_of_the_compute() -> None:

@@ -34,18 +34,22 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(
         overlap=st.integers(0, 1),
+        overlap_from=st.sampled_from([0, 0, 2]),
         quorum=st.integers(1, 3),
         copies_min=st.integers(0, 2),
         steps=st.integers(1, 12),
         batch=st.sampled_from([1, 7, 32]),
         limits=st.sampled_from([(5000, 1, 0, 1), (20_000, 2, 1, 4), (120_000, 3, 2, 100)]),
     )
-    def begin(self, overlap: int, quorum: int, copies_min: int, steps: int, batch: int, limits: Any) -> None:
+    def begin(
+        self, overlap: int, overlap_from: int, quorum: int, copies_min: int, steps: int, batch: int, limits: Any
+    ) -> None:
         lease_ms, strikes, warmup, stretch = limits
         self.spec = run_spec(
             schedule={"steps": steps},
             rounds={
                 "overlap": overlap,
+                "overlap_from": overlap_from,
                 "quorum": quorum,
                 "copies_min": copies_min,
                 "batch_samples_max": batch,

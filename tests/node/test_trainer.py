@@ -88,8 +88,8 @@ class FakeSwarm:
 class Stage:
     """A trainer on a tiny replica, and the coordinator's side of the conversation."""
 
-    def __init__(self, directory: Path, overlap: int) -> None:
-        self.spec = tiny_spec(overlap=overlap)
+    def __init__(self, directory: Path, overlap: int, overlap_from: int = 0) -> None:
+        self.spec = tiny_spec(overlap=overlap, overlap_from=overlap_from)
         self.client, self.swarm = FakeClient(), FakeSwarm()
         self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
         self.ledger = Ledger(RUN, public_bytes(KEY), self.fetch)
@@ -217,8 +217,11 @@ async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -
     assert (stage.progress.rounds_counted, stage.progress.rounds_reclaimed) == (1, 1)
 
 
-async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decided(corpus: Path) -> None:
-    stage = Stage(corpus, overlap=1)
+@pytest.mark.parametrize("overlap_from", [0, 1])
+async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decided(
+    corpus: Path, overlap_from: int
+) -> None:
+    stage = Stage(corpus, 1, overlap_from)
     async with playing(stage) as task:
         stage.welcome()
         stage.open(0)
@@ -233,17 +236,18 @@ async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decid
 
 
 @pytest.mark.parametrize(
-    ("overlap", "samples", "order"),
+    ("overlap", "overlap_from", "samples", "order"),
     [
-        (0, 4, ["announced", "applied", "announced"]),
-        (1, 2, ["announced", "announced", "applied"]),  # one pass
-        (1, 4, ["announced", "applied", "announced"]),  # between two passes
+        (0, 0, 4, ["announced", "applied", "announced"]),
+        (1, 0, 2, ["announced", "announced", "applied"]),  # one pass
+        (1, 0, 4, ["announced", "applied", "announced"]),  # between two passes
+        (1, 2, 2, ["announced", "applied", "announced"]),  # not yet
     ],
 )
 async def test_with_overlap_a_round_that_is_open_is_begun_before_the_commit_that_came_first(
-    corpus: Path, overlap: int, samples: int, order: list[str]
+    corpus: Path, overlap: int, overlap_from: int, samples: int, order: list[str]
 ) -> None:
-    stage = Stage(corpus, overlap)
+    stage = Stage(corpus, overlap, overlap_from)
     async with playing(stage):
         stage.welcome()
         stage.open(0)

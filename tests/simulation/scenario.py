@@ -72,6 +72,7 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
                 "publish_ms": chance.choice([200, 500]),
                 "exchange_ms": chance.choice([500, 1000]),
                 "overlap": chance.randint(0, 1),
+                "overlap_from": chance.choice([0, 0, 3, 9]),
                 "quorum": chance.randint(1, max(1, nodes // 2)),
                 "copies_min": chance.choice([0, 1, 1, 1, 2]),
                 "batch_samples_max": chance.choice([5, 32, 64]),

@@ -265,7 +265,7 @@ def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:
         trainer._unannounced[pending.round] = pending
         await save(trainer)
         await trainer._publish(pending, payload)
-        while trainer._parts.ledger.next_round <= opened.round - trainer._overlap:
+        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(opened.round + 1):
             await trainer._settle_next()
 
     patch.setattr(Trainer, "_extract", extract)
@@ -317,15 +317,10 @@ PLANTED: list[tuple[Plant, str]] = [
 
 
 FIRST_SEED = {
-    the_late_are_heard: 13,
-    heartbeats_decide_something: 2,
-    undecided_payloads_are_not_saved: 22,
-    a_catch_up_forgets_the_momentum: 28,
-    the_snapshot_is_of_another_round: 10,
-    it_is_announced_before_it_is_kept: 43,
-    the_book_is_written_late: 10,
-    an_old_momentum_waits_for_no_word: 100,
-    patience_has_no_end: 90,
+    the_snapshot_is_of_another_round: 6,
+    it_is_announced_before_it_is_kept: 47,
+    an_old_momentum_waits_for_no_word: 12,
+    patience_has_no_end: 128,
 }
 """Where the search for a bug begins that not every scenario meets: from seed 0 it would take up to a minute."""
 
