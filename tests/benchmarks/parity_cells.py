@@ -243,7 +243,7 @@ def _deciding(bases: tuple[Cell, Cell], seeds: Iterable[int]) -> Iterator[Cell]:
         demo,
         replace(demo, top_k=8),
         replace(demo, top_k=64),
-        replace(demo, overlap=1, guess="own"),
+        replace(demo, overlap=1, guess="own", overlap_from=300),
     )
     for seed, cell in product(seeds, settings):
         yield replace(cell, seed=seed)

@@ -141,7 +141,7 @@ def picture(settings: Sequence[Setting]) -> bytes:
     panels[0].set(ylabel="validation, bits per byte")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     text = io.BytesIO()
-    figure.savefig(text, format="png", dpi=110)
+    figure.savefig(text, format="png", dpi=110, bbox_inches="tight")
     return text.getvalue()
 
 
