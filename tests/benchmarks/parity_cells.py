@@ -302,6 +302,10 @@ def recency_cells() -> list[Cell]:
         long,
         *(replace(long, overlap=1, guess="own", overlap_from=300, seed=seed) for seed in (0, 1, 2)),
         replace(long, overlap=1, guess="own", overlap_from=200),
+        *(
+            replace(long, overlap=1, guess="own", overlap_from=300, top_k=k, learning_rate=rate)
+            for k, rate in ((8, 0.002), (64, 0.004))
+        ),
         replace(long, overlap=1, guess="own"),
         replace(long, top_k=8),
         replace(long, top_k=64, learning_rate=0.004),
