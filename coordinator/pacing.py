@@ -48,7 +48,7 @@ class Pace:
 
 
 def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
-    """The pace after a round with these needs, of one that hides the exchange of the round before it or does not."""
+    """The pace after a round with these needs. `hides`: will the exchange be hidden behind the next round's compute?"""
     if rounds.stretch == 1 or not needs.publish_ms:
         return pace
     stated, old = stated_slot(rounds), pace.slot

@@ -14,7 +14,7 @@ from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
 from node.demo.scaling import Scale
 from protocol.errors import SettingsError
-from protocol.runfile import ModelSpec, ScheduleSpec
+from protocol.runfile import ModelSpec, RoundsSpec, ScheduleSpec
 
 Method = Literal["adamw", "signum", "demo"]
 Guess = Literal["none", "own", "payload", "last"]
@@ -160,6 +160,11 @@ class Cell:
     def demo(self) -> DemoSettings:
         """The engine's settings."""
         return DemoSettings.among(asdict(self))
+
+    @property
+    def rounds(self) -> RoundsSpec:
+        """Which rounds overlap, as coordinator and nodes see it."""
+        return RoundsSpec(overlap=self.overlap, overlap_from=self.overlap_from)  # type: ignore[arg-type]
 
     @property
     def schedule(self) -> ScheduleSpec:

@@ -84,7 +84,7 @@ class DemoAuthors:
         if not self._undecided:
             self._undecided = self._finish(self._begin())
         decided, containers = self._next_round - 1, self._undecided
-        overlaps = cell.overlap and cell.overlap_from <= self._next_round < cell.steps
+        overlaps = cell.rounds.overlap_at(self._next_round) and self._next_round < cell.steps
         begun = self._begin() if overlaps else []
         self._apply(decided, containers)
         self._undecided = self._finish(begun) if begun else []

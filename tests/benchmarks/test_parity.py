@@ -19,7 +19,7 @@ from protocol.commits import Commit, Entry
 from protocol.errors import DataError, SettingsError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, encode
-from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, RunSpec
+from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks import parity, parity_ground
 from tests.benchmarks.parity_cells import SETS, Cell, Guess, Method, Task
@@ -62,7 +62,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         model=ModelSpec(config=TASK.config),
         algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients, recency=cell.recency),
         schedule=cell.schedule,
-        rounds=RoundsSpec(overlap=cell.overlap, overlap_from=cell.overlap_from),  # type: ignore[arg-type]
+        rounds=cell.rounds,
     )
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
