@@ -36,7 +36,7 @@ from node.swarm import NotRetainedError
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.ids import Digest, sha256
-from protocol.payload import Header, encode
+from protocol.payload import Header, sealed
 
 log = logging.getLogger("lockstep.node")
 
@@ -125,24 +125,25 @@ class Trainer:
         """Momentum to payload and announcement. A muted node keeps its momentum and announces only its work.
 
         What leaves the momentum is in the book at the same instant: no interruption finds it in neither."""
-        replica, progress = self._parts.replica, self._parts.progress
         announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
         payload, extraction = b"", None
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
         if work and not opened.muted:
-            extraction = replica.engine.extract()
+            extraction = self._parts.replica.engine.extract()
             payload = self._encoded(opened.round, extraction)
             announced.digest, announced.payload_bytes = sha256(payload), len(payload)
-            progress.payload_bytes, progress.payload_values = len(payload), len(extraction.coefficients.values)
         rate_bits = opened.learning_rate_bits, opened.decay_bits
         pending = Pending(wire.NodeMessage(announced=announced), extraction, rate_bits)
         self._newest_trained, self._unannounced[opened.round] = opened.round, pending
         return pending, payload
 
     def _encoded(self, round: int, extraction: Extraction) -> bytes:
-        header = Header(self._parts.info.run_id, round, self._parts.own)
-        return encode(header, extraction.coefficients, self._parts.replica.shape)
+        parts, shape = self._parts, self._parts.replica.shape
+        body = extraction.body(shape)
+        payload = sealed(Header(parts.info.run_id, round, parts.own), body, shape)
+        parts.progress.payload_bytes, parts.progress.payload_values = len(payload), body.values
+        return payload
 
     async def _resume(self, pending: Pending) -> None:
         """An undecided round from before the restart. Its payload is made again from the saved extraction: what was

@@ -137,6 +137,19 @@ class Coefficients:
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """What a container holds behind its header."""
+
+    short_chunks: int
+    """Chunks with fewer than top_k coefficients."""
+
+    values: int
+    """Coefficients of all chunks."""
+
+    planes: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """Whose payload of which round this is; `LocalProtocolError` outside the bounds."""
 
@@ -172,6 +185,16 @@ class _Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
 
 def encode(header: Header, coefficients: Coefficients, shape: PayloadShape) -> bytes:
     """The container; `LocalProtocolError` for coefficients that the shape does not allow."""
+    return sealed(header, body_of(coefficients, shape), shape)
+
+
+def sealed(header: Header, body: Body, shape: PayloadShape) -> bytes:
+    """The container of a body that was packed for this shape."""
+    return _head_bytes(header, shape, body.short_chunks) + body.planes
+
+
+def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
+    """Coefficients packed; `LocalProtocolError` for those that the shape does not allow."""
     _check(coefficients, shape)
     counts = coefficients.counts
     gaps = gaps_of(coefficients.indices, counts)
@@ -185,7 +208,7 @@ def encode(header: Header, coefficients: Coefficients, shape: PayloadShape) -> b
     short_chunks = int(np.count_nonzero(short))
     if short_chunks:
         planes[:0] = [pack(short.astype(np.uint16), 1), pack(counts[short], shape.count_bits)]
-    return b"".join([_head_bytes(header, shape, short_chunks), *(plane.data for plane in planes)])
+    return Body(short_chunks, len(coefficients.values), b"".join(plane.data for plane in planes))
 
 
 def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:

@@ -16,7 +16,7 @@ longer it has been going: with beta_n of this form the i-th of n gradients weigh
 
 DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang, arXiv 1212.1824.
 Nothing here needs equal bits on two nodes. `accumulate` waits for the device once, to judge the gradients; `extract`
-never does, only `Extraction.coefficients`.
+never does, only `Extraction.body` and `coefficients`.
 """
 
 import math
@@ -33,10 +33,11 @@ from node.demo.chunks import ChunkLayout, strips
 from node.demo.flat import at_once, flat_order, gatherer
 from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
+from node.demo.packing import packed
 from node.demo.transform import exact_products, forward, inverse, strip_chunks_for, transposed
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import VALUE_BITS, Coefficients
+from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
 
 GRADIENT_MAX = 1e30
 """Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
@@ -124,6 +125,12 @@ class Extraction:
 
     reclaimed: bool = False
     _coefficients: Coefficients | None = None
+
+    def body(self, shape: PayloadShape) -> Body:
+        """What to send, packed. Waits for the device, and copies the bytes to the host."""
+        if at_once(self.indices.device):
+            return packed(self.indices, self.values, shape)
+        return body_of(self.coefficients, shape)
 
     @property
     def coefficients(self) -> Coefficients:

@@ -30,7 +30,7 @@ from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from node.demo.votes import Contribution
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
-from protocol.payload import Header, PayloadShape, decode, encode
+from protocol.payload import Header, PayloadShape, decode, sealed
 
 Group = dict[str, Any]
 """A parameter group of torch: its parameters and its hyper-parameters."""
@@ -181,7 +181,7 @@ class DeMo(Optimizer):
     def _encoded(self, extractions: Sequence[Extraction]) -> list[bytes]:
         """This rank's payload of each group."""
         return [
-            encode(self._header(self._ranks.mine), extraction.coefficients, member.shape)
+            sealed(self._header(self._ranks.mine), extraction.body(member.shape), member.shape)
             for member, extraction in zip(self._members, extractions, strict=True)
         ]
 

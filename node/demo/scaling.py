@@ -17,7 +17,7 @@ business: nothing here needs equal bits on two nodes.
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal, get_args
 
 import torch
@@ -38,6 +38,8 @@ MEMORY = 0.95
 MEAN_LEAST, ROW_LEAST = 1e-30, 1e-8
 """Least column mean, and least share that a row has of the mean of all: nothing is blown up from next to nothing."""
 
+TOGETHER_PARTS = 4
+"""Tensors that go together are about one in so many of all entries, for they are copied, and so are their squares."""
 
 SQUARED_MAX = 1e15
 """Largest entry whose squares have a finite mean, in tensors of any size."""
@@ -102,11 +104,18 @@ def _one_by_one(tensors: Mapping[str, Tensor]) -> list[list[str]]:
 
 
 def _by_kind(tensors: Mapping[str, Tensor]) -> list[list[str]]:
-    """Names of tensors of one shape and dtype: a model of any depth has few."""
-    groups: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
+    """Names of tensors of one shape and dtype, of which a model of any depth has few kinds; a kind that would take too
+    much memory at once in parts."""
+    kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
     for name, tensor in tensors.items():
-        groups.setdefault((tensor.shape, tensor.dtype), []).append(name)
-    return list(groups.values())
+        kinds.setdefault((tensor.shape, tensor.dtype), []).append(name)
+    entries = sum(tensor.numel() for tensor in tensors.values())
+    groups = []
+    for (shape, _), names in kinds.items():
+        parts = min(-(-shape.numel() * len(names) * TOGETHER_PARTS // entries), len(names))
+        bounds = [len(names) * part // parts for part in range(parts + 1)]
+        groups += [names[low:high] for low, high in pairwise(bounds)]
+    return groups
 
 
 def _matrix(tensor: Tensor) -> Tensor:

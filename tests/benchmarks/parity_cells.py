@@ -332,6 +332,16 @@ def recency_cells() -> list[Cell]:
     ]
 
 
+def quarter_cells() -> list[Cell]:
+    """Half the warm-up, of both sides: who is ahead in the first quarter, whatever AdamW's rate?"""
+    demo = replace(DEFAULTS, steps=2000, authors=8, warmup_steps=25)
+    return [
+        *(replace(demo, top_k=64, learning_rate=0.004, seed=seed) for seed in (0, 1, 2)),
+        *(Cell("adamw", rate, 2000, warmup_steps=25) for rate in (0.003, 0.0015)),
+        demo,
+    ]
+
+
 def longer_cells() -> list[Cell]:
     """Twice the steps: does k = 8 catch up?"""
     steps = 4000
@@ -416,6 +426,7 @@ SETS = {
     "beyond": Sweep(beyond_cells),
     "even": Sweep(even_cells),
     "recency": Sweep(recency_cells),
+    "quarter": Sweep(quarter_cells),
     "longer": Sweep(longer_cells),
     "breadth": Sweep(breadth_cells),
     "full": Sweep(full_cells),

@@ -28,7 +28,7 @@ from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
-from protocol.payload import Coefficients, PayloadShape, decode
+from protocol.payload import Body, Coefficients, PayloadShape, body_of, decode
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation
 from tests.simulation.disk import Disk
@@ -47,12 +47,12 @@ class Extraction:
 
     positions: tuple[int, ...]
 
-    @property
-    def coefficients(self) -> Coefficients:
-        """What to send."""
+    def body(self, shape: PayloadShape) -> Body:
+        """What to send, packed."""
         places = np.array(self.positions, np.int64)
         counts = np.bincount(places // 4096, minlength=CHUNKS).astype(np.uint16)
-        return Coefficients(counts, (places % 4096).astype(np.uint16), np.ones(len(places), np.int16))
+        indices, values = (places % 4096).astype(np.uint16), np.ones(len(places), np.int16)
+        return body_of(Coefficients(counts, indices, values), shape)
 
 
 class Corpus:
