@@ -32,7 +32,8 @@ class Straightforward:
     def __init__(self, parameters: Mapping[str, Tensor], momentum_decay: float, top_k: int) -> None:
         self._parameters = parameters
         self._decay, self._top_k = momentum_decay, top_k
-        self._matrix = dct_matrix()
+        self._device = next(iter(parameters.values())).device
+        self._matrix = dct_matrix().to(self._device)
         self.momentum = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
 
     def extract(self, gradients: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
@@ -50,14 +51,17 @@ class Straightforward:
 
     def encode(self, sent: Mapping[str, tuple[Tensor, Tensor]]) -> Payload:
         """Raw bytes: 12 per coefficient."""
-        return {name: (index.numpy().tobytes(), value.numpy().tobytes()) for name, (index, value) in sent.items()}
+        return {
+            name: (index.cpu().numpy().tobytes(), value.cpu().numpy().tobytes())
+            for name, (index, value) in sent.items()
+        }
 
     def decode(self, payload: Payload) -> dict[str, tuple[Tensor, Tensor]]:
         """What `encode` was given."""
         decoded = {}
         for name, (index, value) in payload.items():
-            values = torch.from_numpy(np.frombuffer(value, np.float32).copy())
-            indices = torch.from_numpy(np.frombuffer(index, np.int64).copy())
+            values = torch.from_numpy(np.frombuffer(value, np.float32).copy()).to(self._device)
+            indices = torch.from_numpy(np.frombuffer(index, np.int64).copy()).to(self._device)
             k = min(self._top_k, self._entries(self._parameters[name]))
             decoded[name] = indices.view(-1, k), values.view(-1, k)
         return decoded
@@ -67,7 +71,7 @@ class Straightforward:
         for name, parameter in self._parameters.items():
             index = torch.cat([payload[name][0] for payload in payloads], dim=1)
             value = torch.cat([payload[name][1] for payload in payloads], dim=1)
-            summed = torch.zeros(len(index), self._entries(parameter))
+            summed = torch.zeros(len(index), self._entries(parameter), device=self._device)
             summed.scatter_reduce_(1, index, value, reduce="mean", include_self=False)
             parameter.sub_(self._inverse(summed, parameter).sign_(), alpha=learning_rate)
 
