@@ -166,6 +166,15 @@ class Engine:
         """How often gradients have entered this momentum."""
         return int(self._accumulations)
 
+    def require_finite(self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
+        """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
+        device = self.momentum.device
+        if at_once(device):
+            order, views = flat_order(self.layout, device), self.layout.views(gradients)
+            if order.magnitude(views, self._strip_chunks) <= most:  # never so with a NaN
+                return
+        require_finite(gradients, most)
+
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
         """M <- beta_n * M + DCT2(G).
 
@@ -173,8 +182,8 @@ class Engine:
         of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
         `GradientError`, before anything changed, if an entry is not a sane number.
         """
+        self.require_finite(gradients)
         views = self.layout.views(gradients)
-        self._require_finite(gradients, views)
         gathered = torch.empty_like(self.momentum[: self._strip_chunks])
         decay = self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
@@ -306,15 +315,6 @@ class Engine:
 
     def _inverse(self, coefficients: Tensor) -> Tensor:
         return inverse(coefficients)
-
-    def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor]) -> None:
-        """`require_finite`; on an accelerator only if a look at whole strips finds something wrong."""
-        device = self.momentum.device
-        if at_once(device):
-            magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
-            if magnitude <= GRADIENT_MAX:  # never so with a NaN
-                return
-        require_finite(gradients)
 
     @property
     def _strip_chunks(self) -> int:

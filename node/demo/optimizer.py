@@ -24,7 +24,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from node.demo.aggregate import RULES, Rule, update
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError, require_finite
+from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError
 from node.demo.ranks import Ranks
 from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from node.demo.votes import Contribution
@@ -286,7 +286,8 @@ def _fault(members: Sequence[_Member]) -> GradientError | None:
             for name, gradient in member.gradients.items():
                 if gradient is not None and gradient.layout != torch.strided:
                     raise GradientError(f"expected dense gradients, got {gradient.layout} of parameter {int(name)}")
-            require_finite(member.gradients, GRADIENT_MAX if member.group["gradients"] == "plain" else SQUARED_MAX)
+            most = GRADIENT_MAX if member.group["gradients"] == "plain" else SQUARED_MAX
+            member.engine.require_finite(member.gradients, most)
     except GradientError as error:
         return error
     return None
