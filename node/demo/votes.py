@@ -92,9 +92,9 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     sent = [ballot.coefficients for ballot in ballots]
     totals = [len(author.indices) for author in sent]
     chunks, count = len(ballots[0].starts) - 1, sum(totals)
-    numbers = [getattr(author, name) for name in ("counts", "indices", "values") for author in sent]
+    arrays = [getattr(author, name) for name in ("counts", "indices", "values") for author in sent]
     pinned = torch.empty(chunks * len(sent) + 2 * count, dtype=torch.int16, pin_memory=device.type == "cuda")
-    np.concatenate([part.view(np.int16) for part in numbers], out=pinned.numpy())
+    torch.cat([torch.from_numpy(array.view(np.int16)) for array in arrays], out=pinned)  # unlike numpy in all threads
     there = pinned.to(device, non_blocking=True)
     counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
     rows = torch.arange(chunks, dtype=torch.int32, device=device).repeat(len(sent))
