@@ -34,7 +34,7 @@ from node.demo.flat import at_once, flat_order, gatherer
 from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.packing import packed
-from node.demo.transform import exact_products, forward, inverse, strip_chunks_for, transposed
+from node.demo.transform import exact_products, forward, forward_dtype, inverse, strip_chunks_for, transposed
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
@@ -184,16 +184,17 @@ class Engine:
         """
         self.require_finite(gradients)
         views = self.layout.views(gradients)
-        gathered = torch.empty_like(self.momentum[: self._strip_chunks])
+        gathered = torch.empty_like(self.momentum[: self._strip_chunks], dtype=self._strip_dtype)
         decay = self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
             for first, stop in strips(self.layout.chunks, len(gathered)):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
                 self._gather(views, first, strip)
-                target = momentum if active is None else strip
-                torch.add(self._forward(strip), momentum, alpha=decay, out=target)
-                if active is not None:
-                    torch.where(active[first:stop, None, None], strip, momentum, out=momentum)
+                if active is None:
+                    torch.add(self._forward(strip), momentum, alpha=decay, out=momentum)
+                else:
+                    changed = torch.add(self._forward(strip), momentum, alpha=decay)
+                    torch.where(active[first:stop, None, None], changed, momentum, out=momentum)
         self._accumulations += 1
         self._changes += 1
 
@@ -310,8 +311,14 @@ class Engine:
         self._state = object()
 
     def _forward(self, chunks: Tensor) -> Tensor:
-        """Chunks of gradients as the momentum keeps them. To have another transform, override this and `_inverse`."""
+        """Chunks of gradients, of `_strip_dtype`, as the momentum keeps them. To have another transform, override these
+        two and `_inverse`."""
         return forward(chunks)
+
+    @property
+    def _strip_dtype(self) -> torch.dtype:
+        """In which gradients are gathered."""
+        return forward_dtype(self.momentum.device)
 
     def _inverse(self, coefficients: Tensor) -> Tensor:
         return inverse(coefficients)

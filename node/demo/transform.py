@@ -60,14 +60,18 @@ _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 
 
 def forward(chunks: Tensor) -> Tensor:
-    """Coefficients, transposed, (D X D^T)^T, of contiguous float32 chunks X [n, 64, 64]: a view [n, 64, 64].
-
-    They are float32, or bfloat16 from a processor that multiplies those faster: a gradient is known far less well than
-    to the eight bits that these keep."""
-    dtype = torch.bfloat16 if chunks.device.type == "cpu" and _bfloat16_is_faster() else torch.float32
+    """Coefficients, transposed, (D X D^T)^T, of contiguous chunks X [n, 64, 64], in `forward_dtype`: a view [n, 64, 64]
+    of that dtype."""
+    dtype = forward_dtype(chunks.device)
     matrix = dct_matrix(chunks.device).to(dtype)
     columns = product(matrix, _rows(chunks.to(dtype)))  # D X^T of all chunks side by side: [64, n * 64]
     return _by_chunk(product(_rows(columns), matrix))
+
+
+def forward_dtype(device: torch.device) -> torch.dtype:
+    """float32, or bfloat16 on a processor that multiplies those faster: a gradient is known far less well than to the
+    eight bits that these keep."""
+    return torch.bfloat16 if device.type == "cpu" and _bfloat16_is_faster() else torch.float32
 
 
 def inverse(coefficients: Tensor) -> Tensor:

@@ -53,6 +53,10 @@ class PlainEngine(Engine):
     def _inverse(self, coefficients: Tensor) -> Tensor:
         return coefficients.mT
 
+    @property
+    def _strip_dtype(self) -> torch.dtype:
+        return torch.float32
+
 
 class DemoAuthors:
     """The authors of one cell and the parameters that they share."""
