@@ -167,13 +167,8 @@ class Engine:
         return int(self._accumulations)
 
     def require_finite(self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
-        """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
-        device = self.momentum.device
-        if at_once(device):
-            order, views = flat_order(self.layout, device), self.layout.views(gradients)
-            if order.magnitude(views, self._strip_chunks) <= most:  # never so with a NaN
-                return
-        require_finite(gradients, most)
+        """`GradientError`, as `accumulate` raises it, for an entry that is NaN or beyond `most`."""
+        self._require_finite(gradients, self.layout.views(gradients), most)
 
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
         """M <- beta_n * M + DCT2(G).
@@ -182,18 +177,17 @@ class Engine:
         of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
         `GradientError`, before anything changed, if an entry is not a sane number.
         """
-        self.require_finite(gradients)
         views = self.layout.views(gradients)
+        self._require_finite(gradients, views, GRADIENT_MAX)
         gathered = torch.empty_like(self.momentum[: self._strip_chunks], dtype=self._strip_dtype)
         decay = self.settings.decay(self.accumulations + 1)
         with exact_products(self.momentum.device):
             for first, stop in strips(self.layout.chunks, len(gathered)):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
                 self._gather(views, first, strip)
-                if active is None:
-                    torch.add(self._forward(strip), momentum, alpha=decay, out=momentum)
-                else:
-                    changed = torch.add(self._forward(strip), momentum, alpha=decay)
+                target = momentum if active is None else None
+                changed = torch.add(self._forward(strip), momentum, alpha=decay, out=target)
+                if active is not None:
                     torch.where(active[first:stop, None, None], changed, momentum, out=momentum)
         self._accumulations += 1
         self._changes += 1
@@ -322,6 +316,15 @@ class Engine:
 
     def _inverse(self, coefficients: Tensor) -> Tensor:
         return inverse(coefficients)
+
+    def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor], most: float) -> None:
+        """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
+        device = self.momentum.device
+        if at_once(device):
+            magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
+            if magnitude <= most:  # never so with a NaN
+                return
+        require_finite(gradients, most)
 
     @property
     def _strip_chunks(self) -> int:

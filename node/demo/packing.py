@@ -79,7 +79,8 @@ def _gaps(indices: Tensor, sent: Tensor) -> Tensor:
 
 
 def _unary(quotients: Tensor, sent: Tensor, zeros_max: int) -> tuple[Tensor, Tensor]:
-    """The unary plane, uint8 [1, n], and its length; a chunk's quotients sum to less than `zeros_max` and its own."""
+    """The unary plane, uint8 [1, n], and its length, for at most so many zeros in a chunk of k quotients. One of fewer
+    has no more bits: for each one that it lacks it has at most one zero more."""
     chunks, top_k = sent.shape
     ends = ((quotients.long() + 1) * sent).view(-1).cumsum(0)
     room = row_bytes(chunks * (top_k + zeros_max)) * _BYTE_BITS

@@ -28,11 +28,11 @@ class Ours:
     """A step of the engine: one author extracts and encodes, then R payloads are decoded and applied."""
 
     def __init__(self, parameters: Mapping[str, Tensor], payloads: int, top_k: int) -> None:
-        self.device = next(iter(parameters.values())).device
+        self._device = next(iter(parameters.values())).device
         self._parameters = {name: tensor.clone() for name, tensor in parameters.items()}
         self._layout = ChunkLayout.from_shapes({name: tuple(tensor.shape) for name, tensor in parameters.items()})
         self._shape = PayloadShape(self._layout.chunks, top_k, 1)
-        self._engine = Engine(self._layout, DemoSettings(DECAY, 1.0, top_k, 1), self.device)
+        self._engine = Engine(self._layout, DemoSettings(DECAY, 1.0, top_k, 1), self._device)
         self.momentum_bytes = self._engine.momentum.nbytes
         distinct = [self._author(seed) for seed in range(min(payloads - 1, AUTHORS_MAX))]
         self._others = list(islice(cycle(distinct), payloads - 1))
@@ -42,19 +42,18 @@ class Ours:
 
     def _author(self, seed: int) -> bytes:
         """Another author's payload: real top-k supports of its own noise."""
-        engine = Engine(self._layout, self._engine.settings, self.device)
-        generator = torch.Generator(self.device).manual_seed(seed + 1)
+        engine = Engine(self._layout, self._engine.settings, self._device)
+        generator = torch.Generator(self._device).manual_seed(seed + 1)
         engine.momentum.normal_(generator=generator)
         return self._encoded(engine.extract(), seed + 1)
 
     def _encoded(self, sent: Extraction, author: int) -> bytes:
-        body = sent.body(self._shape)
-        self.coefficients = body.values
-        return sealed(Header(RunId("0" * 32), 0, PeerId(f"{author:032x}")), body, self._shape)
+        header = Header(RunId("0" * 32), 0, PeerId(f"{author:032x}"))
+        return sealed(header, sent.body(self._shape), self._shape)
 
     def step(self, gradients: Mapping[str, Tensor]) -> Times:
         """Seconds of each part."""
-        clock = Clock(self.device)
+        clock = Clock(self._device)
         self._engine.accumulate(gradients)
         sent = self._engine.extract()
         clock.lap("extract")
@@ -64,7 +63,7 @@ class Ours:
         clock.lap("decode")
         self._apply("sign")
         clock.lap("apply")
-        self.payload_bytes = len(own)
+        self.coefficients, self.payload_bytes = len(self._decoded[0][1].indices), len(own)
         return clock.laps
 
     def _apply(self, rule: Rule) -> None:
@@ -72,7 +71,7 @@ class Ours:
 
     def apply(self, rule: Rule) -> float:
         """Seconds of applying what was decoded last."""
-        return seconds(lambda: self._apply(rule), self.device)
+        return seconds(lambda: self._apply(rule), self._device)
 
     def touch_momentum(self) -> None:
         """Make the momentum resident: fresh zeros are not until they are written."""
@@ -82,7 +81,7 @@ class Ours:
         """Seconds of a guess: the update to come, and the parameters that it would make."""
         sent = self._engine.extract()
         working = {name: torch.empty_like(tensor) for name, tensor in self._parameters.items()}
-        clock = Clock(self.device)
+        clock = Clock(self._device)
         update = self._engine.guess(rule, sent)
         look_ahead(self._layout, self._parameters, update, working, rates=(LEARNING_RATE, 1.0))
         clock.lap("guess")

@@ -9,19 +9,17 @@ from torch import Tensor
 
 from node.demo import flat
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine
+from node.demo.engine import DemoSettings, Engine, Extraction
 from node.demo.packing import packed
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import VALUE_BITS, Body, Coefficients, Header, PayloadShape, body_of, decode, sealed
+from protocol.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
 
 HEADER = Header(RunId("ab" * 16), 7, PeerId("01" * 16))
 
 
 def on_the_host(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
-    sent = values.numpy() != 0
-    counts = sent.sum(axis=1, dtype=np.uint16)
-    return body_of(Coefficients(counts, indices.numpy()[sent].astype(np.uint16), values.numpy()[sent]), shape)
+    return Extraction(indices, values, torch.zeros(values.shape), None, accumulations=0, changes=0).body(shape)
 
 
 def extracted(shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES) -> list[Tensor]:
