@@ -20,6 +20,7 @@ from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.flat import at_once, mover
+from node.demo.fused import fused
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
 from node.demo.votes import Contribution, Votes
@@ -81,12 +82,16 @@ def update(
     sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
     learning_rate, decay = rates
     orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
+    done, kernels = 0, None if strip_chunks else fused(layout, device)
+    if kernels and kernels.takes(views):
+        kernels.update(views, votes, rates, orthogonal=orthogonal > 0)
+        done = layout.matrix_chunks
     with exact_products(device):
         move = mover(layout, views, decay, device)
-        for first, stop in strips(orthogonal, size):
+        for first, stop in strips(orthogonal, size, start=done):
             step = inverse_orthogonal_(votes.sum_strip(first, sums[: stop - first]))
             move(first, step.mul_(learning_rate), -1.0)
-        for first, stop in strips(layout.chunks, size, start=orthogonal):
+        for first, stop in strips(layout.chunks, size, start=max(done, orthogonal)):
             signs = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
             move(first, signs, -learning_rate)
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from node.demo.aggregate import Rule, as_guess
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.flat import at_once, flat_order, gatherer
+from node.demo.fused import Fused, fused
 from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.packing import packed
@@ -160,6 +161,7 @@ class Engine:
         self._changes = 0
         self._state = object()
         self._gather = gatherer(layout, self.momentum.device)
+        self._fused = self._kernels()
 
     @property
     def accumulations(self) -> int:
@@ -180,9 +182,12 @@ class Engine:
         views = self.layout.views(gradients)
         self._require_finite(gradients, views, GRADIENT_MAX)
         gathered = torch.empty_like(self.momentum[: self._strip_chunks], dtype=self._strip_dtype)
-        decay = self.settings.decay(self.accumulations + 1)
+        decay, done = self.settings.decay(self.accumulations + 1), 0
+        if self._fused:
+            self._fused.accumulate(views, self.momentum, decay, active)
+            done = self.layout.matrix_chunks
         with exact_products(self.momentum.device):
-            for first, stop in strips(self.layout.chunks, len(gathered)):
+            for first, stop in strips(self.layout.chunks, len(gathered), start=done):
                 momentum, strip = self.momentum[first:stop], gathered[: stop - first]
                 self._gather(views, first, strip)
                 target = momentum if active is None else None
@@ -196,18 +201,22 @@ class Engine:
         """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given."""
         chunks, top_k = self.layout.chunks, self.settings.top_k
         device = self.momentum.device
-        indices, values = (torch.empty(chunks, top_k, dtype=torch.int16, device=device) for _ in range(2))
+        indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
-        for first, stop in strips(chunks, self._strip_chunks):
-            momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
-            ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
-            places = transposed(ordered.long())
-            kept = momentum.gather(1, places)
-            candidates = kept if active is None else kept * active[first:stop, None]
-            momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
-            indices[first:stop] = ordered
-            values[first:stop] = quantise(candidates, self.settings.value_bits)
-            previous[first:stop] = kept
+        if self._fused:
+            self._fused.extract(self.momentum, self.settings.alpha, active, (indices, previous))
+        else:
+            for first, stop in strips(chunks, self._strip_chunks):
+                momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
+                ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
+                places = transposed(ordered.long())
+                kept = momentum.gather(1, places)
+                candidates = kept if active is None else kept * active[first:stop, None]
+                momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
+                indices[first:stop] = ordered
+                previous[first:stop] = kept
+        candidates = previous if active is None else previous * active[:, None]
+        values = quantise(candidates, self.settings.value_bits).to(torch.int16)
         self._changes += 1
         return Extraction(indices, values, previous, self._state, self.accumulations, self._changes)
 
@@ -270,12 +279,15 @@ class Engine:
         """
         device, size = self.momentum.device, self._strip_chunks
         guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
-        orthogonal = self.layout.matrix_chunks if rule == "orthogonal" else 0
+        orthogonal, done = self.layout.matrix_chunks if rule == "orthogonal" else 0, 0
+        if self._fused:
+            self._fused.guess(self.momentum, (sent.indices, sent.values), guess, orthogonal=orthogonal > 0)
+            done = self.layout.matrix_chunks
         with exact_products(device):
-            for first, stop in strips(orthogonal, size):
+            for first, stop in strips(orthogonal, size, start=done):
                 votes = self._votes(sent, first, stop).round_().clamp_(-ENTRY_MAX, ENTRY_MAX)
                 guess[first:stop] = as_guess(inverse_orthogonal_(votes).mul_(ORTHOGONAL_GUESS))
-            for first, stop in strips(self.layout.chunks, size, start=orthogonal):
+            for first, stop in strips(self.layout.chunks, size, start=max(done, orthogonal)):
                 guess[first:stop] = as_guess(self._inverse(self._votes(sent, first, stop)).sign_())
         return guess
 
@@ -304,9 +316,12 @@ class Engine:
             tensor.copy_(state[name])
         self._state = object()
 
+    def _kernels(self) -> Fused | None:
+        """Compiled kernels that do the same, if there are any. To have another transform, override these four."""
+        return fused(self.layout, self.momentum.device)
+
     def _forward(self, chunks: Tensor) -> Tensor:
-        """Chunks of gradients, of `_strip_dtype`, as the momentum keeps them. To have another transform, override these
-        two and `_inverse`."""
+        """Chunks of gradients, of `_strip_dtype`, as the momentum keeps them."""
         return forward(chunks)
 
     @property

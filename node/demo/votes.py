@@ -6,6 +6,7 @@ one piece first, and is put in its place there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +34,28 @@ class _Ballot:
     """[chunks + 1]: where each chunk's coefficients begin."""
 
 
+class Together(NamedTuple):
+    """The votes of a round on the host, author after author."""
+
+    bounds: npt.NDArray[np.int64]
+    """[R, chunks + 1]: where each author's coefficients of each chunk begin."""
+
+    indices: npt.NDArray[np.uint16]
+    """[n]: places in the chunk."""
+
+    values: npt.NDArray[np.int16]
+    """[n]"""
+
+    weights: npt.NDArray[np.float32]
+    """[R]"""
+
+
 class Votes:
     """The contributions of one round, summed strip by strip."""
 
     def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution], device: torch.device) -> None:
         """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
+        self._chunks = layout.chunks
         self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
         self._weights = np.array([ballot.weight for ballot in self._ballots], np.float32)
         self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
@@ -45,6 +63,13 @@ class Votes:
         if self.sum_max > VOTE_SUM_MAX:
             raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
         self._sent = _sent(self._ballots, self._weights, device) if self._ballots and at_once(device) else None
+
+    def together(self) -> Together:
+        """All that was sent, author after author."""
+        sent = [ballot.coefficients for ballot in self._ballots]
+        indices = np.concatenate([np.zeros(0, np.uint16), *(author.indices for author in sent)])
+        values = np.concatenate([np.zeros(0, np.int16), *(author.values for author in sent)])
+        return Together(_bounds(self._ballots, self._chunks), indices, values, self._weights)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
@@ -102,8 +127,16 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     shares = torch.tensor(totals).to(device, non_blocking=True)
     votes = torch.from_numpy(weights).to(device, non_blocking=True).repeat_interleave(shares, output_size=count)
     votes.mul_(values)
-    offsets = np.concatenate([[0], np.cumsum(totals[:-1], dtype=np.int64)])
-    return _Sent(places, votes, np.stack([ballot.starts for ballot in ballots]) + offsets[:, None])
+    return _Sent(places, votes, _bounds(ballots, chunks))
+
+
+def _bounds(ballots: Sequence[_Ballot], chunks: int) -> npt.NDArray[np.int64]:
+    """[R, chunks + 1]: where each author's coefficients of each chunk begin, author after author."""
+    bounds, total = np.zeros((len(ballots), chunks + 1), np.int64), 0
+    for row, ballot in zip(bounds, ballots, strict=True):
+        np.add(ballot.starts, total, out=row)
+        total = int(row[-1])
+    return bounds
 
 
 def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:

@@ -47,6 +47,9 @@ class PlainEngine(Engine):
     """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed, as the engine
     keeps its coefficients."""
 
+    def _kernels(self) -> None:
+        return None
+
     def _forward(self, chunks: Tensor) -> Tensor:
         return chunks.mT
 

@@ -14,6 +14,8 @@ from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo import reference
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SHAPES: dict[str, tuple[int, ...]] = {
     "embedding": (257, 96),
     "conv": (66, 3, 5, 5),
@@ -62,6 +64,8 @@ def extremes() -> dict[str, list[Contribution]]:
     rng = np.random.default_rng(9)
     dense = [reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0) for _ in range(2)]
     return {
+        "a sum that rounds above the bound": [(4095, sent) for sent in on_one_coefficient([1], chunk=5)]
+        + [(6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))],
         "no contribution": [],
         "one empty payload": [(7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))],
         "all authors on one coefficient": [(3, sent) for sent in on_one_coefficient([-128] * 50)],

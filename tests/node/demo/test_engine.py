@@ -23,6 +23,8 @@ from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, encode
 from tests.node.demo import reference
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
 

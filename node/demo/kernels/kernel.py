@@ -1,0 +1,39 @@
+"""How functions become kernels, and the types of what they take."""
+
+from typing import Any
+
+import numba as nb
+from numba.core import types
+
+MATRIX, CHUNKS, BYTES = types.float32[:, ::1], types.float32[:, :, ::1], types.int8[:, :, ::1]
+PLACES, FLAGS = types.int16[:, ::1], types.boolean[::1]
+NUMBER, WORD, FLAG = types.float32, types.int64, types.boolean
+VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32[::1])
+"""`Votes.together`."""
+
+TOOLS = (MATRIX, CHUNKS)
+"""A transform's matrix, and SCRATCH chunks to work in."""
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def kernel(*arguments: Any) -> Any:
+    """Compiles a function for arguments of these types at once, or loads what was compiled before."""
+    signature = types.void(*map(_together, arguments))
+
+    def compiled(function: Any) -> Any:
+        try:
+            return nb.njit(signature, cache=True, **_OPTIONS)(function)
+        except RuntimeError:  # there is no folder to keep it in
+            return nb.njit(signature, **_OPTIONS)(function)
+
+    return compiled
+
+
+def _together(kind: Any) -> Any:
+    """A tuple's types as the type of a tuple."""
+    return types.Tuple(tuple(map(_together, kind))) if isinstance(kind, tuple) else kind
+
+
+inner = nb.njit(**_OPTIONS)
+"""A function that kernels call."""

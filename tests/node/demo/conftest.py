@@ -1,0 +1,20 @@
+import pytest
+
+from node.demo import fused
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is done strip by strip, then again in compiled kernels, by parts of three chunks."""
+    if request.param == "plain":
+        monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
+    else:
+        compiled(monkeypatch)
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for a model of any size."""
+    if fused._kernels() is None:
+        pytest.skip("numba is not installed, or not for this numpy or Python")
+    monkeypatch.setattr(fused, "CHUNKS_MIN", 0)
+    monkeypatch.setattr(fused, "PART_CHUNKS", 3)
