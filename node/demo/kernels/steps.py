@@ -26,10 +26,7 @@ from node.demo.kernels.kernel import (
 )
 
 SIDE, HALF, ENTRIES = 64, 32, 4096
-STRIPE = 16
-"""Neighbours that are read or written together: 4 KiB of each row."""
-
-SCRATCH = STRIPE + 2
+SCRATCH = 3
 """Chunks that a kernel works in besides its arguments."""
 
 _F4, _I4 = np.float32, np.int32
@@ -170,11 +167,11 @@ def _multiply_straight(left, right, out):
 
 
 @inner
-def _forward(chunk, spare, matrix):
-    """(D X D^T)^T in place of X; `matrix` is `_forward_matrices` of fused.py."""
+def _forward(given, chunk, spare, matrix):
+    """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrices` of fused.py."""
     for row in range(0, HALF, _ROWS // 2):
         for column in range(0, SIDE, _COLUMNS):
-            _folded(chunk, matrix[:SIDE], spare, row, column)  # X^T D^T; an even row of D reads alike from both ends
+            _folded(given, matrix[:SIDE], spare, row, column)  # X^T D^T; an even row of D reads alike from both ends
     _multiply(matrix[SIDE:, :HALF], spare[:HALF], chunk[0::2])
     _multiply(matrix[SIDE:, HALF:], spare[HALF:], chunk[1::2])
 
@@ -283,20 +280,11 @@ def _to_signs(chunk, spare, matrix):
 
 
 @inner
-def _load(matrix, row, column, chunks):
-    """Neighbours in a row of chunks, from this row and column of a matrix on, padded with zeros.
-
-    Row by row, not chunk by chunk: a processor reads ahead along a row, and finds few rows on one page."""
-    for number in range(len(chunks)):
-        left = column + number * SIDE
-        if row + SIDE > matrix.shape[0] or left + SIDE > matrix.shape[1]:
-            chunks[number] = 0
-    region = matrix[row : row + SIDE, column : column + len(chunks) * SIDE]  # indices from 0: numba sees their sign
-    for i in range(region.shape[0]):
-        for number in range(len(chunks)):
-            left = number * SIDE
-            for j in range(min(SIDE, region.shape[1] - left)):
-                chunks[number, i, j] = region[i, left + j]
+def _region(matrix, number, width):
+    """What of a matrix stands in one of its chunks. Counted from 0 like this, numba knows that no index is negative,
+    and takes many entries at a time."""
+    row, column = divmod(number, width)
+    return matrix[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
 
 
 @inner
@@ -315,16 +303,13 @@ def _add_votes(chunk, number, votes):
 
 
 @inner
-def _change(matrix, row, column, chunks, rates):
-    """P <- P * decay - rate * U, each rounded, of neighbours in a row of chunks."""
+def _change(region, chunk, rates):
+    """P <- P * decay - rate * U, each rounded, of one chunk."""
     rate, decay = rates
-    region = matrix[row : row + SIDE, column : column + len(chunks) * SIDE]
     for i in range(region.shape[0]):
-        for number in range(len(chunks)):
-            left = number * SIDE
-            for j in range(min(SIDE, region.shape[1] - left)):
-                change = chunks[number, i, j] * rate
-                region[i, left + j] = region[i, left + j] * decay - change
+        for j in range(region.shape[1]):
+            change = chunk[i, j] * rate
+            region[i, j] = region[i, j] * decay - change
 
 
 # ---- what fused.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
@@ -336,16 +321,19 @@ def accumulate(gradient, place, momentum, decaying, tools):
     width, first, stop = place
     decay, active = decaying
     matrix, scratch = tools
-    while first < stop:
-        row, column = divmod(first, width)
-        count = min(STRIPE, width - column, stop - first)
-        chunks = scratch[:count]
-        _load(gradient, row * SIDE, column * SIDE, chunks)
-        for number in range(count):
-            if active[first + number]:
-                _forward(chunks[number], scratch[STRIPE], matrix)
-                _mix(momentum[first + number], decay, chunks[number], _F4(1))
-        first += count
+    chunk = scratch[0]
+    for number in range(first, stop):
+        if active[number]:
+            region = _region(gradient, number, width)
+            if region.size == ENTRIES:
+                _forward(region, chunk, scratch[1], matrix)
+            else:
+                chunk[:] = 0
+                for i in range(region.shape[0]):
+                    for j in range(region.shape[1]):
+                        chunk[i, j] = region[i, j]
+                _forward(chunk, chunk, scratch[1], matrix)
+            _mix(momentum[number], decay, chunk, _F4(1))
 
 
 @kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, ((NUMBER, NUMBER), FLAG), TOOLS)
@@ -354,19 +342,14 @@ def update(parameter, place, votes, rule, tools):
     width, first, stop, offset = place
     rates, orthogonal = rule
     matrix, scratch = tools
-    while first < stop:
-        row, column = divmod(first, width)
-        count = min(STRIPE, width - column, stop - first)
-        chunks = scratch[:count]
-        for number in range(count):
-            chunk = chunks[number]
-            if _add_votes(chunk, offset + first + number, votes):  # else zeros, which are their own update
-                if orthogonal:
-                    _to_orthogonal(chunk, scratch[STRIPE:], matrix)
-                else:
-                    _to_signs(chunk, scratch[STRIPE], matrix)
-        _change(parameter, row * SIDE, column * SIDE, chunks, rates)
-        first += count
+    chunk = scratch[0]
+    for number in range(first, stop):
+        if _add_votes(chunk, offset + number, votes):  # else zeros, which are their own update
+            if orthogonal:
+                _to_orthogonal(chunk, scratch[1:], matrix)
+            else:
+                _to_signs(chunk, scratch[1], matrix)
+        _change(_region(parameter, number, width), chunk, rates)
 
 
 @kernel(CHUNKS, (WORD, WORD), (PLACES, PLACES), (BYTES, FLAG), TOOLS)
