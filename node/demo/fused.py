@@ -2,9 +2,11 @@
 
 What a kernel does for some chunks of one matrix is done here for a model, by as many threads as torch would use.
 Small parameters, which are few, and whatever has no kernel go the plain way, strip by strip. A model of a few chunks
-does so altogether: to load the compiler takes longer than it saves. Without numba every model does.
+does so altogether: to load the compiler takes longer than it saves. Without numba every model does, and where a first
+step in kernels is not bit for bit the plain one.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -19,9 +21,11 @@ from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, Matrix, strips
 from node.demo.flat import at_once
-from node.demo.transform import dct_matrix, integer_matrix
+from node.demo.orthogonal import inverse_orthogonal_
+from node.demo.transform import dct_matrix, exact_products, integer_matrix, inverse_signs_
 from node.demo.votes import Votes
 from protocol.limits import CHUNK_SIDE
+from protocol.payload import Coefficients
 
 CHUNKS_MIN = 1024
 """Chunks from which on kernels are used: four million parameters. To load them takes most of a second, and some ten
@@ -32,6 +36,8 @@ PART_CHUNKS = 64
 
 Part = tuple[int, int]
 """Chunks, from the first up to another one."""
+
+log = logging.getLogger("lockstep.node")
 
 _CPU = torch.device("cpu")
 
@@ -141,11 +147,36 @@ def _forward_matrices() -> Any:
 
 @cache
 def _kernels() -> ModuleType | None:
-    """The kernels, or None without numba, or where numba does not know this numpy or Python yet."""
+    """The kernels; None without numba, where numba does not know this numpy or Python yet, or where what it makes for
+    this processor is not exact."""
     try:
-        return import_module("node.demo.kernels")
+        kernels = import_module("node.demo.kernels")
+        exact = all(_exact(kernels, orthogonal=orthogonal) for orthogonal in (False, True))
     except ImportError:
         return None
+    except Exception as error:  # a compiler may raise anything on a processor on which nobody has tried it
+        log.warning("expected kernels for this processor, got %r: all is done without, more slowly", error)
+        return None
+    if not exact:
+        log.warning("expected exact kernels for this processor, got other bits: all is done without, more slowly")
+    return kernels if exact else None
+
+
+def _exact(kernels: ModuleType, *, orthogonal: bool) -> bool:
+    """Whether a step is that of the plain way, for votes that take all the bits there are."""
+    layout = ChunkLayout.from_shapes({"m": (130, 120)})
+    places = np.tile(np.arange(7, 4096, 13, dtype=np.uint16), layout.chunks)
+    counts = np.full(layout.chunks, len(places) // layout.chunks, np.uint16)
+    sizes = np.arange(len(places)) ** 2 % 255 - 127
+    sent = Coefficients(counts, places, np.where(sizes == 0, 128, sizes).astype(np.int16))
+    votes = Votes(layout, [(1, sent), (100_000, sent)], _CPU)
+    found, expected = torch.zeros(130, 120), torch.zeros(130, 120)
+    Fused(layout, kernels).update({"m": found}, votes, (1.0, 1.0), orthogonal=orthogonal)
+    with exact_products(_CPU):
+        sums = votes.sum_strip(0, torch.empty(layout.chunks, CHUNK_SIDE, CHUNK_SIDE))
+        step = inverse_orthogonal_(sums) if orthogonal else inverse_signs_(sums, votes.sum_max)
+    layout.scatter(-step, {"m": expected})
+    return torch.equal(found, expected)
 
 
 def _scratch(chunks: int) -> Any:

@@ -208,17 +208,50 @@ def test_a_small_model_does_not_wait_for_the_compiler() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_a_compiler_all_is_done_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = ChunkLayout.from_shapes({"m": (64 * 64, 64 * 32)})
-    monkeypatch.setitem(sys.modules, "node.demo.kernels", None)
+@pytest.fixture
+def _loaded_anew() -> Iterator[None]:
     fused._kernels.cache_clear()
-    try:
-        assert fused.fused(large, torch.device("cpu")) is None
-    finally:
-        fused._kernels.cache_clear()
+    yield
+    fused._kernels.cache_clear()
+
+
+LARGE = ChunkLayout.from_shapes({"m": (64 * 64, 64 * 32)})
+CPU = torch.device("cpu")
+
+
+@pytest.mark.usefixtures("_loaded_anew")
+def test_without_a_compiler_all_is_done_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "node.demo.kernels", None)
+    assert fused.fused(LARGE, CPU) is None
+
+
+@pytest.mark.usefixtures("_loaded_anew")
+def test_a_large_model_gets_kernels_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fused.fused(LAYOUT, CPU) is None
+    compiled(monkeypatch)
     monkeypatch.undo()
-    assert fused.fused(LAYOUT, torch.device("cpu")) is None
-    assert (fused.fused(large, torch.device("cpu")) is None) == (fused._kernels() is None)
+    assert fused.fused(LARGE, CPU)
+
+
+@pytest.mark.usefixtures("_loaded_anew")
+@pytest.mark.parametrize("off", [0, 1])
+def test_kernels_that_are_off_by_one_bit_or_fail_are_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, off: int
+) -> None:
+    compiled(monkeypatch)
+    kernels = fused.import_module("node.demo.kernels")
+    plain = kernels.update
+
+    def update(parameter: np.ndarray, place: tuple[int, ...], *others: object) -> None:
+        if not off:
+            raise RuntimeError("no such instruction")
+        plain(parameter, place, *others)
+        parameter[0, 0] = np.nextafter(parameter[0, 0], np.float32(9))
+
+    monkeypatch.setattr(kernels, "update", update)
+    fused._kernels.cache_clear()
+    assert fused.fused(LARGE, CPU) is None
+    assert "all is done without, more slowly" in caplog.text
 
 
 def test_kernels_work_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
