@@ -170,13 +170,14 @@ def _exact(kernels: ModuleType, *, orthogonal: bool) -> bool:
     sizes = np.arange(len(places)) ** 2 % 255 - 127
     sent = Coefficients(counts, places, np.where(sizes == 0, 128, sizes).astype(np.int16))
     votes = Votes(layout, [(1, sent), (100_000, sent)], _CPU)
-    found, expected = torch.zeros(130, 120), torch.zeros(130, 120)
-    Fused(layout, kernels).update({"m": found}, votes, (1.0, 1.0), orthogonal=orthogonal)
+    rate, decay = float(np.float32(0.004)), float(np.float32(0.9996))
+    before, step = torch.linspace(-1, 1, 130 * 120).view(130, 120), torch.empty(130, 120)
+    found = before.clone()
+    Fused(layout, kernels).update({"m": found}, votes, (rate, decay), orthogonal=orthogonal)
     with exact_products(_CPU):
         sums = votes.sum_strip(0, torch.empty(layout.chunks, CHUNK_SIDE, CHUNK_SIDE))
-        step = inverse_orthogonal_(sums) if orthogonal else inverse_signs_(sums, votes.sum_max)
-    layout.scatter(-step, {"m": expected})
-    return torch.equal(found, expected)
+        layout.scatter(inverse_orthogonal_(sums) if orthogonal else inverse_signs_(sums, votes.sum_max), {"m": step})
+    return torch.equal(found, (before * decay).sub_(step.mul_(rate)))
 
 
 def _scratch(chunks: int) -> Any:
