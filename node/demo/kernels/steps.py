@@ -66,7 +66,7 @@ def _block(kind: str) -> Any:
             context.make_array(of)(context, builder, each)
             for of, each in zip(signature.args[:3], arguments[:3], strict=True)
         )
-        top, edge = arguments[3:]
+        top, edge = (builder.extract_value(arguments[3], index) for index in (0, 1))
         paired = kind in ("folded", "unfolded")
         rows = [_plus(builder, top, index) for index in range(_ROWS // 2 if paired else _ROWS)]
         opposite = [builder.sub(ir.Constant(_WORD, SIDE - 1), row) for row in rows]
@@ -83,8 +83,8 @@ def _block(kind: str) -> Any:
         return context.get_dummy_value()
 
     @intrinsic
-    def block(_: Any, left: Any, right: Any, out: Any, row: Any, column: Any) -> Any:
-        return types.void(left, right, out, types.int64, types.int64), generate
+    def block(_: Any, left: Any, right: Any, out: Any, place: Any) -> Any:
+        return types.void(left, right, out, types.UniTuple(types.int64, 2)), generate
 
     return block
 
@@ -155,7 +155,7 @@ def _multiply(left, right, out):
     """out = left^T right."""
     for row in range(0, out.shape[0], _ROWS):
         for column in range(0, SIDE, _COLUMNS):
-            _turned(left, right, out, row, column)
+            _turned(left, right, out, (row, column))
 
 
 @inner
@@ -163,7 +163,7 @@ def _multiply_straight(left, right, out):
     """out = left right."""
     for row in range(0, SIDE, _ROWS):
         for column in range(0, SIDE, _COLUMNS):
-            _straight(left, right, out, row, column)
+            _straight(left, right, out, (row, column))
 
 
 @inner
@@ -171,7 +171,7 @@ def _forward(given, chunk, spare, matrix):
     """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrices` of fused.py."""
     for row in range(0, HALF, _ROWS // 2):
         for column in range(0, SIDE, _COLUMNS):
-            _folded(given, matrix[:SIDE], spare, row, column)  # X^T D^T; an even row of D reads alike from both ends
+            _folded(given, matrix[:SIDE], spare, (row, column))  # X^T D^T; an even row of D reads alike from both ends
     _multiply(matrix[SIDE:, :HALF], spare[:HALF], chunk[0::2])
     _multiply(matrix[SIDE:, HALF:], spare[HALF:], chunk[1::2])
 
@@ -183,7 +183,7 @@ def _inverse(chunk, spare, matrix, whole):
     With `whole` numbers and T in place of D, `transform.integer_inverse`: returns 2^t, else 1."""
     for row in range(0, HALF, _ROWS // 2):
         for column in range(0, SIDE, _COLUMNS):
-            _unfolded(matrix, chunk, spare, row, column)
+            _unfolded(matrix, chunk, spare, (row, column))
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
     _multiply_straight(spare, matrix, chunk)
     return power
