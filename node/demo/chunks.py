@@ -181,16 +181,20 @@ class ChunkLayout:
 
         Together they cover every entry of the strip that belongs to one of the views, once.
         """
-        stop = first + len(strip)
+        for matrix, low, high in self.matrices_in(first, first + len(strip)):
+            if matrix.name in views:
+                part = strip[matrix.first + low - first : matrix.first + high - first]
+                yield from _matrix_pairs(views[matrix.name], low, part, matrix)
+        yield from self._line_pairs(views, first * CHUNK_ENTRIES, strip.view(-1))
+
+    def matrices_in(self, first: int, stop: int) -> Iterator[tuple[Matrix, int, int]]:
+        """The matrices with chunks from `first` up to `stop`, and which of their own chunks, counted from 0, these
+        are."""
         start = bisect_right(self.matrices, first, key=lambda matrix: matrix.stop)
         for matrix in self.matrices[start:]:
             if matrix.first >= stop:
                 break
-            if matrix.name in views:
-                low, high = max(first, matrix.first), min(stop, matrix.stop)
-                part = strip[low - first : high - first]
-                yield from _matrix_pairs(views[matrix.name], low - matrix.first, part, matrix)
-        yield from self._line_pairs(views, first * CHUNK_ENTRIES, strip.view(-1))
+            yield matrix, max(first - matrix.first, 0), min(stop, matrix.stop) - matrix.first
 
     def _line_pairs(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> Iterator[Pair]:
         """The pairs of small parameters, for a flat strip that begins at entry `first`."""

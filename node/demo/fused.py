@@ -8,7 +8,7 @@ step in kernels is not bit for bit the plain one.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from importlib import import_module
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.chunks import ChunkLayout, Matrix, strips
+from node.demo.chunks import ChunkLayout, strips
 from node.demo.flat import at_once
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.transform import dct_matrix, exact_products, integer_matrix, inverse_signs_
@@ -64,7 +64,7 @@ class Fused:
         transform, rate = _forward_matrices(), np.float32(decay)
 
         def work(part: Part) -> None:
-            for matrix, first, stop in self._cut(part):
+            for matrix, first, stop in self._layout.matrices_in(*part):
                 width = matrix.columns_of_chunks
                 top = first // width
                 kept, flagged = (each[matrix.first + top * width : matrix.stop] for each in (moved, flags))
@@ -96,7 +96,7 @@ class Fused:
         transform = integer_matrix(_CPU).numpy()
 
         def work(part: Part) -> None:
-            for matrix, first, stop in self._cut(part):
+            for matrix, first, stop in self._layout.matrices_in(*part):
                 if matrix.name in views:
                     place = (matrix.columns_of_chunks, first, stop, matrix.first)
                     parameter = views[matrix.name].numpy()
@@ -120,13 +120,6 @@ class Fused:
 
     def _flags(self, active: Tensor | None) -> Any:
         return np.ones(self._layout.chunks, np.bool_) if active is None else active.numpy()
-
-    def _cut(self, part: Part) -> Iterator[tuple[Matrix, int, int]]:
-        """The matrices with chunks in a part, and which of their own chunks these are."""
-        for matrix in self._layout.matrices:
-            first, stop = max(part[0], matrix.first), min(part[1], matrix.stop)
-            if first < stop:
-                yield matrix, first - matrix.first, stop - matrix.first
 
 
 def fused(layout: ChunkLayout, device: torch.device) -> Fused | None:

@@ -49,6 +49,9 @@ _ROWS, _VECTORS = (8, 2) if _LANES == 16 else (4, 2)
 _COLUMNS = _LANES * _VECTORS
 """A block of so many rows and columns keeps its sums in the registers of AVX-512, or else of AVX2."""
 
+_PAIRED = ("folded", "unfolded")
+"""Kinds of product whose sums are added and subtracted in pairs, so that half of the rows make all of them."""
+
 _VECTOR, _WORD, _LANE = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(64), ir.IntType(32)
 
 
@@ -67,7 +70,7 @@ def _block(kind: str) -> Any:
             for of, each in zip(signature.args[:3], arguments[:3], strict=True)
         )
         top, edge = (builder.extract_value(arguments[3], index) for index in (0, 1))
-        paired = kind in ("folded", "unfolded")
+        paired = kind in _PAIRED
         rows = [_plus(builder, top, index) for index in range(_ROWS // 2 if paired else _ROWS)]
         opposite = [builder.sub(ir.Constant(_WORD, SIDE - 1), row) for row in rows]
         lower = [_plus(builder, row, HALF) for row in rows]
@@ -144,36 +147,31 @@ def _vectors(builder: Any, view: Any, row: Any, column: Any) -> list[Any]:
     return [builder.gep(start, [ir.Constant(_WORD, place)]) for place in range(_VECTORS)]
 
 
-_turned, _straight, _folded, _unfolded = map(_block, ("turned", "straight", "folded", "unfolded"))
+def _product(kind: str) -> Any:
+    """A whole product, block by block."""
+    block, parts = _block(kind), 2 if kind in _PAIRED else 1
+
+    @inner
+    def product(left, right, out):
+        for row in range(0, out.shape[0] // parts, _ROWS // parts):
+            for column in range(0, SIDE, _COLUMNS):
+                block(left, right, out, (row, column))
+
+    return product
+
+
+_turned, _straight, _folded, _unfolded = map(_product, ("turned", "straight", "folded", "unfolded"))
 
 
 # ---- steps within a chunk
 
 
 @inner
-def _multiply(left, right, out):
-    """out = left^T right."""
-    for row in range(0, out.shape[0], _ROWS):
-        for column in range(0, SIDE, _COLUMNS):
-            _turned(left, right, out, (row, column))
-
-
-@inner
-def _multiply_straight(left, right, out):
-    """out = left right."""
-    for row in range(0, SIDE, _ROWS):
-        for column in range(0, SIDE, _COLUMNS):
-            _straight(left, right, out, (row, column))
-
-
-@inner
 def _forward(given, chunk, spare, matrix):
     """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrices` of fused.py."""
-    for row in range(0, HALF, _ROWS // 2):
-        for column in range(0, SIDE, _COLUMNS):
-            _folded(given, matrix[:SIDE], spare, (row, column))  # X^T D^T; an even row of D reads alike from both ends
-    _multiply(matrix[SIDE:, :HALF], spare[:HALF], chunk[0::2])
-    _multiply(matrix[SIDE:, HALF:], spare[HALF:], chunk[1::2])
+    _folded(given, matrix[:SIDE], spare)  # X^T D^T; an even row of D reads alike from both ends
+    _turned(matrix[SIDE:, :HALF], spare[:HALF], chunk[0::2])
+    _turned(matrix[SIDE:, HALF:], spare[HALF:], chunk[1::2])
 
 
 @inner
@@ -181,11 +179,9 @@ def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
     With `whole` numbers and T in place of D, `transform.integer_inverse`: returns 2^t, else 1."""
-    for row in range(0, HALF, _ROWS // 2):
-        for column in range(0, SIDE, _COLUMNS):
-            _unfolded(matrix, chunk, spare, (row, column))
+    _unfolded(matrix, chunk, spare)
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
-    _multiply_straight(spare, matrix, chunk)
+    _straight(spare, matrix, chunk)
     return power
 
 
@@ -248,13 +244,13 @@ def _orthogonalise(found, square, fourth):
         limit *= 4
     _round(found, scale, _ENTRY_MAX)
     for _ in range(_ITERATIONS):
-        _multiply(found, found, square)
+        _turned(found, found, square)
         _round(square, _F4(1 / 256), _ENTRY_MAX)
-        _multiply(square, square, fourth)
+        _turned(square, square, fourth)
         _round(fourth, _F4(1 / 256), _ENTRY_MAX)
         _mix(square, _B, fourth, _C)
         _round(square, _F4(1 / 128), _STEP_MAX)
-        _multiply_straight(found, square, fourth)
+        _straight(found, square, fourth)
         _mix(found, _A, fourth, _F4(1))
         _round(found, _F4(1 / 128), _ENTRY_MAX)
 
