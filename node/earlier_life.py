@@ -52,15 +52,17 @@ class EarlierLife:
         if self.unsaved_rounds and commit.round not in self._known:
             for entry, payload in zip(commit.entries, payloads, strict=True):
                 if entry.author == self._own:
-                    await asyncio.to_thread(self._replica.withdraw, payload)
+                    await asyncio.to_thread(self._replica.withdraw, commit.round, payload)
 
     async def passed(self, own: Mapping[int, Digest], kept: Callable[[Digest], Awaitable[bytes | None]]) -> None:
         """A snapshot was adopted in place of rounds in which payloads of this node, `own`, were committed. Its own log
         has them; if not, what is left of the momentum cannot be known, and it begins again without."""
-        for digest in [digest for round, digest in own.items() if self.unsaved_rounds and round not in self._known]:
+        for round, digest in own.items():
+            if not self.unsaved_rounds or round in self._known:
+                continue
             payload = await kept(digest)
             if payload is None:
                 log.warning("begins again without momentum reason=a payload that was counted is not in its own log")
                 await asyncio.to_thread(self._replica.forget_momentum)
                 return
-            await asyncio.to_thread(self._replica.withdraw, payload)
+            await asyncio.to_thread(self._replica.withdraw, round, payload)

@@ -217,7 +217,7 @@ class NodeProcess:
         return Swarm(
             self._peer,
             info.run_id,
-            SwarmLimits(replica.shape.bytes_max, info.spec.membership.neighbours),
+            SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=self._mesh,
             report_holding=self._report_holding,

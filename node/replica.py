@@ -91,11 +91,12 @@ class Replica:
         self.trainee = Trainee(self._fresh_model(), device, micro_batch_max)
         self.layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in self.trainee.parameters.items()})
         algorithm = spec.algorithm
-        self.shape = PayloadShape(self.layout.chunks, algorithm.top_k, algorithm.value_bits)
-        if self.shape.bytes_max > spec.rounds.payload_bytes_max:
+        self.payload_bytes_max = PayloadShape(self.layout.chunks, algorithm.top_k_max, algorithm.value_bits).bytes_max
+        """Of any round."""
+        if self.payload_bytes_max > spec.rounds.payload_bytes_max:
             raise SettingsError(
-                f"rounds.payload_bytes_max: payloads of this model reach {self.shape.bytes_max} bytes, the run accepts "
-                f"{spec.rounds.payload_bytes_max}; raise it, or lower algorithm.top_k"
+                f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} bytes, the run "
+                f"accepts {spec.rounds.payload_bytes_max}; raise it, or lower {algorithm.top_k_max_field}"
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
@@ -115,6 +116,11 @@ class Replica:
 
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
+
+    def shape_at(self, round: int) -> PayloadShape:
+        """What every payload of a round is like."""
+        algorithm = self._spec.algorithm
+        return PayloadShape(self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits)
 
     # ---- upstream of the payload: local
 
@@ -140,10 +146,14 @@ class Replica:
         self.engine.accumulate(gradients)
         self.has_momentum = True
 
-    def withdraw(self, payload: bytes) -> None:
-        """Take out of the momentum what an earlier life of this node has sent since it was saved."""
+    def extract(self, round: int) -> Extraction:
+        """What this node sends in a round, taken out of the momentum."""
+        return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
+
+    def withdraw(self, round: int, payload: bytes) -> None:
+        """Take out of the momentum what an earlier life of this node has sent in a round since it was saved."""
         with contextlib.suppress(RemoteProtocolError):  # as a payload that counts for nothing: see `apply`
-            self.engine.withdraw(decode(payload, self.shape)[1])
+            self.engine.withdraw(decode(payload, self.shape_at(round))[1])
 
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
@@ -169,7 +179,7 @@ class Replica:
 
     def _contribution(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
         try:
-            header, coefficients = decode(payload, self.shape)
+            header, coefficients = decode(payload, self.shape_at(commit.round))
             found = (header.run_id, header.round, header.author)
             if found != (self._run_id, commit.round, entry.author):
                 raise RemoteProtocolError(f"expected a payload of {entry.author} for round {commit.round}, got {found}")

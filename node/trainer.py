@@ -130,7 +130,7 @@ class Trainer:
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
         if work and not opened.muted:
-            extraction = self._parts.replica.engine.extract()
+            extraction = self._parts.replica.extract(opened.round)
             payload = self._encoded(opened.round, extraction)
             announced.digest, announced.payload_bytes = sha256(payload), len(payload)
         rate_bits = opened.learning_rate_bits, opened.decay_bits
@@ -139,7 +139,7 @@ class Trainer:
         return pending, payload
 
     def _encoded(self, round: int, extraction: Extraction) -> bytes:
-        parts, shape = self._parts, self._parts.replica.shape
+        parts, shape = self._parts, self._parts.replica.shape_at(round)
         body = extraction.body(shape)
         payload = sealed(Header(parts.info.run_id, round, parts.own), body, shape)
         parts.progress.payload_bytes, parts.progress.payload_values = len(payload), body.values

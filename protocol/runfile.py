@@ -83,6 +83,13 @@ class AlgorithmSpec(_Section):
     top_k: int = Field(default=32, ge=1, le=4096)
     """k: coefficients kept of the 4096 in a chunk."""
 
+    early_rounds: int = Field(default=0, ge=0, le=10_000_000)
+    """In so many rounds from the first on it is `early_top_k` that is kept. With a small k a network learns slowly at
+    first, and larger payloads for a tenth of the run pay for themselves (docs/results/parity.md)."""
+
+    early_top_k: int = Field(default=64, ge=1, le=4096)
+    """k of the first `early_rounds` rounds."""
+
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs."""
 
@@ -93,6 +100,20 @@ class AlgorithmSpec(_Section):
     gradients: Literal["plain", "unit", "even"] = "even"
     """How they enter the momentum: as they come; each tensor's scaled to a root mean square of one; or its rows and
     columns made even by their recent sizes, as Adafactor does."""
+
+    def top_k_at(self, round: int) -> int:
+        """k of a round."""
+        return self.early_top_k if round < self.early_rounds else self.top_k
+
+    @property
+    def top_k_max(self) -> int:
+        """The largest k of any round."""
+        return max(self.top_k, self.top_k_at(0))
+
+    @property
+    def top_k_max_field(self) -> str:
+        """What to lower where that is too much."""
+        return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"
 
 
 class ScheduleSpec(_Section):

@@ -197,9 +197,10 @@ class Engine:
         self._accumulations += 1
         self._changes += 1
 
-    def extract(self, active: Tensor | None = None) -> Extraction:
-        """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given."""
-        chunks, top_k = self.layout.chunks, self.settings.top_k
+    def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
+        """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given. `top_k`
+        is the k of this once, where it is not the settings'."""
+        chunks, top_k = self.layout.chunks, top_k or self.settings.top_k
         device = self.momentum.device
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
@@ -248,7 +249,7 @@ class Engine:
         `extract` again, at the places that were sent in place of the largest; the old bits if this momentum had not
         changed by then. An entry of the other sign than was sent stays: it was the gradients since the save that were
         sent, and those are not in here."""
-        chunks, top_k = self.layout.chunks, self.settings.top_k
+        chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
         indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
         filled = np.arange(top_k) < coefficients.counts[:, None]  # [chunks, k]: chunk by chunk, as the entries come
         indices[filled], values[filled] = coefficients.indices, coefficients.values

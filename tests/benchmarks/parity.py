@@ -3,14 +3,13 @@
 Every cell trains the same byte-level transformer on the same text in one process, with the very functions that a node
 uses, and leaves one result file. A finished cell is never trained again, so a stopped sweep goes on where it was:
 
-    python -m tests.benchmarks.parity --set first --list
-    python -m tests.benchmarks.parity --set full --jobs 2 --threads 1
-    python -m tests.benchmarks.parity --set full --only 'demo-*overlap=1*'
+    python -m tests.benchmarks.parity --list
+    python -m tests.benchmarks.parity --jobs 2 --threads 1
+    python -m tests.benchmarks.parity --only 'demo-*overlap=1*'
     python -m tests.benchmarks.parity --report
-    python -m tests.benchmarks.parity --set batch --jobs 2
-    python -m tests.benchmarks.parity --set batch --report
+    python -m tests.benchmarks.parity --set tries --report
 
-The report (CSV, PNG, a table) is made of all results in the directory.
+The report (CSV, PNG, a table) is made of all results in the sweep's directory.
 """
 
 import argparse
@@ -22,9 +21,10 @@ from pathlib import Path
 
 import torch
 
-from tests.benchmarks.parity_cells import SETS, Cell, Task
+from tests.benchmarks.parity_cells import Cell, Task
 from tests.benchmarks.parity_ground import open_corpus
 from tests.benchmarks.parity_report import write_report
+from tests.benchmarks.parity_sets import SETS
 from tests.benchmarks.parity_train import load_all, result_path, save, train
 
 
@@ -65,7 +65,7 @@ def run_cell(cell: Cell, results: Path, data: Path, task: Task) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.parity", description=__doc__.partition("\n")[0])
-    parser.add_argument("--set", choices=sorted(SETS), default="first", help="which sweep (default: first)")
+    parser.add_argument("--set", choices=sorted(SETS), default="study", help="which sweep (default: study)")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="cells whose name matches, as in a shell")
     parser.add_argument("--list", action="store_true", help="name the cells and what is done; train nothing")
     parser.add_argument("--report", action="store_true", help="write table, CSV and PNG; train nothing")

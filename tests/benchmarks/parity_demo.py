@@ -71,7 +71,6 @@ class DemoAuthors:
             for _ in range(cell.authors)
         ]
         self._scalings = [GradientScaling(cell.gradients, ground.layout.shapes, "cpu") for _ in self.engines]
-        self._shape = PayloadShape(ground.layout.chunks, cell.top_k, cell.value_bits)
         self.committed = ground.parameters
         if cell.overlap:
             self.committed = {name: tensor.clone() for name, tensor in ground.parameters.items()}
@@ -132,11 +131,15 @@ class DemoAuthors:
             gradients = ground.finite_gradients()
             self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            self._sent.append(engine.extract())
+            self._sent.append(engine.extract(top_k=ground.cell.top_k_at(round_)))
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
-            containers.append(encode(header, self._sent[-1].coefficients, self._shape))
+            containers.append(encode(header, self._sent[-1].coefficients, self._shape(round_)))
         self._next_round += 1
         return containers
+
+    def _shape(self, round_: int) -> PayloadShape:
+        cell = self._ground.cell
+        return PayloadShape(self._ground.layout.chunks, cell.top_k_at(round_), cell.value_bits)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._ground.trainee.parameters.values() if p.grad is not None]
@@ -159,7 +162,7 @@ class DemoAuthors:
 
     def _apply(self, step: int, containers: Sequence[bytes]) -> None:
         """Make the step of a round from its containers, with the scalars of its commit."""
-        sent = [decode(container, self._shape)[1] for container in containers]
+        sent = [decode(container, self._shape(step))[1] for container in containers]
         layout, (rate, decay) = self._ground.layout, self._ground.rates(step)
         if self._ground.cell.guess == "last":
             self._last_update = self._guess(sent)

@@ -1,7 +1,7 @@
-"""What the results of the parity study say: a table, a CSV with every point, a PNG for each length of training.
+"""What the results of the parity study say: tables, a CSV with every point, a PNG for each length of training.
 
-A line of the table and a curve is one setting: cells that differ in nothing but the seed, averaged. A picture shows,
-of settings that differ in nothing but the learning rate, the best one.
+There is a table for each length of training. A line of it and a curve is one setting: cells that differ in nothing but
+the seed, averaged. A picture shows, of settings that differ in nothing but the learning rate, the best one.
 """
 
 import csv
@@ -9,6 +9,7 @@ import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,6 +34,8 @@ _AXES = {
 _HEAD = ("setting", "seeds", "bits per byte", "worst - best seed", "at a quarter", "up per step", "x dense", "down")
 _DENSE_BYTES = 2
 """Of a bfloat16 gradient, per parameter: what `x dense` compares uploads with."""
+
+_HOUR_S = 3600
 
 _LINES = cycler(linestyle=("-", "--", ":", "-.")) * rcParams["axes.prop_cycle"]
 """Each colour once with every kind of line: curves that share one can be told apart."""
@@ -90,20 +93,22 @@ def best_rates(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def write_report(directory: Path, results: Sequence[Result]) -> str:
-    """Write all parts of the report and return its table."""
-    settings = settings_of(results)
-    report = table(settings)
-    _write(directory / TABLE_NAME, report.encode() + b"\n")
+    """Write all parts of the report and return its tables."""
     _write(directory / CSV_NAME, points_csv(results).encode())
-    for steps in sorted({setting.cell.steps for setting in settings}):
-        of_length = [setting for setting in settings if setting.cell.steps == steps]
+    parts: list[str] = []
+    for steps, settings in groupby(settings_of(results), lambda setting: setting.cell.steps):
+        of_length = list(settings)
+        parts += [f"## {steps} steps", table(of_length)]
         if shown := best_rates(of_length):
             _write(directory / f"curves-{steps}.png", picture(shown))
+    hours = sum(result.seconds for result in results) / _HOUR_S
+    report = "\n\n".join([*parts, f"{len(results)} cells, {hours:.1f} hours of one core."])
+    _write(directory / TABLE_NAME, report.encode() + b"\n")
     return report
 
 
 def table(settings: Sequence[Setting]) -> str:
-    """Markdown, a line for each setting."""
+    """Markdown, a line for each setting; all of one length."""
     rows = [_HEAD, ("---", *["---:"] * (len(_HEAD) - 1)), *map(_row, settings)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -132,7 +137,7 @@ def picture(settings: Sequence[Setting]) -> bytes:
         heights = [mean(point.bits_per_byte for point in points) for points in zip(*curves, strict=True)]
         for panel, axis in zip(panels, _AXES, strict=True):
             reached = [mean(getattr(point, axis) for point in points) for points in zip(*curves, strict=True)]
-            panel.plot(reached, heights, marker=".", label=f"{heights[-1]:.3f} {setting.cell.name}")
+            panel.plot(reached, heights, marker=".", label=f"{heights[-1]:.3f} {setting.cell.title}")
     for panel, label in zip(panels, _AXES.values(), strict=True):
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
@@ -151,7 +156,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
     up, down = last.up_bytes / steps, last.down_bytes / steps
     dense = _DENSE_BYTES * setting.results[0].parameters
     return (
-        setting.cell.name,
+        setting.cell.title,
         str(seeds),
         "blew up" if setting.failed else f"{setting.bits_per_byte:.3f}",
         f"{setting.spread:.3f}" if seeds > 1 else "",

@@ -1,7 +1,7 @@
 """The parity study's harness does what nodes do, counts what they would send, and never trains a cell twice."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,11 @@ from protocol.payload import Header, encode
 from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks import parity, parity_ground
-from tests.benchmarks.parity_cells import SETS, Cell, Guess, Method, Task
+from tests.benchmarks.parity_cells import DEFAULTS, Cell, Guess, Method, Task
 from tests.benchmarks.parity_demo import DemoAuthors, update_signs
 from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.parity_report import best_rates, settings_of, write_report
+from tests.benchmarks.parity_sets import SETS
 from tests.benchmarks.parity_train import Point, Result, load, load_all, result_path, save, train
 from tests.tiny import tiny_corpus
 
@@ -46,6 +47,10 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+SHARED = {"top_k", "early_rounds", "early_top_k", "update", "gradients", "recency"}
+"""Fields that a cell has from a run file's algorithm, of those that tests change."""
+
+
 def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     """The committed parameters after a cell's last step."""
     authors = DemoAuthors(Ground(TASK, cell, corpus))
@@ -60,7 +65,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
-        algorithm=AlgorithmSpec(top_k=cell.top_k, update=cell.update, gradients=cell.gradients, recency=cell.recency),
+        algorithm=AlgorithmSpec.model_validate({name: getattr(cell, name) for name in SHARED}),
         schedule=cell.schedule,
         rounds=cell.rounds,
     )
@@ -94,9 +99,11 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
                 passes.next()
             passes.finish()
             replica.accumulate()
-            extraction = replica.engine.extract()
+            extraction = replica.extract(round_)
             pending[author] = Pending(wire.NodeMessage(), extraction, scalars(cell.schedule, round_))
-            payloads.append(encode(Header(run_id, round_, ids[author]), extraction.coefficients, replica.shape))
+            payloads.append(
+                encode(Header(run_id, round_, ids[author]), extraction.coefficients, replica.shape_at(round_))
+            )
         undecided.append((round_, payloads))
         while len(undecided) > spec.rounds.overlap_at(round_ + 1):
             decide()
@@ -119,6 +126,15 @@ def test_the_harness_trains_the_bits_that_nodes_would(
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_rounds_with_a_k_of_their_own_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
+    cell = replace(CELL, early_rounds=2, early_top_k=40, overlap=overlap, guess="own" if overlap else "none")
+    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    up = [DemoAuthors(Ground(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
+    assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
 
 
 def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:
@@ -219,13 +235,28 @@ def test_a_cell_outside_its_bounds_is_refused(odd: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_no_two_cells_of_a_sweep_share_a_name(name: str) -> None:
     names = [cell.name for cell in SETS[name].cells()]
-    assert len(names) == len(set(names))
+    titles = [(cell.title, cell.steps) for cell in SETS[name].cells()]
+    assert len(names) == len(set(names)) == len(set(titles))
     assert not [name for name in names if set(name) & set("/\\ *?[")]
 
 
 def test_results_of_unlike_tasks_have_directories_of_their_own() -> None:
     tasks = {sweep.results: sweep.task for sweep in SETS.values()}
     assert all(tasks[sweep.results] == sweep.task for sweep in SETS.values())
+
+
+def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_else() -> None:
+    usual = AlgorithmSpec().model_dump()
+    ours = {field: value for field, value in asdict(DEFAULTS).items() if field in usual}
+    assert ours == {field: usual[field] for field in ours}
+    assert ours.keys() >= {"top_k", "value_bits", "alpha", "update", "gradients", "momentum_decay", "recency"}
+
+
+def test_a_title_says_what_differs_from_a_run_files_defaults() -> None:
+    assert DEFAULTS.title == "demo 0.003"
+    assert replace(DEFAULTS, top_k=8, authors=8, seed=1).title == "demo 0.003, top_k 8, authors 8, seed 1"
+    assert CELL.title.startswith("demo 0.01, weight_decay 0.1, top_k 16, update sign, gradients plain, recency 0.0")
+    assert Cell("adamw", 0.006, 600).title == "adamw 0.006"
 
 
 def test_a_name_says_all_that_is_not_the_default() -> None:
@@ -258,7 +289,7 @@ def test_files_that_are_no_results_and_results_of_another_task_are_refused_by_na
 def test_a_stopped_sweep_goes_on_with_the_cells_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done, *waiting = (cell for cell in SETS["first"].cells() if cell.method == "adamw")
+    done, *waiting = (cell for cell in SETS["study"].cells() if cell.method == "adamw")
     save(tmp_path, made_up(done, 2.0))
     started: list[Cell] = []
     monkeypatch.setattr(parity, "run_cells", lambda cells, *_, **__: started.extend(cells))
@@ -294,8 +325,10 @@ def test_the_report_averages_seeds_and_puts_the_best_first(tmp_path: Path) -> No
     assert settings[0].bits_per_byte == pytest.approx(2.1)
     assert [setting.cell for setting in best_rates(settings)] == [CELL]
     lines = write_report(tmp_path, results).splitlines()
-    assert lines[2] == f"| {CELL.name} | 2 | 2.100 | 0.200 | 6.525 | 200 | 100 | 600 |"
-    assert "blew up" in lines[4]
+    assert lines[0] == "## 5 steps"
+    assert lines[4] == f"| {CELL.title} | 2 | 2.100 | 0.200 | 6.525 | 200 | 100 | 600 |"
+    assert "blew up" in lines[6]
+    assert lines[-1] == "4 cells, 0.0 hours of one core."
     assert (tmp_path / "curves-5.png").read_bytes().startswith(b"\x89PNG")
     rows = (tmp_path / "points.csv").read_text().splitlines()
     assert len(rows) == 1 + 2 * len(results)

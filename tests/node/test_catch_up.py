@@ -590,7 +590,7 @@ async def test_what_was_sent_after_the_save_is_withdrawn_from_it_before_it_is_tr
         again.trainer._opened = None
         again.commit(2, [digest])
         await until(lambda: again.progress.round == 2)
-    saved.withdraw(again.swarm.blobs[digest])
+    saved.withdraw(2, again.swarm.blobs[digest])
     assert saved.engine.momentum.any()
     assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
 
@@ -616,7 +616,7 @@ async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_o
         restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
         earlier = EarlierLife(own, again.replica, restored)
         await earlier.passed({2: Digest(digest)}, kept)
-        saved.withdraw(blobs[digest])
+        saved.withdraw(2, blobs[digest])
         assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
         earlier.end()
         await earlier.passed({3: Digest(b"3" * 32)}, kept)

@@ -220,8 +220,8 @@ def test_numbers_that_json_cannot_hold_still_make_one_name() -> None:
 
 def test_json_and_name_are_pinned() -> None:
     """A change of these literals gives every run another name: nodes of two releases could not meet."""
-    assert run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"gradients":"even","momentum_decay'
-    assert run_id(RunSpec(), KEY) == "4ecee6d1e3609ef54f410eb24beb2fb2"
+    assert run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
+    assert run_id(RunSpec(), KEY) == "641eaa3f348537bed1f35fa5b030abb2"
 
 
 def test_a_run_file_is_frozen() -> None:
@@ -240,3 +240,13 @@ def test_every_field_says_what_it_means() -> None:
         return missing
 
     assert undocumented(RunSpec) == []
+
+
+def test_the_first_rounds_may_have_a_k_of_their_own() -> None:
+    early = parse_run_file("[algorithm]\ntop_k = 7\nearly_rounds = 200\nearly_top_k = 16").algorithm
+    assert [early.top_k_at(round) for round in (0, 199, 200, 10**6)] == [16, 16, 7, 7]
+    assert (early.top_k_max, early.top_k_max_field) == (16, "algorithm.early_top_k")
+    usual = RunSpec().algorithm
+    assert usual.top_k_at(0) == usual.top_k_at(10**6) == usual.top_k_max
+    with pytest.raises(SettingsError, match="early_top_k"):
+        parse_run_file("[algorithm]\nearly_top_k = 5000")

@@ -25,7 +25,6 @@ from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
-from protocol.payload import PayloadShape
 from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
@@ -33,7 +32,6 @@ from tests.simulation.link import SimulatedLink
 from tests.simulation.network import Network
 from tests.simulation.session import Stub, Switchboard
 from tests.simulation.stand_in import (
-    CHUNKS,
     STATE_FILE,
     Corpus,
     Replica,
@@ -305,7 +303,7 @@ class SimulatedNode:
             snapshots.held_round,  # type: ignore[arg-type]
         )
         swarm = Swarm(
-            self.peer, info.run_id, SwarmLimits(replica.shape.bytes_max, membership.neighbours), log,
+            self.peer, info.run_id, SwarmLimits(replica.payload_bytes_max, membership.neighbours), log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
             report_holding=lambda round, digests: trainer.report_holding(round, digests),
             clock_ms=own_clock_ms, snapshots=snapshots,
@@ -347,11 +345,8 @@ class SimulatedNode:
             await asyncio.gather(training, failing, return_exceptions=True)
 
     def _replica(self, info: RunInfo, process: Process) -> Replica:
-        algorithm = info.spec.algorithm
-        shape = PayloadShape(CHUNKS, algorithm.top_k, algorithm.value_bits)
-        self.replica = Replica(
-            self.peer, info.run_id, shape, Trainee(process, self.sample_ms, MICRO_BATCH), self.place.auditor
-        )
+        trainee = Trainee(process, self.sample_ms, MICRO_BATCH)
+        self.replica = Replica(self.peer, info.run_id, info.spec.algorithm, trainee, self.place.auditor)
         return self.replica
 
     def _offers(self, offers: Offers) -> None:

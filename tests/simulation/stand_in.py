@@ -29,6 +29,7 @@ from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.payload import Body, Coefficients, PayloadShape, body_of, decode
+from protocol.runfile import AlgorithmSpec
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation
 from tests.simulation.disk import Disk
@@ -104,13 +105,20 @@ class Passes:
 class Replica:
     """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
 
-    def __init__(self, peer: PeerId, run_id: RunId, shape: PayloadShape, trainee: Trainee, auditor: Auditor) -> None:
-        self.peer, self.run_id, self.shape, self.trainee = peer, run_id, shape, trainee
-        self._auditor = auditor
+    def __init__(
+        self, peer: PeerId, run_id: RunId, algorithm: AlgorithmSpec, trainee: Trainee, auditor: Auditor
+    ) -> None:
+        self.peer, self.run_id, self.trainee = peer, run_id, trainee
+        self._algorithm, self._auditor = algorithm, auditor
+        self.payload_bytes_max = max(self.shape_at(round).bytes_max for round in (0, algorithm.early_rounds))
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
         self.reset()
+
+    def shape_at(self, round: int) -> PayloadShape:
+        """What every payload of a round is like."""
+        return PayloadShape(CHUNKS, self._algorithm.top_k_at(round), self._algorithm.value_bits)
 
     # ---- what the trainer uses
 
@@ -136,12 +144,12 @@ class Replica:
         self.trained_here.update(self.trainee.done)
         self.has_momentum = True
 
-    def extract(self) -> Extraction:
+    def extract(self, round: int) -> Extraction:
         """The lowest positions of each chunk leave the momentum."""
         by_chunk: dict[int, list[int]] = defaultdict(list)
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
-        chosen = tuple(position for chunk in by_chunk.values() for position in chunk[: self.shape.top_k])
+        chosen = tuple(position for chunk in by_chunk.values() for position in chunk[: self.shape_at(round).top_k])
         self.momentum.difference_update(chosen)
         return Extraction(chosen)
 
@@ -152,9 +160,9 @@ class Replica:
             raise Violation(f"{self.peer} reclaims positions {sorted(twice)} a second time")
         self.momentum.update(extraction.positions)
 
-    def withdraw(self, payload: bytes) -> None:
+    def withdraw(self, round: int, payload: bytes) -> None:
         """What was sent leaves the momentum, as far as it is there."""
-        self.momentum.difference_update(_positions(payload, self.shape)[2])
+        self.momentum.difference_update(_positions(payload, self.shape_at(round))[2])
 
     def forget_momentum(self) -> None:
         """What it held is lost."""
@@ -170,7 +178,7 @@ class Replica:
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
-            author, round, positions = _positions(payload, self.shape)
+            author, round, positions = _positions(payload, self.shape_at(commit.round))
             if (author, round) != (entry.author, commit.round):
                 raise Violation(f"round {commit.round} names a payload of {author} in round {round}")
             self._auditor.sent[author, round] = positions

@@ -314,6 +314,22 @@ def test_settings_outside_their_bounds_are_refused(wrong: dict[str, float]) -> N
         DemoSettings(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("top_k", [3, 100])
+def test_an_extraction_may_have_a_k_of_its_own(top_k: int) -> None:
+    engine = engine_after(3, DemoSettings(top_k=24))
+    twin = Engine(LAYOUT, DemoSettings(top_k=top_k), "cpu")
+    twin.load_state_dict(engine.state_dict())
+    before = engine.momentum.clone()
+    extraction, expected = engine.extract(top_k=top_k), twin.extract()
+    assert torch.equal(extraction.indices, expected.indices)
+    assert torch.equal(extraction.values, expected.values)
+    assert torch.equal(engine.momentum, twin.momentum)
+    engine.reclaim(extraction)
+    assert torch.equal(engine.momentum, before)
+    engine.withdraw(expected.coefficients)
+    assert torch.equal(engine.momentum, twin.momentum)
+
+
 # ---- a momentum from before
 
 
