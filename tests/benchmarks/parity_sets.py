@@ -50,7 +50,7 @@ def _rate_cells() -> Iterator[Cell]:
     """Either side at other rates; AdamW at other settings too, to be tuned as hard as we are."""
     yield from (replace(_ADAMW, learning_rate=rate) for rate in (0.00075, 0.003))
     yield replace(_ADAMW, weight_decay=0.1)
-    yield replace(_ADAMW, adam_decays=(0.9, 0.99))
+    yield from (replace(_ADAMW, adam_decays=(0.9, 0.99), seed=seed) for seed in _SEEDS)
     yield from (replace(_ADAMW, learning_rate=rate, warmup_steps=25) for rate in (0.0015, 0.003))
     yield from (Cell("adamw", 0.0015, 4000, seed=seed) for seed in (0, 1))
     rates = {2: (0.002, 0.003), 8: (0.0015, 0.003), 128: (0.003, 0.005)}
@@ -78,7 +78,7 @@ def _change_cells() -> Iterator[Cell]:
     yield replace(adamw, weight_decay=0.1)
     yield from (Cell("signum", rate, 600, momentum_decay=0.9) for rate in (0.00025, 0.0005, 0.001))
     yield from (replace(DEFAULTS, learning_rate=rate) for rate in (0.002, 0.003, 0.005))
-    yield from (replace(DEFAULTS, top_k=top_k) for top_k in (2, 8, 64, 128))
+    yield from (replace(DEFAULTS, top_k=top_k) for top_k in (2, 8, 128))
     yield from (replace(DEFAULTS, value_bits=bits) for bits in (2, 4, 8))
     yield from (replace(DEFAULTS, alpha=alpha) for alpha in (0.2, 0.5))
     yield from (replace(DEFAULTS, momentum_decay=decay) for decay in (0.95, 0.99, 0.995))

@@ -245,6 +245,14 @@ def test_results_of_unlike_tasks_have_directories_of_their_own() -> None:
     assert all(tasks[sweep.results] == sweep.task for sweep in SETS.values())
 
 
+def test_committed_results_are_of_their_sweeps_cells_and_of_all_of_them() -> None:
+    for name, sweep in SETS.items():
+        results = load_all(Path(sweep.results))
+        assert {result.task for result in results} == {sweep.task}, name
+        assert sorted(result.cell.name for result in results) == sorted(cell.name for cell in sweep.cells()), name
+        assert not [result.cell.name for result in results if result.failure], name
+
+
 def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_else() -> None:
     usual = AlgorithmSpec().model_dump()
     ours = {field: value for field, value in asdict(DEFAULTS).items() if field in usual}
