@@ -12,11 +12,15 @@ from tests.benchmarks.parity_cells import DEFAULTS, Cell, Task
 _SEEDS = (0, 1, 2)
 
 _LONG = replace(DEFAULTS, steps=2000, authors=8)
+_LONG_EARLY = replace(_LONG, top_k=25, early_rounds=200, early_top_k=64, warmup_steps=25)
+"""A tenth fewer bytes than `_LONG`, more of them in the beginning."""
+
 _LONG_8 = replace(_LONG, top_k=8, learning_rate=0.002)
-_LONG_EARLY = replace(_LONG_8, top_k=7, early_rounds=200, early_top_k=16)
+_LONG_8_EARLY = replace(_LONG_8, top_k=7, early_rounds=200, early_top_k=16)
 """No more bytes than `_LONG_8`, more of them in the beginning."""
 
-_ADAMW = Cell("adamw", 0.0015, 2000)
+_ADAMW = Cell("adamw", 0.0015, 2000, adam_decays=(0.9, 0.99))
+_ADAMW_95 = replace(_ADAMW, adam_decays=(0.9, 0.95))
 
 
 def study_cells() -> Iterator[Cell]:
@@ -29,30 +33,30 @@ def study_cells() -> Iterator[Cell]:
 
 
 def _deciding_cells() -> Iterator[Cell]:
-    """Under three seeds: AdamW, the defaults, k = 8 for as long and for twice as long, a larger k from the beginning
-    on, and the delay of a round."""
+    """Under three seeds: AdamW, the defaults, a larger k from the beginning on, k = 8, a larger k only in the
+    beginning, and the delay of a round."""
     for seed in _SEEDS:
         for cell in (
             _ADAMW,
             _LONG,
-            _LONG_8,
             _LONG_EARLY,
             replace(_LONG, top_k=64, learning_rate=0.004, warmup_steps=25),
+            _LONG_8,
+            _LONG_8_EARLY,
             _overlapping(_LONG, 300),
             _overlapping(_LONG_8, 300),
-            Cell("adamw", 0.001, 4000),
-            replace(_LONG_8, steps=4000),
         ):
             yield replace(cell, seed=seed)
 
 
 def _rate_cells() -> Iterator[Cell]:
     """Either side at other rates; AdamW at other settings too, to be tuned as hard as we are."""
-    yield from (replace(_ADAMW, learning_rate=rate) for rate in (0.00075, 0.003))
-    yield replace(_ADAMW, weight_decay=0.1)
-    yield from (replace(_ADAMW, adam_decays=(0.9, 0.99), seed=seed) for seed in _SEEDS)
-    yield from (replace(_ADAMW, learning_rate=rate, warmup_steps=25) for rate in (0.0015, 0.003))
-    yield from (Cell("adamw", 0.0015, 4000, seed=seed) for seed in (0, 1))
+    yield from (replace(_ADAMW, learning_rate=rate) for rate in (0.001, 0.002))
+    yield from (replace(_ADAMW, final_fraction=fraction) for fraction in (0.0, 0.3))
+    yield from (replace(_ADAMW_95, seed=seed) for seed in _SEEDS)
+    yield from (replace(_ADAMW_95, learning_rate=rate) for rate in (0.00075, 0.003))
+    yield replace(_ADAMW_95, weight_decay=0.1)
+    yield from (replace(_ADAMW_95, learning_rate=rate, warmup_steps=25) for rate in (0.0015, 0.003))
     rates = {2: (0.002, 0.003), 8: (0.0015, 0.003), 128: (0.003, 0.005)}
     for top_k, of_k in rates.items():
         yield from (replace(_LONG, top_k=top_k, learning_rate=rate) for rate in of_k)
@@ -105,11 +109,29 @@ def try_cells() -> Iterator[Cell]:
     """The rule as published, the steps from it to the defaults, and what was tried to better them."""
     yield from _sign_cells()
     yield from _steady_cells()
+    yield from _longer_cells()
+    yield from _early_cells()
     yield from (replace(_LONG, top_k=8, seed=seed) for seed in (1, 2))
     yield replace(_overlapping(_LONG, 0), seed=1)
     yield from (replace(_LONG, overlap=1, guess="own", late=0.5, seed=seed) for seed in _SEEDS)
     yield replace(_LONG, warmup_steps=25)
     yield replace(_LONG, top_k=64, learning_rate=0.004)
+
+
+def _longer_cells() -> Iterator[Cell]:
+    """Twice as many steps: does k = 8 catch up?"""
+    yield from (replace(_LONG_8, steps=4000, seed=seed) for seed in _SEEDS)
+    yield from (Cell("adamw", 0.001, 4000, seed=seed) for seed in _SEEDS)
+    yield from (Cell("adamw", 0.0015, 4000, seed=seed) for seed in (0, 1))
+
+
+def _early_cells() -> Iterator[Cell]:
+    """A larger k in the beginning, with other lengths, warm-up and ends."""
+    yield replace(_LONG_EARLY, warmup_steps=50)
+    yield replace(_LONG_8_EARLY, warmup_steps=25)
+    yield replace(_LONG_8, top_k=6, early_rounds=600, early_top_k=12)
+    yield from (replace(_LONG_8_EARLY, final_fraction=fraction) for fraction in (0.0, 0.3))
+    yield replace(_LONG_8_EARLY, top_k=6, final_fraction=0.3)
 
 
 def _sign_cells() -> Iterator[Cell]:
