@@ -1,7 +1,8 @@
 """What the results of the parity study say: tables, a CSV with every point, a PNG for each length of training.
 
 There is a table for each length of training. A line of it and a curve is one setting: cells that differ in nothing but
-the seed, averaged. A picture shows, of settings that differ in nothing but the learning rate, the best one.
+the seed, averaged. A picture shows, of settings that differ in nothing but the learning rate, the best one, and of
+every other method than DeMo the best setting alone.
 """
 
 import csv
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ _DENSE_BYTES = 2
 """Of a bfloat16 gradient, per parameter: what `x dense` compares uploads with."""
 
 _HOUR_S = 3600
+
+_HEADROOM = 1.1
+"""How far above the median of first points a picture reaches."""
 
 _LINES = cycler(linestyle=("-", "--", ":", "-.")) * rcParams["axes.prop_cycle"]
 """Each colour once with every kind of line: curves that share one can be told apart."""
@@ -83,12 +87,15 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
     return sorted(settings, key=lambda setting: (setting.cell.steps, setting.bits_per_byte, setting.cell.name))
 
 
-def best_rates(settings: Iterable[Setting]) -> list[Setting]:
-    """Of settings, best first, that differ only in the learning rate, the first; those that failed left out."""
+def pictured(settings: Iterable[Setting]) -> list[Setting]:
+    """Of settings, best first, that differ only in the learning rate, the first, and of all of another method than DeMo
+    the first; those that failed left out."""
     best: dict[Cell, Setting] = {}
     for setting in settings:
+        cell = setting.cell
+        alike = replace(cell, learning_rate=1.0) if cell.method == "demo" else Cell(cell.method, 1.0, cell.steps)
         if not setting.failed:
-            best.setdefault(replace(setting.cell, learning_rate=1.0), setting)
+            best.setdefault(alike, setting)
     return list(best.values())
 
 
@@ -99,7 +106,7 @@ def write_report(directory: Path, results: Sequence[Result]) -> str:
     for steps, settings in groupby(settings_of(results), lambda setting: setting.cell.steps):
         of_length = list(settings)
         parts += [f"## {steps} steps", table(of_length)]
-        if shown := best_rates(of_length):
+        if shown := pictured(of_length):
             _write(directory / f"curves-{steps}.png", picture(shown))
     hours = sum(result.seconds for result in results) / _HOUR_S
     report = "\n\n".join([*parts, f"{len(results)} cells, {hours:.1f} hours of one core."])
@@ -126,12 +133,14 @@ def points_csv(results: Iterable[Result]) -> str:
 
 
 def picture(settings: Sequence[Setting]) -> bytes:
-    """PNG: bits per byte against tokens, bytes sent and bytes received; without the genesis, which hides the rest."""
-    figure = Figure(figsize=(15.0, 5.2), layout="constrained")
+    """PNG: bits per byte against tokens, bytes sent and bytes received; without the genesis and what is far above most
+    curves' first point, which hide the rest."""
+    figure = Figure(figsize=(15.0, 7.0), layout="constrained")
     FigureCanvasAgg(figure)  # the canvas registers itself: no pyplot, no global state, no display
     panels = figure.subplots(1, len(_AXES), sharey=True)
     for panel in panels:
         panel.set_prop_cycle(_LINES)
+    first = median(result.points[1].bits_per_byte for setting in settings for result in setting.results)
     for setting in settings:
         curves = [result.points[1:] for result in setting.results]
         heights = [mean(point.bits_per_byte for point in points) for points in zip(*curves, strict=True)]
@@ -143,7 +152,7 @@ def picture(settings: Sequence[Setting]) -> bytes:
         panel.grid(alpha=0.3)
         if "bytes" in label:
             panel.set_xscale("symlog", linthresh=1.0)
-    panels[0].set(ylabel="validation, bits per byte")
+    panels[0].set(ylabel="validation, bits per byte", ylim=(None, first * _HEADROOM))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     text = io.BytesIO()
     figure.savefig(text, format="png", dpi=110, bbox_inches="tight")

@@ -25,7 +25,7 @@ from tests.benchmarks import parity, parity_ground
 from tests.benchmarks.parity_cells import DEFAULTS, Cell, Guess, Method, Task
 from tests.benchmarks.parity_demo import DemoAuthors, update_signs
 from tests.benchmarks.parity_ground import Ground
-from tests.benchmarks.parity_report import best_rates, settings_of, write_report
+from tests.benchmarks.parity_report import pictured, settings_of, write_report
 from tests.benchmarks.parity_sets import SETS
 from tests.benchmarks.parity_train import Point, Result, load, load_all, result_path, save, train
 from tests.tiny import tiny_corpus
@@ -320,6 +320,15 @@ def test_a_sweep_trains_its_cells_in_processes_and_leaves_their_results(
     assert capsys.readouterr().out.startswith(f"1/1 {cell.name}: {result.last.bits_per_byte:.4f} bits per byte")
 
 
+def test_a_picture_has_the_best_rate_of_demo_and_the_best_of_every_other_method() -> None:
+    adamw = Cell("adamw", 0.001, CELL.steps)
+    cells = {CELL: 2.0, replace(CELL, learning_rate=0.02): 2.1, replace(CELL, top_k=9): 2.2}
+    cells |= {adamw: 2.3, replace(adamw, weight_decay=0.1): 2.25}
+    settings = settings_of(made_up(cell, end) for cell, end in cells.items())
+    expected = [CELL, replace(CELL, top_k=9), replace(adamw, weight_decay=0.1)]
+    assert [setting.cell for setting in pictured(settings)] == expected
+
+
 def test_the_report_averages_seeds_and_puts_the_best_first(tmp_path: Path) -> None:
     worse, bad = replace(CELL, learning_rate=0.02), replace(CELL, learning_rate=1.0)
     results = [
@@ -331,7 +340,7 @@ def test_the_report_averages_seeds_and_puts_the_best_first(tmp_path: Path) -> No
     settings = settings_of(results)
     assert [setting.cell for setting in settings] == [CELL, worse, bad]
     assert settings[0].bits_per_byte == pytest.approx(2.1)
-    assert [setting.cell for setting in best_rates(settings)] == [CELL]
+    assert [setting.cell for setting in pictured(settings)] == [CELL]
     lines = write_report(tmp_path, results).splitlines()
     assert lines[0] == "## 5 steps"
     assert lines[4] == f"| {CELL.title} | 2 | 2.100 | 0.200 | 6.525 | 200 | 100 | 600 |"
