@@ -126,12 +126,16 @@ def _longer_cells() -> Iterator[Cell]:
 
 
 def _early_cells() -> Iterator[Cell]:
-    """A larger k in the beginning, with other lengths, warm-up and ends."""
+    """A larger k in the beginning: with other lengths, warm-up, ends and memory, and overlapping after it."""
     yield replace(_LONG_EARLY, warmup_steps=50)
     yield replace(_LONG_8_EARLY, warmup_steps=25)
     yield replace(_LONG_8, top_k=6, early_rounds=600, early_top_k=12)
     yield from (replace(_LONG_8_EARLY, final_fraction=fraction) for fraction in (0.0, 0.3))
     yield replace(_LONG_8_EARLY, top_k=6, final_fraction=0.3)
+    yield replace(_LONG_8_EARLY, recency=2.0)
+    yield replace(_LONG_8_EARLY, weight_decay=0.1)
+    yield _overlapping(_LONG_8_EARLY, 300)
+    yield from (replace(_overlapping(_LONG_EARLY, 300), seed=seed) for seed in _SEEDS)
 
 
 def _sign_cells() -> Iterator[Cell]:
