@@ -121,7 +121,7 @@ class CatchUp:
         """Keep a snapshot after this commit if one is due; its SHA-256, or nothing. Blocks: for a thread.
 
         A disk that cannot hold one costs the others a source, not this node its life."""
-        if (commit.step + 1) % self._info.spec.retention.snapshot_every:
+        if not self._info.spec.retention.snapshot_due(commit.step):
             return b""
         try:
             return self._snapshots.write(commit.round, self._replica.committed)

@@ -26,8 +26,8 @@ from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
-from node.demo.votes import Contribution
 from node.digest import state_digest
+from node.earlier_votes import Ballot, EarlierVotes
 from node.genesis import fill
 from node.model import Trainee, build_model
 from node.snapshot import read_snapshot
@@ -41,12 +41,13 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
 _SIZES = _MOMENTUM + "sizes"
+_VOTES = "votes/"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +101,7 @@ class Replica:
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
+        self._earlier = EarlierVotes(algorithm, spec.retention)
         self.reset()
 
     def reset(self) -> None:
@@ -112,6 +114,7 @@ class Replica:
             tensor.copy_(genesis[name].data)
         self.committed = {name: t.clone() for name, t in working.items()} if self._spec.rounds.overlap else working
         self.forget_momentum()
+        self._earlier.forget()
         self.digest = state_digest(self.committed)
 
     def _fresh_model(self) -> nn.Module:
@@ -168,16 +171,17 @@ class Replica:
 
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding is a function
         of its bytes alone, so it counts for nothing on every node."""
-        contributions = []
+        ballots: list[Ballot] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
-            contributions += self._contribution(commit, entry, payload)
+            ballots += self._ballots(commit, entry, payload)
+        contributions = self._earlier.joined(commit.round, commit.step, ballots)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
         self.digest = state_digest(self.committed)
         return self.digest
 
-    def _contribution(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
+    def _ballots(self, commit: Commit, entry: Entry, payload: bytes) -> list[Ballot]:
         try:
             header, coefficients = decode(payload, self.shape_at(commit.round))
             found = (header.run_id, header.round, header.author)
@@ -186,7 +190,7 @@ class Replica:
         except RemoteProtocolError as error:
             log.warning("payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error))
             return []
-        return [(entry.weight, coefficients)]
+        return [Ballot(commit.round, entry.weight, payload, coefficients)]
 
     # ---- on disk
 
@@ -195,6 +199,7 @@ class Replica:
 
         Raises `StorageError` for a snapshot of another model."""
         read_snapshot(snapshot, self.committed)
+        self._earlier.forget()
         self.digest = state_digest(self.committed)
         return self.digest
 
@@ -216,7 +221,9 @@ class Replica:
             "local_digest": f"{_digest_of_floats(local):016x}",
             "pending": [_described(pending, self.engine) for pending in position.pending],
         }
-        save_parameters(path, {_PARAMETER + name: tensor for name, tensor in self.committed.items()} | local, about)
+        shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
+        shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
+        save_parameters(path, shared | local, about)
 
     def load(self, path: Path) -> Position | None:
         """Take over a saved state; None (and genesis) when there is none of this run or it is damaged."""
@@ -243,6 +250,8 @@ class Replica:
             raise StorageError(f"expected parameters with digest {about['state_digest']}, got {found}")
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
+        votes = {name.removeprefix(_VOTES): tensor for name, tensor in tensors.items() if name.startswith(_VOTES)}
+        self._earlier.restore(votes, self.shape_at)
         self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
         self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]

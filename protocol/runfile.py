@@ -97,6 +97,14 @@ class AlgorithmSpec(_Section):
     """What moves a matrix: the sign of every entry, or all its directions alike (docs/results/parity.md). The second
     costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
 
+    vote_rounds: int = Field(default=1, ge=1, le=16)
+    """A step adds up the votes of so many rounds: its own and, before them, the last ones'. Two are worth much where k
+    is small, and nothing where it is 25 or more (docs/results/parity.md). Over a step after which a snapshot is due
+    (`retention.snapshot_every`) no votes are kept."""
+
+    vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
+    """First round for which `vote_rounds` holds; before it a step is of its own round alone."""
+
     gradients: Literal["plain", "unit", "even"] = "even"
     """How they enter the momentum: as they come; each tensor's scaled to a root mean square of one; or its rows and
     columns made even by their recent sizes, as Adafactor does."""
@@ -223,6 +231,10 @@ class RetentionSpec(_Section):
     snapshot_every: int = Field(default=100, ge=1, le=1_000_000)
     """Steps between two snapshots of the parameters whose SHA-256 every node reports."""
 
+    def snapshot_due(self, step: int) -> bool:
+        """Is there one to be after this step?"""
+        return (step + 1) % self.snapshot_every == 0
+
 
 class RunSpec(_Section):
     """A whole run file."""
@@ -258,9 +270,11 @@ class RunSpec(_Section):
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
                 f"{self.retention.log_rounds}: who takes a snapshot could not replay the rest"
             )
-        votes = members.members_max * 2 ** (self.algorithm.value_bits - 1)
+        votes = members.members_max * 2 ** (self.algorithm.value_bits - 1) * self.algorithm.vote_rounds
         if votes > VOTE_SUM_MAX:
-            raise ValueError(f"members_max * largest value is {votes}, above the exact bound {VOTE_SUM_MAX}")
+            raise ValueError(
+                f"members_max * largest value * vote_rounds is {votes}, above the exact bound {VOTE_SUM_MAX}"
+            )
         return self
 
 

@@ -81,6 +81,12 @@ class Cell:
     """In so many rounds from the first on `early_top_k` is kept in place of `top_k`."""
 
     early_top_k: int = 64
+
+    vote_rounds: int = 1
+    """Rounds whose votes a step adds up, from `vote_rounds_from` on. As in a run with a snapshot every hundred steps:
+    over those no votes are kept."""
+
+    vote_rounds_from: int = 300
     value_bits: int = 1
     alpha: float = 1.0
 
@@ -132,7 +138,7 @@ class Cell:
     final_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        _ = self.demo, self.schedule, self.top_k_at(0)  # judge their own fields
+        _ = self.demo, self.schedule, self.algorithm  # judge their own fields
         if self.method not in ("adamw", "signum", "demo") or self.transform not in ("exact", "float", "off"):
             raise SettingsError(f"expected a known method and transform, got {self.method!r}, {self.transform!r}")
         if self.overlap not in (0, 1) or self.guess not in ("none", "own", "payload", "last"):
@@ -145,6 +151,8 @@ class Cell:
             raise SettingsError(f"expected an overlap_from of at least 0, 0 without overlap, got {self.overlap_from}")
         if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
             raise SettingsError(f"expected the sign with {self.method}, transform {self.transform}, got {self.update}")
+        if self.vote_rounds > 1 and (self.method, self.transform) != ("demo", "exact"):
+            raise SettingsError(f"expected vote_rounds 1 with {self.method}, transform {self.transform}, got more")
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
         if self.authors < 1:
@@ -175,10 +183,16 @@ class Cell:
         """The engine's settings."""
         return DemoSettings.among(asdict(self))
 
-    def top_k_at(self, round_: int) -> int:
-        """k of a round, as nodes see it."""
-        spec = AlgorithmSpec(top_k=self.top_k, early_rounds=self.early_rounds, early_top_k=self.early_top_k)
-        return spec.top_k_at(round_)
+    @property
+    def algorithm(self) -> AlgorithmSpec:
+        """What nodes see of the rounds' k and of whose votes count."""
+        return AlgorithmSpec(
+            top_k=self.top_k,
+            early_rounds=self.early_rounds,
+            early_top_k=self.early_top_k,
+            vote_rounds=self.vote_rounds,
+            vote_rounds_from=self.vote_rounds_from,
+        )
 
     @property
     def rounds(self) -> RoundsSpec:

@@ -24,11 +24,13 @@ from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
+from node.earlier_votes import Ballot, EarlierVotes
 from node.model import Passes
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
+from protocol.runfile import RetentionSpec
 from tests.benchmarks.parity_cells import Transform
 from tests.benchmarks.parity_ground import Ground
 
@@ -82,6 +84,7 @@ class DemoAuthors:
         """Containers of the round before the next, when it is not applied."""
         self._sent: list[Extraction] = []
         """Of each author in the newest round."""
+        self._earlier = EarlierVotes(cell.algorithm, RetentionSpec())
         self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
@@ -131,7 +134,7 @@ class DemoAuthors:
             gradients = ground.finite_gradients()
             self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            self._sent.append(engine.extract(top_k=ground.cell.top_k_at(round_)))
+            self._sent.append(engine.extract(top_k=ground.cell.algorithm.top_k_at(round_)))
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
             containers.append(encode(header, self._sent[-1].coefficients, self._shape(round_)))
         self._next_round += 1
@@ -139,7 +142,7 @@ class DemoAuthors:
 
     def _shape(self, round_: int) -> PayloadShape:
         cell = self._ground.cell
-        return PayloadShape(self._ground.layout.chunks, cell.top_k_at(round_), cell.value_bits)
+        return PayloadShape(self._ground.layout.chunks, cell.algorithm.top_k_at(round_), cell.value_bits)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._ground.trainee.parameters.values() if p.grad is not None]
@@ -167,7 +170,8 @@ class DemoAuthors:
         if self._ground.cell.guess == "last":
             self._last_update = self._guess(sent)
         if self._ground.cell.transform == "exact":
-            contributions = [(1, coefficients) for coefficients in sent]
+            ballots = [Ballot(step, 1, *each) for each in zip(containers, sent, strict=True)]
+            contributions = self._earlier.joined(step, step, ballots)
             apply(layout, self.committed, contributions, rate, decay, rule=self._ground.cell.update)
         else:
             look_ahead(layout, self.committed, self._guess(sent), self.committed, rates=(rate, decay))

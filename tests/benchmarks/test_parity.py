@@ -1,7 +1,7 @@
 """The parity study's harness does what nodes do, counts what they would send, and never trains a cell twice."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +47,8 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-SHARED = {"top_k", "early_rounds", "early_top_k", "update", "gradients", "recency"}
-"""Fields that a cell has from a run file's algorithm, of those that tests change."""
+SHARED = {*AlgorithmSpec.model_fields} & {field.name for field in fields(Cell)}
+"""Fields that a cell has from a run file's algorithm."""
 
 
 def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
@@ -135,6 +135,16 @@ def test_rounds_with_a_k_of_their_own_are_as_nodes_have_them(corpus: Corpus, ove
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     up = [DemoAuthors(Ground(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
     assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_steps_of_several_rounds_votes_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
+    usual = replace(CELL, update="orthogonal", overlap=overlap, guess="own" if overlap else "none")
+    cell = replace(usual, vote_rounds=3, vote_rounds_from=1)
+    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    otherwise = [trained(each, corpus) for each in (usual, replace(cell, vote_rounds=2))]
+    assert all(any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise)
 
 
 def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:

@@ -221,7 +221,7 @@ def test_numbers_that_json_cannot_hold_still_make_one_name() -> None:
 def test_json_and_name_are_pinned() -> None:
     """A change of these literals gives every run another name: nodes of two releases could not meet."""
     assert run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
-    assert run_id(RunSpec(), KEY) == "641eaa3f348537bed1f35fa5b030abb2"
+    assert run_id(RunSpec(), KEY) == "2c2ddd2576ccd6e5333a049cad68758b"
 
 
 def test_a_run_file_is_frozen() -> None:
@@ -250,3 +250,11 @@ def test_the_first_rounds_may_have_a_k_of_their_own() -> None:
     assert usual.top_k_at(0) == usual.top_k_at(10**6) == usual.top_k_max
     with pytest.raises(SettingsError, match="early_top_k"):
         parse_run_file("[algorithm]\nearly_top_k = 5000")
+
+
+def test_all_votes_of_a_step_are_counted_exactly() -> None:
+    assert RunSpec().algorithm.vote_rounds == 1
+    most = "[algorithm]\nvalue_bits = 8\nvote_rounds = 16\n[membership]\nmembers_max = {}"
+    assert parse_run_file(most.format(4096)).algorithm.vote_rounds == 16
+    with pytest.raises(SettingsError, match="vote_rounds"):
+        parse_run_file("[algorithm]\nvote_rounds = 17")

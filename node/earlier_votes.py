@@ -1,0 +1,96 @@
+"""The votes of the last rounds, which a step adds to those of its own.
+
+Small payloads make few votes, and what one round's say of a chunk is little beside their noise. With
+`algorithm.vote_rounds` above 1 every vote counts in so many steps, and every step has so many rounds' worth of votes.
+Nothing is sent twice: a replica remembers what the last commits named.
+
+    step of a commit    its votes and, from round `vote_rounds_from` on, those of the vote_rounds - 1 commits before it
+    snapshot            after a step at which one is due nothing is remembered: a snapshot is the parameters alone, and
+                        who goes on from one makes the same bits as who was there
+    restart             what is remembered is in the saved state
+
+So a step is a function of the log since the last snapshot, and of nothing else.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.demo.votes import Contribution
+from protocol.errors import RemoteProtocolError, StorageError
+from protocol.ids import sha256
+from protocol.payload import Coefficients, PayloadShape, decode
+from protocol.runfile import AlgorithmSpec, RetentionSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ballot:
+    """A payload that counts in the commit of a round."""
+
+    round: int
+    weight: int
+    payload: bytes
+    coefficients: Coefficients
+
+    @property
+    def name(self) -> str:
+        """Under which it is saved: what must be in it."""
+        return f"{self.round}/{self.weight}/{sha256(self.payload).hex()}"
+
+
+class EarlierVotes:
+    """What one replica remembers of the last commits that had votes."""
+
+    def __init__(self, algorithm: AlgorithmSpec, retention: RetentionSpec) -> None:
+        self._algorithm, self._retention = algorithm, retention
+        self._commits: deque[Sequence[Ballot]] = deque(maxlen=algorithm.vote_rounds - 1)
+        """Oldest first."""
+
+    def joined(self, round: int, step: int, ballots: Sequence[Ballot]) -> list[Contribution]:
+        """What a commit's step is made of. Remembers its ballots: to be asked once for each commit, in their order."""
+        counted = [*ballots]
+        if round >= self._algorithm.vote_rounds_from:
+            counted += self._remembered()
+        if self._retention.snapshot_due(step):
+            self.forget()
+        elif ballots:
+            self._commits.append(ballots)
+        return [(ballot.weight, ballot.coefficients) for ballot in counted]
+
+    def forget(self) -> None:
+        """Stand at genesis, or at a snapshot."""
+        self._commits.clear()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is remembered, to be saved: uint8 [bytes] of each payload."""
+        return {
+            ballot.name: torch.from_numpy(np.frombuffer(ballot.payload, np.uint8).copy())
+            for ballot in self._remembered()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor], shape_at: Callable[[int], PayloadShape]) -> None:
+        """Remember what was saved; `shape_at` is what payloads of a round are like. `StorageError` for any other."""
+        self.forget()
+        by_round: dict[int, list[Ballot]] = {}
+        for name, tensor in tensors.items():
+            ballot = _restored(name, tensor.cpu().numpy().tobytes(), shape_at)
+            by_round.setdefault(ballot.round, []).append(ballot)
+        self._commits.extend(by_round[round] for round in sorted(by_round))
+
+    def _remembered(self) -> Iterator[Ballot]:
+        return (ballot for ballots in self._commits for ballot in ballots)
+
+
+def _restored(name: str, payload: bytes, shape_at: Callable[[int], PayloadShape]) -> Ballot:
+    try:
+        round, weight = map(int, name.split("/")[:2])
+        ballot = Ballot(round, weight, payload, decode(payload, shape_at(round))[1])
+    except (RemoteProtocolError, ValueError) as error:
+        raise StorageError(f"expected a payload that counted as {name}: {error}") from error
+    if ballot.name != name:
+        raise StorageError(f"expected a payload that counted as {name}, got {ballot.name}")
+    return ballot
