@@ -346,7 +346,7 @@ class SimulatedNode:
 
     def _replica(self, info: RunInfo, process: Process) -> Replica:
         trainee = Trainee(process, self.sample_ms, MICRO_BATCH)
-        self.replica = Replica(self.peer, info.run_id, info.spec.algorithm, trainee, self.place.auditor)
+        self.replica = Replica(self.peer, info.run_id, info.spec, trainee, self.place.auditor)
         return self.replica
 
     def _offers(self, offers: Offers) -> None:

@@ -61,7 +61,13 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
     short_log = chance.random() < 0.25
     return RunSpec.model_validate(
         {
-            "algorithm": {"top_k": TOP_K, "early_rounds": 7, "early_top_k": TOP_K + 8},
+            "algorithm": {
+                "top_k": TOP_K,
+                "early_rounds": 7,
+                "early_top_k": TOP_K + 8,
+                "vote_rounds": 3,
+                "vote_rounds_from": 5,
+            },
             "schedule": {
                 "steps": chance.randint(15, 45) if ending else 400,
                 "learning_rate": 0.004,  # of no account, but the run's id depends on it, and every choice by hash

@@ -3,7 +3,8 @@
     gradient of a sample     its position in the data order
     momentum                 a set of positions; extraction takes the k lowest of each chunk, as DeMo takes the largest
     payload                  those positions in the real container (chunk = position / 4096, index = the rest, value 1)
-    parameters               one bit per position that a commit has applied, and which commit was the last
+    parameters               one bit per position that a commit has applied, the sums of votes of the last step, and
+                             which commit that was of
 
 So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest of the parameters is
 a function of the commits. `Replica` has the face of `node.replica.Replica`. What it is made to do is judged at once by
@@ -19,8 +20,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from node.demo.votes import Contribution
+from node.earlier_votes import Ballot, EarlierVotes
 from node.model import Work
 from node.replica import Pending, Position
 from node.snapshot import read_snapshot
@@ -29,7 +33,7 @@ from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.payload import Body, Coefficients, PayloadShape, body_of, decode
-from protocol.runfile import AlgorithmSpec
+from protocol.runfile import RunSpec
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation
 from tests.simulation.disk import Disk
@@ -39,7 +43,9 @@ CHUNKS = 4
 POSITIONS_MAX = CHUNKS * 4096
 STATE_FILE = "state"
 _HEAD_BYTES = 40  # digest and round of the last commit
-_BYTES = POSITIONS_MAX // 8 + _HEAD_BYTES
+_SUMS_BYTES = 32  # digest of the sums of votes that made its step
+_BITS_BYTES = POSITIONS_MAX // 8
+_BYTES = _BITS_BYTES + _SUMS_BYTES + _HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,12 +111,11 @@ class Passes:
 class Replica:
     """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
 
-    def __init__(
-        self, peer: PeerId, run_id: RunId, algorithm: AlgorithmSpec, trainee: Trainee, auditor: Auditor
-    ) -> None:
+    def __init__(self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: Trainee, auditor: Auditor) -> None:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
-        self._algorithm, self._auditor = algorithm, auditor
-        self.payload_bytes_max = max(self.shape_at(round).bytes_max for round in (0, algorithm.early_rounds))
+        self._algorithm, self._auditor = spec.algorithm, auditor
+        self._earlier = EarlierVotes(spec.algorithm, spec.retention)
+        self.payload_bytes_max = max(self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds))
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
@@ -125,6 +130,7 @@ class Replica:
     def reset(self) -> None:
         """Genesis, without momentum."""
         self._raw[:] = 0
+        self._earlier.forget()
         self._set_head(genesis_digest(self.run_id), -1)
         self.momentum: set[int] = set()
         self.trained_here: set[int] = set()
@@ -162,7 +168,7 @@ class Replica:
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """What was sent leaves the momentum, as far as it is there."""
-        self.momentum.difference_update(_positions(payload, self.shape_at(round))[2])
+        self.momentum.difference_update(_decoded(payload, self.shape_at(round)).positions)
 
     def forget_momentum(self) -> None:
         """What it held is lost."""
@@ -175,17 +181,20 @@ class Replica:
             check_link(commit, self.run_id, self.head, self.head_round)
         except Exception as error:
             raise Violation(f"{self.peer} applies out of order: {error}") from error
+        ballots = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
-            author, round, positions = _positions(payload, self.shape_at(commit.round))
-            if (author, round) != (entry.author, commit.round):
-                raise Violation(f"round {commit.round} names a payload of {author} in round {round}")
-            self._auditor.sent[author, round] = positions
-            for position in positions:
+            sent = _decoded(payload, self.shape_at(commit.round))
+            if (sent.author, sent.round) != (entry.author, commit.round):
+                raise Violation(f"round {commit.round} names a payload of {sent.author} in round {sent.round}")
+            self._auditor.sent[sent.author, sent.round] = sent.positions
+            for position in sent.positions:
                 if self.has_applied(position) and not self.faulty and position not in self._auditor.excused:
-                    raise Violation(f"round {commit.round} counts position {position} of {author} a second time")
+                    raise Violation(f"round {commit.round} counts position {position} of {sent.author} a second time")
                 self._raw[position >> 3] |= 1 << (position & 7)
+            ballots.append(Ballot(commit.round, entry.weight, payload, sent.coefficients))
+        self._set_sums(self._earlier.joined(commit.round, commit.step, ballots))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
         self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
@@ -194,6 +203,7 @@ class Replica:
     def adopt(self, snapshot: Any) -> int:
         """Take over a snapshot's parameters, and keep the momentum."""
         read_snapshot(snapshot, self.committed)
+        self._earlier.forget()
         self.digest = self._digest()
         self._auditor.adopted(self.peer, self.head_round, self.digest)
         return self.digest
@@ -207,9 +217,10 @@ class Replica:
             for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
+        votes = {name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()}
         body = msgspec.msgpack.encode(
             (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending,
-             position.unsaved_rounds)
+             position.unsaved_rounds, votes)
         )  # fmt: skip
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
@@ -221,6 +232,8 @@ class Replica:
         saved = saved_state(path.read_bytes())
         self._raw[:] = np.frombuffer(saved.raw, np.uint8)
         self.momentum, self.has_momentum, self.faulty = set(saved.momentum), saved.has_momentum, saved.faulty
+        votes = {name: torch.frombuffer(bytearray(payload), dtype=torch.uint8) for name, payload in saved.votes.items()}
+        self._earlier.restore(votes, self.shape_at)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if (head, head_round) != (self.head, self.head_round):
@@ -261,6 +274,13 @@ class Replica:
     def _set_head(self, head: Digest, round: int) -> None:
         self._raw[-_HEAD_BYTES:] = np.frombuffer(head + round.to_bytes(8, "big", signed=True), np.uint8)
 
+    def _set_sums(self, contributions: Iterable[Contribution]) -> None:
+        """Of all votes that make a step, in whatever order they come."""
+        sums = np.zeros(POSITIONS_MAX, np.int32)
+        for weight, coefficients in contributions:
+            sums[_places(coefficients)] += weight * coefficients.values
+        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(hashlib.sha256(sums).digest(), np.uint8)
+
     def _digest(self) -> int:
         return int.from_bytes(hashlib.sha256(self._raw).digest()[:8], "big")
 
@@ -275,6 +295,7 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     where: tuple[int, bytes, int]
     pending: list[tuple[bytes, list[int] | None]]
     unsaved_rounds: int
+    votes: dict[str, bytes]
 
     @property
     def rounds(self) -> set[int]:
@@ -290,7 +311,7 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
 
 def applied_positions(raw: bytes) -> list[int]:
     """Positions that are in parameters."""
-    bits = np.unpackbits(np.frombuffer(raw, np.uint8)[:-_HEAD_BYTES], bitorder="little")
+    bits = np.unpackbits(np.frombuffer(raw, np.uint8)[:_BITS_BYTES], bitorder="little")
     return [int(place) for place in np.flatnonzero(bits)]
 
 
@@ -302,10 +323,23 @@ def saved_state(blob: bytes) -> SavedState:
     return msgspec.msgpack.decode(body, type=SavedState)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """What is in a payload."""
+
+    author: PeerId
+    round: int
+    positions: tuple[int, ...]
+    coefficients: Coefficients
+
+
 @functools.lru_cache(maxsize=512)
-def _positions(payload: bytes, shape: PayloadShape) -> tuple[PeerId, int, tuple[int, ...]]:
-    """Author, round and positions of a payload: a function of its bytes, computed once for all nodes."""
+def _decoded(payload: bytes, shape: PayloadShape) -> Sent:
+    """A function of a payload's bytes, computed once for all nodes."""
     header, coefficients = decode(payload, shape)
-    chunks = np.repeat(np.arange(shape.chunks), coefficients.counts)
-    positions = tuple(int(chunk) * 4096 + int(index) for chunk, index in zip(chunks, coefficients.indices, strict=True))
-    return header.author, header.round, positions
+    return Sent(header.author, header.round, tuple(_places(coefficients).tolist()), coefficients)
+
+
+def _places(coefficients: Coefficients) -> npt.NDArray[np.int64]:
+    """int64 [values]: the position of each."""
+    return np.repeat(np.arange(CHUNKS) * 4096, coefficients.counts) + coefficients.indices
