@@ -98,9 +98,9 @@ class AlgorithmSpec(_Section):
     costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
 
     vote_rounds: int = Field(default=1, ge=1, le=16)
-    """A step adds up the votes of so many rounds: its own and, before them, the last ones'. Two are worth much where k
-    is small, and nothing where it is 25 or more (docs/results/parity.md). Over a step after which a snapshot is due
-    (`retention.snapshot_every`) no votes are kept."""
+    """A step adds up the votes of so many rounds: its own and, before them, the last ones'. With a k of 6 or 7 two end
+    a run nearer to AdamW, after some hundred steps in which they are behind; with 32 they are worth nothing
+    (docs/results/parity.md). Over a step after which a snapshot is due (`retention.snapshot_every`) no votes are kept."""
 
     vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
     """First round for which `vote_rounds` holds; before it a step is of its own round alone."""
