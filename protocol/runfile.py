@@ -100,7 +100,7 @@ class AlgorithmSpec(_Section):
     vote_rounds: int = Field(default=1, ge=1, le=16)
     """A step adds up the votes of so many rounds: its own and, before them, the last ones'. With a k of 6 or 7 two end
     a run nearer to AdamW, after some hundred steps in which they are behind; with 32 they are worth nothing
-    (docs/results/parity.md). Over a step after which a snapshot is due (`retention.snapshot_every`) no votes are kept."""
+    (docs/results/parity.md). Over a step after which a snapshot is due (`retention.snapshot_every`) none are kept."""
 
     vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
     """First round for which `vote_rounds` holds; before it a step is of its own round alone."""
