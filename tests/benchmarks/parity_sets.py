@@ -145,8 +145,9 @@ def _early_cells() -> Iterator[Cell]:
     yield replace(_LONG_8_EARLY, weight_decay=0.1)
     yield _overlapping(_LONG_8_EARLY, 300)
     yield from (replace(cell, vote_rounds=3) for cell in (_LONG_7_VOTES, _LONG_6_VOTES))
-    yield from (replace(_LONG_6_VOTES, vote_rounds_from=1000, seed=seed) for seed in (0, 1))
+    yield from (replace(_LONG_6_VOTES, vote_rounds_from=1000, seed=seed) for seed in _SEEDS)
     yield replace(_LONG, vote_rounds=2)
+    yield _overlapping(_LONG_7_VOTES, 300)
 
 
 def _sign_cells() -> Iterator[Cell]:
