@@ -49,8 +49,9 @@ _ROWS, _VECTORS = (8, 2) if _LANES == 16 else (4, 2)
 _COLUMNS = _LANES * _VECTORS
 """A block of so many rows and columns keeps its sums in the registers of AVX-512, or else of AVX2."""
 
-_PAIRED = ("folded", "unfolded")
-"""Kinds of product whose sums are added and subtracted in pairs, so that half of the rows make all of them."""
+_PAIRED = ("folded", "unfolded", "mirrored")
+"""Kinds of product whose sums are added and subtracted in pairs, so that half of the rows, or of the columns, make all
+of them."""
 
 _VECTOR, _WORD, _LANE = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(64), ir.IntType(32)
 
@@ -62,6 +63,8 @@ def _block(kind: str) -> Any:
     "straight"  s[r] = sum over k of left[r, k] * right[k]          out[r] = s[r]
     "folded"    s[r] as if turned, for r and for 63 - r             out[r], out[32 + r] = s[r] +- s[63 - r]
     "unfolded"  s[r] as if turned, over even k, and over odd ones   out[r], out[63 - r] = the former +- the latter
+    "mirrored"  s[r] as if straight, over even k, and over odd ones
+                out[r] = the former + the latter, and from the right edge on leftwards the former - the latter
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -74,14 +77,19 @@ def _block(kind: str) -> Any:
         rows = [_plus(builder, top, index) for index in range(_ROWS // 2 if paired else _ROWS)]
         opposite = [builder.sub(ir.Constant(_WORD, SIDE - 1), row) for row in rows]
         lower = [_plus(builder, row, HALF) for row in rows]
-        asked = {"folded": [[*rows, *opposite]], "unfolded": [rows, rows]}.get(kind, [rows])
-        sums = [*chain(*_sums(builder, (left, right), edge, asked, straight=kind == "straight"))]
+        asked = {"folded": [[*rows, *opposite]], "unfolded": [rows, rows], "mirrored": [rows, rows]}.get(kind, [rows])
+        sums = [*chain(*_sums(builder, (left, right), edge, asked, straight=kind in ("straight", "mirrored")))]
         if paired:
             both = [*zip(sums[: len(rows)], sums[len(rows) :], strict=True)]
             sums = [_each(builder.fadd, *lines) for lines in both] + [_each(builder.fsub, *lines) for lines in both]
-            rows += lower if kind == "folded" else opposite
-        for row, line in zip(rows, sums, strict=True):
-            for place, value in zip(_vectors(builder, out, row, edge), line, strict=True):
+            rows += {"folded": lower, "unfolded": opposite, "mirrored": rows}[kind]
+        edges = [edge] * len(rows)
+        if kind == "mirrored":
+            half = len(rows) // 2
+            edges[half:] = [builder.sub(ir.Constant(_WORD, SIDE - _COLUMNS), edge)] * half
+            sums[half:] = [_mirror(builder, line) for line in sums[half:]]
+        for row, start, line in zip(rows, edges, sums, strict=True):
+            for place, value in zip(_vectors(builder, out, row, start), line, strict=True):
                 builder.store(value, place, align=4)
         return context.get_dummy_value()
 
@@ -131,6 +139,12 @@ def _plus_product(builder: Any, scalar: Any, total: Any, values: Any) -> Any:
     return builder.fadd(total, builder.fmul(spread, values, flags=("contract",)), flags=("contract",))
 
 
+def _mirror(builder: Any, line: Sequence[Any]) -> list[Any]:
+    """The vectors of a line from its last entry to its first."""
+    order = ir.Constant(ir.VectorType(_LANE, _LANES), [*reversed(range(_LANES))])
+    return [builder.shuffle_vector(values, ir.Constant(_VECTOR, ir.Undefined), order) for values in reversed(line)]
+
+
 def _plus(builder: Any, number: Any, addend: int) -> Any:
     return builder.add(number, ir.Constant(_WORD, addend))
 
@@ -150,17 +164,20 @@ def _vectors(builder: Any, view: Any, row: Any, column: Any) -> list[Any]:
 def _product(kind: str) -> Any:
     """A whole product, block by block."""
     block, parts = _block(kind), 2 if kind in _PAIRED else 1
+    down, width = (1, HALF) if kind == "mirrored" else (parts, SIDE)
 
     @inner
     def product(left, right, out):
-        for row in range(0, out.shape[0] // parts, _ROWS // parts):
-            for column in range(0, SIDE, _COLUMNS):
+        for row in range(0, out.shape[0] // down, _ROWS // parts):
+            for column in range(0, width, _COLUMNS):
                 block(left, right, out, (row, column))
 
     return product
 
 
-_turned, _straight, _folded, _unfolded = map(_product, ("turned", "straight", "folded", "unfolded"))
+_turned, _straight, _folded, _unfolded, _mirrored = map(
+    _product, ("turned", "straight", "folded", "unfolded", "mirrored")
+)
 
 
 # ---- steps within a chunk
@@ -181,7 +198,7 @@ def _inverse(chunk, spare, matrix, whole):
     With `whole` numbers and T in place of D, `transform.integer_inverse`: returns 2^t, else 1."""
     _unfolded(matrix, chunk, spare)
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
-    _straight(spare, matrix, chunk)
+    _mirrored(spare, matrix, chunk)
     return power
 
 
