@@ -61,7 +61,7 @@ class Fused:
     ) -> None:
         """M <- decay * M + DCT2(G) for all matrices; a missing one counts as zeros."""
         moved, flags = momentum.numpy(), self._flags(active)
-        transform, rate = _forward_matrices(), np.float32(decay)
+        transform, rate = _forward_matrix(), np.float32(decay)
 
         def work(part: Part) -> None:
             for matrix, first, stop in self._layout.matrices_in(*part):
@@ -131,11 +131,14 @@ def fused(layout: ChunkLayout, device: torch.device) -> Fused | None:
 
 
 @cache
-def _forward_matrices() -> Any:
-    """float32 [96, 64]: D^T, and under it the first halves of D's even rows and of its odd ones, as columns."""
-    matrix = dct_matrix(_CPU)
-    halves = [matrix[parity::2, : CHUNK_SIDE // 2].T for parity in (0, 1)]
-    return torch.cat((matrix.T, torch.cat(halves, dim=1))).numpy()
+def _forward_matrix() -> Any:
+    """float32 [64, 32]: first halves of D's rows 1, 3, 5... as columns in these rows, and first quarters of its rows 0,
+    4, 8... and of 2, 6, 10... in theirs; what is left is 0."""
+    matrix, found = dct_matrix(_CPU), torch.zeros(CHUNK_SIDE, CHUNK_SIDE // 2)
+    for first, step in ((0, 4), (2, 4), (1, 2)):
+        length = CHUNK_SIDE // step
+        found[first::step, :length] = matrix[first::step, :length].T
+    return found.numpy()
 
 
 @cache

@@ -1,5 +1,7 @@
 """How functions become kernels, and the types of what they take."""
 
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numba as nb
@@ -14,6 +16,10 @@ VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32
 TOOLS = (MATRIX, CHUNKS)
 """A transform's matrix, and SCRATCH chunks to work in."""
 
+_SOURCES = sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:16]
+"""numba keeps machine code on disk under a function's name until its own file changes. With this in the name, until any
+file here does."""
+
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
@@ -22,6 +28,7 @@ def kernel(*arguments: Any) -> Any:
     signature = types.void(*map(_together, arguments))
 
     def compiled(function: Any) -> Any:
+        function.__qualname__ += f"_{_SOURCES}"
         try:
             return nb.njit(signature, cache=True, **_OPTIONS)(function)
         except RuntimeError:  # there is no folder to keep it in

@@ -8,8 +8,9 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from node.demo.kernels.kernel import CHUNKS, FLAGS, MATRIX, NUMBER, PLACES, WORD, inner, kernel
+from node.demo.kernels.products import ENTRIES, SIDE
 
-SIDE, ENTRIES, PEAKS = 64, 4096, 256
+PEAKS = 256
 _F4, _I4 = np.float32, np.int32
 _MAGNITUDE = 0x7FFFFFFF
 """The bits of a float that are its magnitude: whole numbers in the order of the magnitudes."""

@@ -1,7 +1,9 @@
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,3 +269,31 @@ def test_kernels_work_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPat
     matrix = np.ones((2, 2), np.float32)
     kernel(MATRIX)(double)(matrix)
     assert (matrix == 2).all()
+
+
+def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    folder = tmp_path / "node" / "demo" / "kernels"
+    folder.mkdir(parents=True)
+    for package in (folder, *folder.parents[:2]):
+        (package / "__init__.py").touch()
+    shutil.copy(Path(fused.__file__).parent / "kernels" / "kernel.py", folder)
+    (folder / "used.py").write_text(
+        "import numpy as np\n"
+        "from node.demo.kernels import kernel, part\n"
+        "@kernel.kernel(kernel.MATRIX)\n"
+        "def change(matrix):\n"
+        "    part.change(matrix)\n"
+        "matrix = np.ones((1, 1), np.float32)\n"
+        "change(matrix)\n"
+        "print(int(matrix[0, 0]), sum(change.stats.cache_hits.values()))\n"
+    )
+
+    def used(addend: int) -> str:
+        (folder / "part.py").write_text(
+            f"from node.demo.kernels.kernel import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
+        )
+        command = [sys.executable, "-m", "node.demo.kernels.used"]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert [used(addend) for addend in (1, 1, 2)] == ["2 0", "2 1", "3 0"]
