@@ -36,7 +36,7 @@ def _block(kind: str) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (left, right, out), (top, edge) = _given(context, builder, signature, arguments)
-        at = partial(_column, builder, edge)
+        at = partial(_linear, builder, edge)
         columns, end = [edge, at(1, _LANES)], None
         taken: list[list[Any]] = [columns]
         if kind == "woven":
@@ -45,7 +45,7 @@ def _block(kind: str) -> Any:
         elif kind == "mirrored":
             columns, end = [edge, at(-1, HALF - _LANES), at(1, HALF), at(-1, SIDE - _LANES)], _mirrored
             taken = _by_fours(edge, columns[:2])
-        rows = [_column(builder, top, 1, index) for index in range(_SUMS // len(columns))]
+        rows = [_linear(builder, top, 1, index) for index in range(_SUMS // len(columns))]
         for row, sums in zip(
             rows, _sums(builder, (left, right), rows, taken, straight=kind == "straight"), strict=True
         ):
@@ -66,7 +66,7 @@ def _folded(_: Any, rows: Any, out: Any, place: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (rows, out), (k, column) = _given(context, builder, signature, arguments)
         first, second, third, last = (
-            builder.load(_vector(builder, rows, _column(builder, k, *row), column), align=4)
+            builder.load(_vector(builder, rows, _linear(builder, k, *row), column), align=4)
             for row in ((1, 0), (-1, HALF - 1), (1, HALF), (-1, SIDE - 1))
         )
         ends, middle = builder.fadd(first, last), builder.fadd(second, third)
@@ -77,7 +77,7 @@ def _folded(_: Any, rows: Any, out: Any, place: Any) -> Any:
             (-2, SIDE - 1): builder.fsub(second, third),
         }
         for row, vector in folded.items():
-            builder.store(vector, _vector(builder, out, _column(builder, k, *row), column), align=4)
+            builder.store(vector, _vector(builder, out, _linear(builder, k, *row), column), align=4)
         return context.get_dummy_value()
 
     return types.void(rows, out, _PLACE), generate
@@ -110,7 +110,7 @@ def _sums(
     sums = [[builder.phi(_VECTOR) for _ in taken[0]] for _ in rows]
     grown = [[*line] for line in sums]
     for step, columns in enumerate(taken):
-        at = _column(builder, k, 1, step)
+        at = _linear(builder, k, 1, step)
         values = {
             place: builder.load(_vector(builder, right, at, column), align=4)
             for place, column in enumerate(columns)
@@ -120,7 +120,7 @@ def _sums(
             scalar = builder.load(_entry(builder, left, *((row, at) if straight else (at, row))))
             for place, value in values.items():
                 line[place] = _plus_product(builder, scalar, line[place], value)
-    following = _column(builder, k, 1, len(taken))
+    following = _linear(builder, k, 1, len(taken))
     for phi, value in [(k, following), *zip(chain(*sums), chain(*grown), strict=True)]:
         phi.add_incoming(ir.Constant(phi.type, None), before)
         phi.add_incoming(value, loop)
@@ -163,7 +163,7 @@ def _shuffled(builder: Any, first: Any, second: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_LANE, _LANES), order))
 
 
-def _column(builder: Any, number: Any, times: int, start: int) -> Any:
+def _linear(builder: Any, number: Any, times: int, start: int) -> Any:
     """number * times + start."""
     return builder.add(builder.mul(number, ir.Constant(_WORD, times)), ir.Constant(_WORD, start))
 
@@ -196,6 +196,7 @@ def _product(kind: str) -> Any:
 
 
 turned, straight, woven, mirrored = map(_product, ("turned", "straight", "woven", "mirrored"))
+"""Products of float32 arrays, left and right, into `out`, of 64 columns; what each is says `_block`."""
 
 
 @inner
