@@ -16,6 +16,10 @@ VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32
 TOOLS = (MATRIX, CHUNKS)
 """A transform's matrix, and SCRATCH chunks to work in."""
 
+SIDE, HALF, QUARTER, ENTRIES = 64, 32, 16, 4096
+MAGNITUDE = 0x7FFFFFFF
+"""The bits of a float that are its magnitude: whole numbers in the order of the magnitudes."""
+
 _SOURCES = sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:16]
 """numba keeps machine code on disk under a function's name until its own file changes. With this in the name, until any
 file here does."""

@@ -8,9 +8,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from node.demo.kernels.kernel import inner
-
-SIDE, HALF, QUARTER, ENTRIES = 64, 32, 16, 4096
+from node.demo.kernels.kernel import HALF, QUARTER, SIDE, inner
 
 _LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 _SUMS = 16 if _LANES == 16 else 8

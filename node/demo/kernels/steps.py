@@ -5,18 +5,21 @@ import numpy as np
 from node.demo.kernels.kernel import (
     BYTES,
     CHUNKS,
+    ENTRIES,
     FLAG,
     FLAGS,
+    MAGNITUDE,
     MATRIX,
     NUMBER,
     PLACES,
+    SIDE,
     TOOLS,
     VOTES,
     WORD,
     inner,
     kernel,
 )
-from node.demo.kernels.products import ENTRIES, SIDE, fold, mirrored, straight, turned, woven
+from node.demo.kernels.products import fold, mirrored, straight, turned, woven
 
 SCRATCH = 3
 """Chunks that a kernel works in besides its arguments."""
@@ -28,7 +31,7 @@ _ENTRY_MAX, _STEP_MAX, _A, _B, _C = map(_F4, (511, 500, 441, -306, 130))
 _ITERATIONS, _UPDATE_SCALE = 3, _F4(2.0**-24)
 _ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (2047, 511))
 """Bits of the least magnitude that rounds above a bound; one octave more of each for every halving."""
-_MAGNITUDE, _OCTAVE = 0x7FFFFFFF, 1 << 23
+_OCTAVE = 1 << 23
 
 # Of a guess: engine.py, aggregate.py.
 _SENT_WEIGHT, _STAYED_WEIGHT, _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (200, 40, 1.25, 16, 127))
@@ -73,7 +76,7 @@ def _shift(chunk, bound):
     """`transform.shift_` of one chunk: halve to nearest-even until |.| is below `bound`, bits of a float; 2^t."""
     bits, peak = chunk.reshape(ENTRIES).view(_I4), _I4(0)
     for place in range(ENTRIES):
-        magnitude = _I4(bits[place] & _MAGNITUDE)  # ordered as the floats are
+        magnitude = _I4(bits[place] & MAGNITUDE)  # ordered as the floats are
         peak = magnitude if magnitude > peak else peak
     power = _F4(1)
     while peak >= bound:

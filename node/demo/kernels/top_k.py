@@ -7,13 +7,22 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from node.demo.kernels.kernel import CHUNKS, FLAGS, MATRIX, NUMBER, PLACES, WORD, inner, kernel
-from node.demo.kernels.products import ENTRIES, SIDE
+from node.demo.kernels.kernel import (
+    CHUNKS,
+    ENTRIES,
+    FLAGS,
+    MAGNITUDE,
+    MATRIX,
+    NUMBER,
+    PLACES,
+    SIDE,
+    WORD,
+    inner,
+    kernel,
+)
 
 PEAKS = 256
 _F4, _I4 = np.float32, np.int32
-_MAGNITUDE = 0x7FFFFFFF
-"""The bits of a float that are its magnitude: whole numbers in the order of the magnitudes."""
 
 
 def _count_trailing_zeros(_: Any, bits: types.Integer) -> Any:
@@ -53,14 +62,14 @@ def _mark_largest(bits, marks, spare, top_k):
         peaks[group] = 0
     for line in range(ENTRIES // PEAKS):
         for group in range(PEAKS):
-            peaks[group] = max(peaks[group], bits[line, group] & _MAGNITUDE)
+            peaks[group] = max(peaks[group], bits[line, group] & MAGNITUDE)
     if top_k < PEAKS:
         threshold = _kth_largest(peaks, PEAKS, top_k)
     count = 0
     for group in range(PEAKS):
         if peaks[group] >= threshold:
             for line in range(ENTRIES // PEAKS):
-                reached[count] = bits[line, group] & _MAGNITUDE
+                reached[count] = bits[line, group] & MAGNITUDE
                 places[count] = line * PEAKS + group
                 count += reached[count] >= threshold
     least = _kth_largest(reached, count, top_k)
