@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from node.files import replacing_file
+from node.system.files import replacing_file
 
 NARROWEST_COLUMNS = 80
 """Every table fits this width."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.console import output, progress
 from lockstep.exits import UsageError
-from node.corpus import prepare_builtin, prepare_from
+from node.data.prepare import prepare_builtin, prepare_from
 
 BUILTIN = "builtin"
 """Source that names the corpus every machine has: the Python standard library."""
@@ -14,7 +14,7 @@ BUILTIN = "builtin"
 def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     """Prepares `sources` into `out` and says what is there; nothing is done twice.
 
-    Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as `node.corpus`."""
+    Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as `node.data.prepare`."""
     with progress("preparing", "tokens") as advance:
 
         def report(documents: int, tokens: int) -> None:

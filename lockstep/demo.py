@@ -25,8 +25,8 @@ from lockstep.plot import plot_loss
 from lockstep.results import Evaluation, Finished, a_checkpoint, evaluate, run_to_its_end, summary
 from lockstep.status import agreement
 from lockstep.watch import shown
-from node.corpus import prepare_builtin
-from node.files import storage_errors
+from node.data.prepare import prepare_builtin
+from node.system.files import storage_errors
 from protocol.runfile import (
     MembershipSpec,
     ModelSpec,

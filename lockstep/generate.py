@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from node.checkpoint import generate
+from node.model.checkpoint import generate
 
 
 def print_text(checkpoint: Path, prompt: str, *, max_tokens: int, temperature: float, seed: int) -> None:

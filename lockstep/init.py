@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from lockstep.exits import UsageError
-from node.files import replacing_file
+from node.system.files import replacing_file
 from protocol.runfile import RunSpec, parse_run_json
 
 _EXISTS = "{path} exists already; --force replaces it, or choose another path"

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from node.files import replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 
 KEY_NAME = "key.pem"

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from node.files import replacing_file
+from node.system.files import replacing_file
 
 SIZE_INCHES = (7.0, 4.2)
 DOTS_PER_INCH = 150

@@ -22,7 +22,7 @@ from lockstep import __version__
 from lockstep.admin import AdminServer, Service
 from lockstep.line import Line
 from lockstep.run import until_stopped
-from node.files import replacing_file
+from node.system.files import replacing_file
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)

@@ -20,13 +20,13 @@ import torch
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.run import run
-from node.allocator import keep_freed_memory
-from node.checkpoint import load_checkpoint
 from node.digest import canonical_sha256, state_digest
-from node.hardware import use_threads
-from node.model import named_parameters_once
+from node.model.checkpoint import load_checkpoint
+from node.model.training import named_parameters_once
 from node.replica import Replica
 from node.snapshot import file_sha256
+from node.system.device import use_threads
+from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit

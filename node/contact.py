@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from node.coordinator_client import BACKOFF_SECONDS, CALL_SECONDS
-from node.files import replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import UnavailableError
 
 _Answer = TypeVar("_Answer")

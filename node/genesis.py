@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from node.model import named_parameters_once
+from node.model.training import named_parameters_once
 from protocol.errors import SettingsError
 
 RESIDUAL_OUTPUTS = (

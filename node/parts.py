@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from node.catch_up import CatchUp
 from node.coordinator_client import CoordinatorClient, RunInfo
-from node.data import Corpus
+from node.data.corpus import Corpus
 from node.ledger import Ledger
 from node.progress import Progress
 from node.replica import Position, Replica

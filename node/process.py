@@ -11,20 +11,19 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node import contact, hardware, progress
-from node.allocator import keep_freed_memory
+from node import contact, progress
 from node.catch_up import CatchUp
-from node.checkpoint import save_checkpoint
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
-from node.corpus import prepare_builtin
-from node.data import Corpus
+from node.data.corpus import Corpus
+from node.data.prepare import prepare_builtin
 from node.ledger import Ledger
 from node.links.mesh import Mesh
 from node.links.pipes import Transport
 from node.links.session import Identity
 from node.links.transports import make_transports, parse_kinds
 from node.links.uplink import Uplink
-from node.model import require_fits
+from node.model.checkpoint import save_checkpoint
+from node.model.training import require_fits
 from node.parts import Parts
 from node.payload_log import PayloadLog
 from node.reachable import address_towards, announced, keep_session
@@ -32,6 +31,8 @@ from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
 from node.swarm import Swarm, SwarmLimits
+from node.system.device import choose_device, describe, use_threads
+from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
@@ -83,8 +84,8 @@ class NodeProcess:
         info = await self._reach(self._client.fetch_run)
         await asyncio.to_thread(contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
-        hardware.use_threads(settings.threads)
-        device = hardware.choose_device(settings.device)
+        use_threads(settings.threads)
+        device = choose_device(settings.device)
         progress.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         progress.phase = "builds the model"
@@ -105,7 +106,7 @@ class NodeProcess:
         self._hello = wire.Hello(
             addresses=addresses,
             software=self._software,
-            hardware=hardware.describe(device),
+            hardware=describe(device),
             name=progress.name,
         )
         self._trainer = Trainer(

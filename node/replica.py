@@ -21,7 +21,6 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
-from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
@@ -29,7 +28,8 @@ from node.demo.scaling import GradientScaling
 from node.digest import state_digest
 from node.earlier_votes import Ballot, EarlierVotes
 from node.genesis import fill
-from node.model import Trainee, build_model
+from node.model.checkpoint import load_parameters, save_parameters
+from node.model.training import Trainee, build_model
 from node.snapshot import read_snapshot
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.demo.engine import GradientError
-from node.model import Passes, Work
+from node.model.training import Passes, Work
 from node.parts import Parts
 from node.replica import Pending
 from protocol import wire_pb2 as wire

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from node.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
-from node.files import replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 from protocol.ids import Digest
 from protocol.limits import PART_BYTES

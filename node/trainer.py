@@ -25,7 +25,7 @@ from node.catch_up import RETRY_SECONDS
 from node.demo.engine import Extraction
 from node.earlier_life import EarlierLife
 from node.ledger import FinalWord
-from node.model import Work
+from node.model.training import Work
 from node.parts import Parts
 from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from node.model import Tokens, Trainee, Work
+from node.model.training import Tokens, Trainee, Work
 
 
 def do_work(trainee: Trainee, batches: Iterable[Tokens], stop: Callable[[], bool] = lambda: False) -> Work:

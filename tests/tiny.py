@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from node.corpus import prepare
-from node.tokenizer import ByteTokenizer
+from node.data.prepare import prepare
+from node.data.tokenizer import ByteTokenizer
 from protocol.runfile import (
     AlgorithmSpec,
     DataSpec,

@@ -27,7 +27,7 @@ from lockstep.wan.plan import Home, Line, Nat, Plan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
 from lockstep.wan.shape import stopped_like_ctrl_c
 from lockstep.wan.table import links_table, shown_wan
-from node.corpus import prepare_builtin
+from node.data.prepare import prepare_builtin
 from node.links.transports import parse_kinds
 from protocol.errors import SettingsError
 

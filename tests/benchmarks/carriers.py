@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.allocator import keep_freed_memory
 from node.links.base import Blob, Purpose, Remote
 from node.links.pipes import Pipe, Transport
+from node.system.malloc import keep_freed_memory
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId
 

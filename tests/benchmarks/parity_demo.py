@@ -25,7 +25,7 @@ from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
 from node.earlier_votes import Ballot, EarlierVotes
-from node.model import Passes
+from node.model.training import Passes
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE

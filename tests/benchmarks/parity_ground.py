@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from node.corpus import prepare_builtin
-from node.data import Corpus
+from node.data.corpus import Corpus
+from node.data.prepare import prepare_builtin
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import require_finite
 from node.genesis import fill
-from node.model import Trainee, build_model
+from node.model.training import Trainee, build_model
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec
 from protocol.schedule import float32_value, learning_rate, scalars

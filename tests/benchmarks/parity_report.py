@@ -20,7 +20,7 @@ from matplotlib import cycler, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from node.files import replacing_file
+from node.system.files import replacing_file
 from tests.benchmarks.parity_cells import Cell
 from tests.benchmarks.parity_train import Point, Result
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from node.data import Corpus
+from node.data.corpus import Corpus
 from node.demo.engine import GradientError
-from node.files import replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import DataError
 from tests.benchmarks.parity_baselines import AdamW, Signum
 from tests.benchmarks.parity_cells import Cell, Task

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.data import Corpus
+from node.data.corpus import Corpus
 from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
 from node.demo.scaling import Scale

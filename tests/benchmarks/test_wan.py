@@ -12,8 +12,8 @@ import torch
 
 from lockstep.wan.home_link import HomeLink, Way
 from lockstep.wan.profiles import read_profiles
-from node.data import Corpus
-from node.model import build_model, named_parameters_once
+from node.data.corpus import Corpus
+from node.model.training import build_model, named_parameters_once
 from protocol.errors import DataError
 from tests.benchmarks import wan, wan_curves
 from tests.benchmarks.parity_cells import Task

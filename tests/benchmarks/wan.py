@@ -28,7 +28,7 @@ from lockstep.exits import UsageError
 from lockstep.wan.lab import unable
 from lockstep.wan.measure import measure_all, require_as_asked
 from lockstep.wan.profiles import read_profiles
-from node.files import replacing_file
+from node.system.files import replacing_file
 from protocol.errors import LockstepError
 from tests.benchmarks.parity_ground import open_corpus
 from tests.benchmarks.wan_curves import INNER_STEPS, WanTask, run_curves

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from node.data import Corpus
-from node.files import replacing_file
+from node.data.corpus import Corpus
+from node.system.files import replacing_file
 from tests.benchmarks.parity_baselines import ADAM_EPSILON, AdamW
 from tests.benchmarks.parity_cells import Cell, Task
 from tests.benchmarks.parity_demo import DemoAuthors, Traffic

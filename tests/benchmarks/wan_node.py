@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from lockstep.cli import main as lockstep
-from node.model import Tokens, Trainee, Work
+from node.model.training import Tokens, Trainee, Work
 from node.replica import Replica
 from node.trainer import Trainer
 from tests.benchmarks.slow_motion import slow_waits

@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from node.files import replacing_file
+from node.system.files import replacing_file
 from tests.benchmarks.wan_curves import CURVES, TARGET_NATS, Points, curve_path, points_of, steps_to
 from tests.benchmarks.wan_links import Trial, card_suffix
 from tests.benchmarks.wan_methods import BASE, METHODS

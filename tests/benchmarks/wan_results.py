@@ -25,7 +25,7 @@ from typing import Any
 from lockstep.wan.home_link import HomeLink
 from lockstep.wan.profiles import read_profiles
 from node.demo.chunks import ChunkLayout
-from node.files import replacing_file
+from node.system.files import replacing_file
 from protocol.errors import DataError
 from protocol.limits import CHUNK_ENTRIES
 from tests.benchmarks.wan_curves import INNER_STEPS

@@ -124,7 +124,7 @@ def test_a_full_disk_ends_with_6(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("node.files.tempfile.mkstemp", full)
+    monkeypatch.setattr("node.system.files.tempfile.mkstemp", full)
     assert main(["init", "--defaults", str(run_file.with_name("new.toml"))]) == ExitCode.STORAGE
     assert "full" in error_line(capsys)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from node.digest import canonical_sha256, state_digest
 from node.genesis import fill
-from node.model import build_model, named_parameters_once
+from node.model.training import build_model, named_parameters_once
 from protocol.errors import SettingsError
 
 torch.set_num_threads(1)

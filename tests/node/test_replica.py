@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from node.canonical import canonical_bytes
-from node.data import Corpus
+from node.data.corpus import Corpus
 from node.replica import Position, Replica
 from protocol.commits import Commit, Entry, genesis_digest
 from protocol.errors import SettingsError

@@ -12,7 +12,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.coordinator_client import RunInfo
-from node.data import Corpus
+from node.data.corpus import Corpus
 from node.digest import state_digest
 from node.ledger import Ledger
 from node.parts import Parts

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from node.files import storage_errors
+from node.system.files import storage_errors
 from tests.simulation.world import Killed
 
 RECENT_FILES = 8
@@ -219,7 +219,7 @@ def truncate(path: DiskPath, size: int) -> None:
 
 @contextlib.contextmanager
 def replacing_file(path: DiskPath, bytes_needed: int | None = None) -> Iterator[DiskPath]:
-    """As `node.files.replacing_file`."""
+    """As `node.system.files.replacing_file`."""
     temporary = path.with_name(path.name + ".part-0")
     with storage_errors(path, bytes_needed):  # type: ignore[arg-type]
         try:

@@ -25,7 +25,7 @@ import torch
 
 from node.demo.votes import Contribution
 from node.earlier_votes import Ballot, EarlierVotes
-from node.model import Work
+from node.model.training import Work
 from node.replica import Pending, Position
 from node.snapshot import read_snapshot
 from protocol import wire_pb2 as wire

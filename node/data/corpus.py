@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from node.tokenizer import Tokenizer, tokenizer_from_json
+from node.data.tokenizer import Tokenizer, tokenizer_from_json
 from protocol.errors import DataError, VersionError
 from protocol.ids import Digest, sha256
 from protocol.shuffle import samples_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.documents import documents, library_documents
+from node.data.documents import documents, library_documents
 from protocol.errors import DataError
 
 

@@ -10,7 +10,7 @@ PART_BYTES, PARTS = 512 * 1024, 200
 
 FAULTS = f"""
 import resource, sys
-from node.allocator import keep_freed_memory
+from node.system.malloc import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 def pass_on():
@@ -36,7 +36,7 @@ def test_parts_that_come_and_go_take_no_new_pages_from_the_kernel() -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from node import allocator
+    from node.system import malloc
 
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: object())
-    assert not allocator.keep_freed_memory()
+    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
+    assert not malloc.keep_freed_memory()

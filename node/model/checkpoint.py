@@ -19,10 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from node.data import Corpus
-from node.files import replacing_directory, replacing_file, storage_errors, whole_directory
-from node.model import Trainee, named_parameters_once, quiet_transformers
-from node.tokenizer import Tokenizer, tokenizer_from_json
+from node.data.corpus import Corpus
+from node.data.tokenizer import Tokenizer, tokenizer_from_json
+from node.model.training import Trainee, named_parameters_once, quiet_transformers
+from node.system.files import replacing_directory, replacing_file, storage_errors, whole_directory
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 CHECKPOINT_VERSION = 1

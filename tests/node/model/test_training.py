@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from node.model import Trainee, build_model, named_parameters_once, require_fits
+from node.model.training import Trainee, build_model, named_parameters_once, require_fits
 from protocol.errors import LocalProtocolError, SettingsError
 from tests.passes import do_work
 

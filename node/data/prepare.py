@@ -1,4 +1,4 @@
-"""Text to shards: preparing a corpus that `node.data` reads.
+"""Text to shards: preparing a corpus that `node.data.corpus` reads.
 
 Documents become tokens, each followed by the tokenizer's document end. A document belongs to the validation
 split when the hash of its NAME falls into one part in fifty, whatever stands before or after it: no document
@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from node.data import MANIFEST_NAME, Manifest, Shard, read_manifest
-from node.documents import Document, documents, library_documents
-from node.files import replacing_file, storage_errors
-from node.tokenizer import ByteTokenizer, Tokenizer, tokenizer_for
+from node.data.corpus import MANIFEST_NAME, Manifest, Shard, read_manifest
+from node.data.documents import Document, documents, library_documents
+from node.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_for
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import DataError, SettingsError
 
 SHARD_TOKENS_MAX = 2**24

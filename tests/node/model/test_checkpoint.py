@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from node.checkpoint import (
+from node.data.corpus import Corpus
+from node.data.prepare import prepare
+from node.data.tokenizer import ByteTokenizer, SubwordTokenizer
+from node.digest import canonical_sha256
+from node.genesis import fill
+from node.model.checkpoint import (
     evaluate_checkpoint,
     generate,
     load_checkpoint,
@@ -18,12 +23,7 @@ from node.checkpoint import (
     save_checkpoint,
     save_parameters,
 )
-from node.corpus import prepare
-from node.data import Corpus
-from node.digest import canonical_sha256
-from node.genesis import fill
-from node.model import Trainee, build_model, named_parameters_once
-from node.tokenizer import ByteTokenizer, SubwordTokenizer
+from node.model.training import Trainee, build_model, named_parameters_once
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 torch.set_num_threads(1)
@@ -205,7 +205,7 @@ def test_an_empty_prompt_begins_a_document(tmp_path: Path) -> None:
 def test_text_streams_in_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _saved(tmp_path / "checkpoint")
     tokens = [*"aé🙂".encode(), 0xC3, 256, 98]
-    monkeypatch.setattr("node.checkpoint._continuation", lambda *_: iter(tokens))
+    monkeypatch.setattr("node.model.checkpoint._continuation", lambda *_: iter(tokens))
     assert list(generate(tmp_path / "checkpoint", "")) == ["a", "é", "🙂", "\ufffd"]
     assert "".join(generate(tmp_path / "checkpoint", "", max_tokens=3)) == "aé"
 

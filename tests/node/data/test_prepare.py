@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.corpus import VALIDATION_PARTS, Document, prepare, prepare_builtin, prepare_from
-from node.data import Corpus, Manifest, read_manifest
-from node.tokenizer import ByteTokenizer
+from node.data.corpus import Corpus, Manifest, read_manifest
+from node.data.prepare import VALIDATION_PARTS, Document, prepare, prepare_builtin, prepare_from
+from node.data.tokenizer import ByteTokenizer
 from protocol.errors import DataError, SettingsError, StorageError
 
 
@@ -199,8 +199,8 @@ def test_the_builtin_corpus_is_python_text_in_seconds(tmp_path: Path) -> None:
 PREPARER = """
 import os, sys
 from pathlib import Path
-from node.corpus import prepare
-from node.tokenizer import ByteTokenizer
+from node.data.prepare import prepare
+from node.data.tokenizer import ByteTokenizer
 out_dir, log = Path(sys.argv[1]), sys.argv[2]
 
 def sources():

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.corpus import prepare
-from node.data import Corpus, Manifest, read_manifest
-from node.tokenizer import ByteTokenizer
+from node.data.corpus import Corpus, Manifest, read_manifest
+from node.data.prepare import prepare
+from node.data.tokenizer import ByteTokenizer
 from protocol.errors import DataError, VersionError
 from protocol.shuffle import samples_of
 
@@ -164,6 +164,6 @@ def test_an_empty_split_is_bad_data(directory: Path) -> None:
 
 
 def test_an_enormous_manifest_is_not_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.data.MANIFEST_BYTES_MAX", 10)
+    monkeypatch.setattr("node.data.corpus.MANIFEST_BYTES_MAX", 10)
     with pytest.raises(DataError, match="expected at most 10 bytes"):
         Corpus.open(directory)

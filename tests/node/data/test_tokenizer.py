@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
-from node.tokenizer import ByteTokenizer, SubwordTokenizer, Tokenizer, tokenizer_for, tokenizer_from_json
+from node.data.tokenizer import ByteTokenizer, SubwordTokenizer, Tokenizer, tokenizer_for, tokenizer_from_json
 from protocol.errors import DataError, SettingsError
 
 TEXT = "def add(first, second):\n    return first + second  # naïve, 加法 🙂\n"
@@ -64,7 +64,7 @@ def test_training_keeps_its_size_and_is_repeatable(trained: SubwordTokenizer) ->
 
 
 def test_training_reads_only_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.tokenizer.BPE_TRAINING_CHARACTERS_MAX", 10)
+    monkeypatch.setattr("node.data.tokenizer.BPE_TRAINING_CHARACTERS_MAX", 10)
 
     def texts() -> Iterator[str]:
         yield "12345678"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.files import replacing_directory, replacing_file, whole_directory
+from node.system.files import replacing_directory, replacing_file, whole_directory
 from protocol.errors import StorageError
 
 
