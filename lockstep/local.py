@@ -28,8 +28,8 @@ import msgspec
 
 from lockstep.exits import ExitCode, error_of
 from lockstep.serve import NOTE_NAME, STATUS_NAME, read_note
-from node.links.transports import parse_kinds
 from node.system.files import storage_errors
+from node.transports.factory import parse_kinds
 
 RESTARTS_MAX = 5
 """A process that dies more often has a reason that another start does not remove."""

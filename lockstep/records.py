@@ -24,12 +24,12 @@ from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.links.base import Blob, Outsider, Purpose, Remote
-from node.links.grpc_pipes import GrpcTransport
 from node.links.mesh import Mesh
 from node.links.session import Identity
 from node.links.uplink import Uplink
 from node.system.files import storage_errors
 from node.transfer import Transfer
+from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.commits import Entry
 from protocol.errors import DivergedError, RemoteProtocolError, SettingsError, StorageError, UnavailableError

@@ -18,9 +18,7 @@ from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.ledger import Ledger
 from node.links.mesh import Mesh
-from node.links.pipes import Transport
 from node.links.session import Identity
-from node.links.transports import make_transports, parse_kinds
 from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
@@ -34,6 +32,8 @@ from node.swarm import Swarm, SwarmLimits
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer
+from node.transports.base import Transport
+from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.errors import DataError, LocalProtocolError

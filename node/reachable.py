@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from node.coordinator_client import CoordinatorClient, Listener, RunInfo
-from node.links.pipes import Transport
 from node.roster import Roster
+from node.transports.base import Transport
 from protocol import wire_pb2 as wire
 from protocol.errors import UnavailableError
 from protocol.limits import ADDRESSES_MAX
@@ -34,7 +34,7 @@ class Relayed(Protocol):
     """A transport whose addresses depend on relays."""
 
     def dials(self, address: str) -> bool:
-        """See `node.links.pipes.Transport`."""
+        """See `node.transports.base.Transport`."""
 
     def use_relays(self, relays: Sequence[str]) -> None:
         """The addresses of the run's relays from now on."""

@@ -15,8 +15,8 @@ from node.coordinator_client import own_clock_ms
 from node.links.base import Blob, Outsider, Purpose, Remote
 from node.links.mesh import Mesh
 from node.links.session import Identity
-from node.links.transports import make_transports
 from node.links.uplink import Uplink
+from node.transports.factory import make_transports
 from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, sha256
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.transports import parse_kinds
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN
+from node.transports.factory import parse_kinds
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError
 

@@ -28,7 +28,7 @@ from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
 from lockstep.wan.shape import stopped_like_ctrl_c
 from lockstep.wan.table import links_table, shown_wan
 from node.data.prepare import prepare_builtin
-from node.links.transports import parse_kinds
+from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError
 
 

@@ -25,11 +25,11 @@ from typing import Any
 
 from node.links.base import Blob, LinkServer, Purpose, Remote, Traffic
 from node.links.frames import Part
-from node.links.multiaddr import libp2p_id
 from node.links.open_link import OpenLink
-from node.links.pipes import Accept, Pipe, Transport
 from node.links.session import Identity, Session
 from node.links.uplink import Uplink
+from node.transports.base import Accept, Pipe, Transport
+from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import NONCE_BYTES, public_bytes
 from protocol.ids import Digest, PeerId, peer_id, short

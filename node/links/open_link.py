@@ -15,10 +15,10 @@ from typing import Protocol, assert_never
 
 from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Traffic
 from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
-from node.links.pipes import Pipe
 from node.links.session import Session
 from node.links.session_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
 from node.links.uplink import Bucket, Uplink
+from node.transports.base import Pipe
 from node.uploads import Upload
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short

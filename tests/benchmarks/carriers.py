@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.links.base import Blob, Purpose, Remote
-from node.links.pipes import Pipe, Transport
 from node.system.malloc import keep_freed_memory
+from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId
 
@@ -78,13 +78,13 @@ def port_of(address: str) -> int:
 
 
 def _grpc(key: Ed25519PrivateKey) -> Transport:
-    from node.links.grpc_pipes import GrpcTransport
+    from node.transports.grpc_transport import GrpcTransport
 
     return GrpcTransport("127.0.0.1:0")
 
 
 def _libp2p(key: Ed25519PrivateKey) -> Transport:
-    from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
+    from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 
     return Libp2pTransport(key, Libp2pSettings(listen="127.0.0.1:0", public=True, upnp=False))
 

@@ -42,7 +42,7 @@ from lockstep.verify import Difference
 from protocol.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 KINDS = {
     "kill node": 4,

@@ -31,11 +31,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep.run import run
 from node.links.mesh import Mesh
 from node.links.session import Identity
-from node.links.transports import make_transports
 from node.links.uplink import Uplink
 from node.payload_log import PayloadLog
 from node.swarm import Swarm, SwarmLimits
 from node.system.malloc import keep_freed_memory
+from node.transports.factory import make_transports
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, RunId, parse_peer_id, peer_id
 from tests.benchmarks.slow_motion import slow_waits

@@ -22,7 +22,7 @@ from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec
 from protocol.schedule import float32_value, learning_rate, scalars
 from tests.benchmarks.parity_cells import Cell, Task
-from tests.passes import do_work
+from tests.support.passes import do_work
 
 
 def open_corpus(directory: Path) -> Corpus:

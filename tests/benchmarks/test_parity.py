@@ -28,7 +28,7 @@ from tests.benchmarks.parity_ground import Ground
 from tests.benchmarks.parity_report import pictured, settings_of, write_report
 from tests.benchmarks.parity_sets import SETS
 from tests.benchmarks.parity_train import Point, Result, load, load_all, result_path, save, train
-from tests.tiny import tiny_corpus
+from tests.support.tiny import tiny_corpus
 
 TASK = Task(layers=1, hidden=32, sequence_length=32, batch_samples=4, validation_samples=8, point_steps=2)
 CELL = Cell("demo", 0.01, 5, top_k=16, authors=2, warmup_steps=1, weight_decay=0.1)

@@ -35,7 +35,7 @@ from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, St
 from tests.benchmarks.wan_report import Row, csv_of, duration, rows, table_of, write_report
 from tests.benchmarks.wan_results import Measurement, load_all, measured, parameters_of, predicted, save
 from tests.lockstep.wan.ground import needs_ground
-from tests.tiny import tiny_corpus
+from tests.support.tiny import tiny_corpus
 
 TASK = Task(layers=1, hidden=32, sequence_length=32, batch_samples=8, validation_samples=4, point_steps=2)
 

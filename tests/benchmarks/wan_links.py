@@ -45,7 +45,7 @@ from tests.benchmarks.wan_methods import METHODS, Method
 from tests.benchmarks.wan_model import CONFIGS, StepNote, read_notes
 from tests.benchmarks.wan_node import VARIABLE, StandIn
 from tests.benchmarks.wan_ranks import MATCHMAKING_S, Rank
-from tests.tiny import tiny_corpus
+from tests.support.tiny import tiny_corpus
 
 POLL_S = 0.5
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.benchmarks.shapes import Shapes
-from tests.tiny import CONFIG
+from tests.support.tiny import CONFIG
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "20m": {

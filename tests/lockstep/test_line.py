@@ -13,7 +13,7 @@ from lockstep.line import Both, Family, Line
 from lockstep.sock_diag import Connection
 from protocol.errors import UnavailableError
 from tests.lockstep.wan.ground import eventually
-from tests.waiting import until
+from tests.support.waiting import until
 
 OURS, THEIRS = 11, 22
 """Inodes."""

@@ -21,8 +21,8 @@ from protocol.commits import SignedCommit, open_commit, sign_commit
 from protocol.handshake import public_bytes
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.node.test_process import NodeTask
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 STEPS = 8
 

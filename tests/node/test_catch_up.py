@@ -40,8 +40,8 @@ from protocol.runfile import RetentionSpec, RunSpec
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
 from tests.node.test_trainer import Stage, ended, playing
-from tests.tiny import CONFIG, tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NUMBERS = {peer_of(number): number for number in range(4)}

@@ -11,8 +11,8 @@ from node.digest import state_digest
 from node.replica import Replica
 from protocol.errors import DivergedError
 from tests.node.test_process import NodeTask, coordinator_of
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS
 
 STEPS = 40
 

@@ -15,7 +15,7 @@ from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import Offers
 from tests.node.links.net import RUN, peer_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 OWN, ONE, TWO = map(peer_of, range(3))
 

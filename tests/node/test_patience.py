@@ -14,8 +14,8 @@ from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.ids import PeerId
 from tests.node.test_trainer import Stage, playing
-from tests.tiny import tiny_corpus
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from node.process import NodeProcess
 from node.settings import NodeSettings
 from protocol.errors import DataError, UnavailableError
 from protocol.runfile import RunSpec
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from node.coordinator_client import Listener
 from node.reachable import address_towards, keep_session
 from protocol import wire_pb2 as wire
 from protocol.errors import RefusedError, UnavailableError
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_coordinator_on_loopback_makes_a_node_listen_on_loopback() -> None:

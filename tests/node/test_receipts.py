@@ -4,7 +4,7 @@ import pytest
 
 from node.receipts import EVERYBODY, WITNESSES, Receipts, is_witness
 from protocol.ids import Digest, PeerId, sha256
-from tests.waiting import until
+from tests.support.waiting import until
 
 PEERS = [PeerId(f"{number:032x}") for number in range(1000)]
 DIGESTS = [sha256(bytes([number])) for number in range(200)]

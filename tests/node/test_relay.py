@@ -16,15 +16,15 @@ from coordinator.process import CoordinatorProcess
 from node import self_test
 from node.links import mesh
 from node.links.base import Remote
-from node.links.transports import make_transports
 from node.relay import RelayProcess, RelaySettings
+from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import sha256
 from tests.coordinator.client import ScriptedNode, quiet_spec, running
 from tests.node.links import net
 from tests.node.links.net import Member, grpc, key_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"r" * 32)
 

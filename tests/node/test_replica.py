@@ -16,8 +16,8 @@ from protocol.payload import Header, decode, encode
 from protocol.runfile import AlgorithmSpec, RoundsSpec, ScheduleSpec
 from protocol.schedule import float32_value, scalars
 from tests.node.links.net import RUN
-from tests.passes import do_work
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.passes import do_work
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 OWN = PeerId("0d" * 16)
 

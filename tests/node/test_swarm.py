@@ -27,7 +27,7 @@ from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import OfferedPayload, Offers
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 PAYLOAD_BYTES = 512 * 1024 + 77
 LIMITS = SwarmLimits(payload_bytes_max=2 * PAYLOAD_BYTES, neighbours=4, stall_ms=300)

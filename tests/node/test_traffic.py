@@ -13,7 +13,7 @@ from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
-from tests.waiting import until
+from tests.support.waiting import until
 
 LINKS = Traffic(100, 200, 30, 40, 5, 6, late_down=50)
 SESSION = Traffic(catch_up_down=1_000, control_up=2_000, control_down=3_000)

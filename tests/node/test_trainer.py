@@ -24,8 +24,8 @@ from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.schedule import float32_bits
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 RUN = RunId("12" * 16)

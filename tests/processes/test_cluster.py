@@ -17,7 +17,7 @@ import pytest
 from lockstep.init import write_run_file
 from lockstep.local import Child, Cluster, ClusterSettings
 from tests.processes.watching import committed, watch_until
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 PATIENCE_SECONDS = 150
 

@@ -18,7 +18,7 @@ from lockstep.keys import KEY_NAME
 from lockstep.local import Child, ClusterSettings
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 NODES = 3
 

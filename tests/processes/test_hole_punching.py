@@ -18,16 +18,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.wan.lab import Laboratory
 from lockstep.wan.plan import Home, Plan
-from node.links import hole_punching, mesh
+from node.links import mesh
 from node.links.base import Remote
-from node.links.hole_punching import OBSERVERS_MIN
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-from node.links.libp2p_relay import make_relay
+from node.transports.libp2p import hole_punching
+from node.transports.libp2p.hole_punching import OBSERVERS_MIN
+from node.transports.libp2p.relay_proof import make_relay
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
 from tests.lockstep.wan.ground import eventually, needs_ground
-from tests.node.links.conformance import echo
 from tests.node.links.net import Member
-from tests.node.links.p2pd import needs_p2pd
+from tests.node.transports.conformance import echo
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 
 pytestmark = [needs_ground, needs_p2pd]
 

@@ -24,9 +24,9 @@ from lockstep.wan.lab import Laboratory
 from lockstep.wan.plan import Home, Nat, Plan
 from protocol.runfile import RetentionSpec
 from tests.lockstep.wan.ground import needs_ground
-from tests.node.links.p2pd import needs_p2pd
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 pytestmark = needs_ground
 

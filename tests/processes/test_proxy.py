@@ -9,7 +9,7 @@ import pytest
 from node.links.frames import FrameReader, Part, encode
 from protocol.errors import RemoteProtocolError
 from tests.processes.proxy import Proxy
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from lockstep.wan.plan import Home, Plan
 from lockstep.watch import total_bytes
 from protocol.runfile import RunSpec
 from tests.lockstep.wan.ground import needs_ground
-from tests.node.links.p2pd import needs_p2pd
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
-from tests.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
 
 pytestmark = [needs_ground, needs_p2pd]
 

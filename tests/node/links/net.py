@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.links.base import Blob, Purpose, Remote
-from node.links.grpc_pipes import GrpcTransport
 from node.links.mesh import Mesh
-from node.links.pipes import Accept, Pipe, Transport
 from node.links.session import Identity
 from node.links.uplink import Uplink
+from node.transports.base import Accept, Pipe, Transport
+from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256

@@ -13,16 +13,16 @@ import pytest
 
 from node.links import mesh as mesh_module
 from node.links.base import Blob, NotHeldError, Purpose, Remote
-from node.links.grpc_pipes import GrpcTransport
-from node.links.multiaddr import libp2p_id
+from node.transports.grpc_transport import GrpcTransport
+from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, sha256
-from tests.node.links.elsewhere import elsewhere
-from tests.node.links.memory_pipes import MemoryNetwork
 from tests.node.links.net import Faulty, Member, clock_ms, grpc, key_of, meshes, peer_of
-from tests.node.links.virtual_time import loop_ms, virtually
-from tests.waiting import until
+from tests.node.transports.memory_pipes import MemoryNetwork
+from tests.support.elsewhere import elsewhere
+from tests.support.virtual_time import loop_ms, virtually
+from tests.support.waiting import until
 
 BLOB = secrets.token_bytes(3_000_000)
 

@@ -10,17 +10,17 @@ import pytest
 from node.links.base import Blob, NotHeldError, Purpose, WithdrawnError
 from node.links.frames import Part, encode
 from node.links.open_link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
-from node.links.pipes import Accept, Pipe
 from node.links.session import Identity, Session
 from node.links.session_events import Event, Left
+from node.transports.base import Accept, Pipe
 from node.uploads import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import Beat, LinkMessage
-from tests.node.links.memory_pipes import MemoryNetwork, MemoryTransport
 from tests.node.links.net import RUN, Member, key_of
-from tests.node.links.virtual_time import loop_ms, virtually
+from tests.node.transports.memory_pipes import MemoryNetwork, MemoryTransport
+from tests.support.virtual_time import loop_ms, virtually
 
 BLOB = bytes(range(256)) * 8_000
 

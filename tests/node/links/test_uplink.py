@@ -22,7 +22,7 @@ from node.uploads import Upload
 from protocol.errors import SettingsError
 from protocol.ids import Digest
 from tests.node.links.net import peer_of
-from tests.node.links.virtual_time import loop_ms, virtually
+from tests.support.virtual_time import loop_ms, virtually
 
 WINDOW_MS = 5_000
 CONTROL_BYTES = 2_000

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from node.model.training import Trainee, build_model, named_parameters_once, require_fits
 from protocol.errors import LocalProtocolError, SettingsError
-from tests.passes import do_work
+from tests.support.passes import do_work
 
 torch.set_num_threads(1)
 

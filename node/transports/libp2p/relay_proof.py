@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-from node.links.pipes import PIPE_BYTES_MAX, Pipe
+from node.transports.base import PIPE_BYTES_MAX, Pipe
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
 
 PROOF_BYTES = 2 * PIPE_BYTES_MAX

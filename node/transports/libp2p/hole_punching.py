@@ -18,8 +18,8 @@ in nine times while the daemons told peers their public addresses, which are the
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from node.links.daemon_client import Contact
-from node.links.multiaddr import ip_of
+from node.transports.libp2p.daemon_control import Contact
+from node.transports.libp2p.multiaddr import ip_of
 
 OBSERVERS_MIN = 4
 """Peers at public addresses of their own that must see a node before libp2p believes what they see."""

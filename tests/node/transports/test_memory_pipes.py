@@ -5,10 +5,10 @@ from itertools import count
 
 import pytest
 
-from node.links.pipes import Pipe, Transport
+from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError
-from tests.node.links.conformance import Close, Door, TransportConformance, abandoned, pattern, receive, send
-from tests.node.links.memory_pipes import WINDOW_BYTES, Clock, MemoryNetwork
+from tests.node.transports.conformance import Close, Door, TransportConformance, abandoned, pattern, receive, send
+from tests.node.transports.memory_pipes import WINDOW_BYTES, Clock, MemoryNetwork
 
 
 class TestMemoryPipes(TransportConformance):

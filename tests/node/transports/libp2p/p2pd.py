@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from node.links.daemon import find_p2pd
+from node.transports.libp2p.daemon import find_p2pd
 from protocol.errors import UnavailableError
 
 

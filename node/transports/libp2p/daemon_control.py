@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.multiaddr import decode, encode, id_bytes, id_text
-from node.links.protobuf import field, fields, read_varint, sized
+from node.transports.libp2p.multiaddr import decode, encode, id_bytes, id_text
+from node.transports.libp2p.protobuf import field, fields, read_varint, sized
 from protocol.errors import RemoteProtocolError, UnavailableError
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from node.links import grpc_pipes
-from node.links.grpc_pipes import GrpcTransport
-from node.links.pipes import PIPE_BYTES_MAX, Accept, Transport
+from node.transports import grpc_transport
+from node.transports.base import PIPE_BYTES_MAX, Accept, Transport
+from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX
-from tests.node.links.conformance import Close, Door, ProcessConformance, TransportConformance, echo
-from tests.waiting import until
+from tests.node.transports.conformance import Close, Door, ProcessConformance, TransportConformance, echo
+from tests.support.waiting import until
 
 
 class TestGrpcPipes(TransportConformance, ProcessConformance):
@@ -111,7 +111,7 @@ async def test_one_connection_carries_one_pipe_at_a_time() -> None:
 async def test_pipes_are_bounded_in_all_and_by_address_and_places_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, reason in (("PIPES_MAX", "busy with 2 pipes"), ("PIPES_PER_HOST_MAX", "at most 2 pipes at once")):
         with monkeypatch.context() as patch:
-            patch.setattr(grpc_pipes, name, 2)
+            patch.setattr(grpc_transport, name, 2)
             async with listening(Door()) as (listener, address), listening(Door()) as (dialler, _):
                 pipes = [await dialler.dial(address) for _ in range(2)]
                 with pytest.raises(UnavailableError, match=f"resource exhausted: .*{reason}"):
@@ -124,7 +124,7 @@ async def test_pipes_are_bounded_in_all_and_by_address_and_places_come_back(monk
 
 
 async def test_a_listener_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_pipes, "DIAL_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_transport, "DIAL_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with listening(Door()) as (dialler, _):
             with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 s"):

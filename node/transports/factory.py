@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.grpc_pipes import GrpcTransport
-from node.links.pipes import Transport
+from node.transports.base import Transport
+from node.transports.grpc_transport import GrpcTransport
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError
 
@@ -54,8 +54,8 @@ def _next_port(listen: str) -> str:
 def _libp2p(
     key: Ed25519PrivateKey, listen: str, advertise: tuple[str, ...], relays: Sequence[str], *, relay: bool
 ) -> Transport:
-    from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-    from node.links.libp2p_relay import make_relay
+    from node.transports.libp2p.relay_proof import make_relay
+    from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 
     if relay:
         return make_relay(key, Libp2pSettings(listen, advertise))

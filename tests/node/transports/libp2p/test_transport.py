@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links import daemon, daemon_client, daemon_keeper, libp2p_pipes
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-from node.links.multiaddr import libp2p_id
-from node.links.pipes import Accept
+from node.transports.base import Accept
+from node.transports.libp2p import daemon, daemon_control, supervisor, transport
+from node.transports.libp2p.multiaddr import libp2p_id
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import SettingsError, UnavailableError
-from tests.node.links.conformance import (
+from tests.node.transports.conformance import (
     MIB,
     Close,
     Door,
@@ -28,8 +28,8 @@ from tests.node.links.conformance import (
     send,
     soon,
 )
-from tests.node.links.p2pd import is_alive, needs_p2pd
-from tests.waiting import until
+from tests.node.transports.libp2p.p2pd import is_alive, needs_p2pd
+from tests.support.waiting import until
 
 pytestmark = needs_p2pd
 
@@ -99,7 +99,7 @@ async def test_a_second_dial_soon_after_a_failure_fails_at_once_with_the_reason(
 
 
 async def test_a_failure_is_forgotten_when_the_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_pipes, "REDIAL_S", 0.0)
+    monkeypatch.setattr(transport, "REDIAL_S", 0.0)
     async with started() as (dialler, _):
         for _ in range(2):
             with pytest.raises(UnavailableError) as caught:
@@ -108,8 +108,8 @@ async def test_a_failure_is_forgotten_when_the_pause_is_over(monkeypatch: pytest
 
 
 async def test_failures_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_pipes, "FAILURES_MAX", 2)
-    monkeypatch.setattr(libp2p_pipes, "REDIAL_S", 1000.0)
+    monkeypatch.setattr(transport, "FAILURES_MAX", 2)
+    monkeypatch.setattr(transport, "REDIAL_S", 1000.0)
     async with started() as (dialler, _):
         first, *others = [libp2p_id(bytes([number] * 32)) for number in range(3)]
         for peer in (first, *others):
@@ -189,7 +189,7 @@ async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_s
 
 
 async def test_while_there_is_no_daemon_a_dial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_keeper, "RESTART_FIRST_S", 1000.0)
+    monkeypatch.setattr(supervisor, "RESTART_FIRST_S", 1000.0)
     async with started() as (transport, addresses):
         pid = transport.daemon_pid
         os.kill(pid, signal.SIGKILL)
@@ -200,8 +200,8 @@ async def test_while_there_is_no_daemon_a_dial_says_so(monkeypatch: pytest.Monke
 
 async def test_a_daemon_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as (transport, _), started() as (dialler, _):
-        monkeypatch.setattr(daemon_keeper, "HEALTH_INTERVAL_S", 0.05)
-        monkeypatch.setattr(daemon_client, "ASK_TIMEOUT_S", 1)
+        monkeypatch.setattr(supervisor, "HEALTH_INTERVAL_S", 0.05)
+        monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 1)
         monkeypatch.setattr(daemon, "STOP_TIMEOUT_S", 0.1)
         await transport.stop()
         await transport.start(echo)  # with the shorter interval
@@ -225,7 +225,7 @@ async def test_a_stop_leaves_no_process_and_no_file() -> None:
 KILLED = """
 import asyncio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 async def main():
     transport = Libp2pTransport(Ed25519PrivateKey.generate(), Libp2pSettings(listen="127.0.0.1:0"))
     await transport.start(None)

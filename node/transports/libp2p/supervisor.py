@@ -18,9 +18,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.daemon import Daemon, DaemonSettings, SocketDirectory
-from node.links.daemon_client import DaemonClient
-from node.links.multiaddr import from_host_port, libp2p_id, of_socket, with_port
+from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory
+from node.transports.libp2p.daemon_control import DaemonClient
+from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, of_socket, with_port
 from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
 
 HEALTH_INTERVAL_S = 10.0

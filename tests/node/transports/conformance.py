@@ -1,4 +1,4 @@
-"""What every transport promises, as cases that a new one inherits: `node/links/pipes.py` says it in words.
+"""What every transport promises, as cases that a new one inherits: `node/transports/base.py` says it in words.
 
     class TestGrpcPipes(TransportConformance, ProcessConformance):
         async def make(self, at=None):
@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from node.links.pipes import PIPE_BYTES_MAX, Accept, Pipe, Transport
+from node.transports.base import PIPE_BYTES_MAX, Accept, Pipe, Transport
 from protocol.errors import AddressInUseError, UnavailableError
-from tests.node.links.elsewhere import elsewhere
-from tests.waiting import until
+from tests.support.elsewhere import elsewhere
+from tests.support.waiting import until
 
 MIB = 1024 * 1024
 SIZES = (1, 65535, MIB, 8 * MIB)
@@ -370,7 +370,7 @@ class ProcessConformance(Cases):
     async def elsewhere(self) -> AsyncIterator[tuple[int, str]]:
         """(process id, address) of an echoing transport of this class in a process of its own."""
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
-        async with elsewhere("tests.node.links.conformance", kind) as (process, address):
+        async with elsewhere("tests.node.transports.conformance", kind) as (process, address):
             yield process.pid, address
 
     @pytest.mark.parametrize("busy", [False, True], ids=["idle", "writing"])

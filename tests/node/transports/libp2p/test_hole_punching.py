@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from node.links import hole_punching
-from node.links.daemon_client import Contact
-from node.links.hole_punching import OBSERVERS_MIN, PAUSE_S, Attempts
+from node.transports.libp2p import hole_punching
+from node.transports.libp2p.daemon_control import Contact
+from node.transports.libp2p.hole_punching import OBSERVERS_MIN, PAUSE_S, Attempts
 
 LOW, HIGH = "12D3KooA", "12D3KooB"
 

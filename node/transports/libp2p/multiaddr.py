@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.links.protobuf import read_sized, read_varint, sized, varint
+from node.transports.libp2p.protobuf import read_sized, read_varint, sized, varint
 from protocol.errors import RemoteProtocolError, SettingsError
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

@@ -8,16 +8,16 @@ One stream of libp2p is one pipe, kept open as long as its owner likes, so that 
 libp2p peer id is a function of the node's own key (`multiaddr.libp2p_id`); a connection proves it: `SocketPipe.peer`.
 
     public     dialled at /ip4/192.0.2.7/tcp/50702/p2p/ID: it was told so, or carries circuits for others
-    any other  dialled there when a relay has done so from outside (`node.links.reservations`), else through relays,
+    any other  dialled there when a relay has done so from outside (`node.transports.libp2p.reservations`), else through relays,
                /ip4/198.51.100.1/tcp/50702/p2p/RELAY/p2p-circuit/p2p/ID, or over a connection that it made, /p2p/ID
 
 A relayed connection gives way to a direct one: when the peer's own address answers, and when the daemons punch a hole,
-which they try where four others see both ends (`node.links.hole_punching`); else the relay carries the pipe. libp2p
+which they try where four others see both ends (`node.transports.libp2p.hole_punching`); else the relay carries the pipe. libp2p
 opens no second connection to a peer, so the relayed one is closed first.
 
 The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon starts in its
 place, with the same identity and port. It is driven without hivemind's Python, which would import torch and cannot pass
-the flags that make relays usable (`node.links.daemon`).
+the flags that make relays usable (`node.transports.libp2p.daemon`).
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.daemon import Daemon, DaemonSettings
-from node.links.daemon_client import Contact, receive_caller
-from node.links.daemon_keeper import DaemonKeeper
-from node.links.hole_punching import Attempts
-from node.links.multiaddr import encode, from_host_port, host_of, ip_of, split_peer, tcp_port, with_port
-from node.links.pipes import Accept
-from node.links.reservations import Reservations
-from node.links.socket_pipe import SocketPipe
+from node.transports.base import Accept
+from node.transports.libp2p.daemon import Daemon, DaemonSettings
+from node.transports.libp2p.daemon_control import Contact, receive_caller
+from node.transports.libp2p.hole_punching import Attempts
+from node.transports.libp2p.multiaddr import encode, from_host_port, host_of, ip_of, split_peer, tcp_port, with_port
+from node.transports.libp2p.pipe import SocketPipe
+from node.transports.libp2p.reservations import Reservations
+from node.transports.libp2p.supervisor import DaemonKeeper
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
 
@@ -103,7 +103,7 @@ class Libp2pSettings:
 
 
 class Libp2pTransport:
-    """A `node.links.pipes.Transport` over libp2p, with the identity of the given key.
+    """A `node.transports.base.Transport` over libp2p, with the identity of the given key.
 
     With a `proof` it carries circuits for others: each new daemon is of use only when `proof(its address)` returns."""
 

@@ -13,7 +13,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from node.links.pipes import PIPE_BYTES_MAX
+from node.transports.base import PIPE_BYTES_MAX
 from protocol.errors import LocalProtocolError, UnavailableError
 
 LINGER_S = 1.0
@@ -27,7 +27,7 @@ _GOODBYE = bytes(_HEADER_BYTES)
 
 
 class SocketPipe:
-    """A `node.links.pipes.Pipe` over a connected socket, which is the pipe's from now on.
+    """A `node.transports.base.Pipe` over a connected socket, which is the pipe's from now on.
 
     `peer` is the transport's own name of the other end, which it has proven. `on_close` is called when the pipe has let
     go of its socket; until then its maker has to keep it, for nobody else may."""

@@ -25,9 +25,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
-from node.links.daemon_client import DaemonClient, receive
-from node.links.multiaddr import decode, encode, id_bytes, ip_of, split_peer, tcp_port
-from node.links.protobuf import field, fields, numbers
+from node.transports.libp2p.daemon_control import DaemonClient, receive
+from node.transports.libp2p.multiaddr import decode, encode, id_bytes, ip_of, split_peer, tcp_port
+from node.transports.libp2p.protobuf import field, fields, numbers
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
 
 PLACES_MAX = 4

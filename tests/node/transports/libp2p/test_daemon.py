@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links import daemon, daemon_client
-from node.links.daemon import Daemon, DaemonSettings, SocketDirectory, find_p2pd
-from node.links.daemon_client import DaemonClient, receive_caller
-from node.links.multiaddr import decode
-from node.links.protobuf import field, fields, sized
+from node.transports.libp2p import daemon, daemon_control
+from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory, find_p2pd
+from node.transports.libp2p.daemon_control import DaemonClient, receive_caller
+from node.transports.libp2p.multiaddr import decode
+from node.transports.libp2p.protobuf import field, fields, sized
 from protocol.errors import UnavailableError
-from tests.node.links.p2pd import is_alive, needs_p2pd
-from tests.waiting import until
+from tests.node.transports.libp2p.p2pd import is_alive, needs_p2pd
+from tests.support.waiting import until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
@@ -136,7 +136,7 @@ async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(directory
 async def test_a_daemon_that_does_not_answer_hangs_nobody(
     directory: SocketDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_client, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)
     async with a_daemon_that_says(directory.path, None) as client:
         for question in (client.identify(), client.contacts(), client.hold()):
             with pytest.raises(UnavailableError, match="did not answer"):
@@ -171,7 +171,7 @@ async def test_a_daemon_that_is_not_there_is_unavailable(tmp_path: Path) -> None
 
 
 async def test_a_stream_whose_caller_is_not_named_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_client, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)
     for said in (b"", sized(b"\xff"), sized(field(2, b""))):
         ours, theirs = socket.socketpair()
         with ours, theirs:

@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from node.links.pipes import PIPE_BYTES_MAX, Accept
+from node.transports.base import PIPE_BYTES_MAX, Accept
 from protocol.errors import AddressInUseError, LocalProtocolError, UnavailableError
 
 log = logging.getLogger("lockstep.links")
@@ -144,7 +144,7 @@ class Way:
 
 
 class MemoryPipe:
-    """A `node.links.pipes.Pipe`: one end, with the ways in and out."""
+    """A `node.transports.base.Pipe`: one end, with the ways in and out."""
 
     relayed = False
     peer = None
@@ -205,7 +205,7 @@ class MemoryPipe:
 
 
 class MemoryTransport:
-    """A `node.links.pipes.Transport` over a `MemoryNetwork`."""
+    """A `node.transports.base.Transport` over a `MemoryNetwork`."""
 
     kind = "memory"
 

@@ -9,7 +9,7 @@ be reached from there, and finding a file takes no import, so that a relay runs 
     -announceAddrs                    what peers are told in place of all addresses that it hears of
 
 Never -autoRelay: it knows the relays of its start alone, and sets one that it lost aside for an hour. Places at relays
-are taken by `node.links.reservations`.
+are taken by `node.transports.libp2p.reservations`.
 
 The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only our user can enter.
 The daemon ends with our lifeline to it, so it outlives no owner, not even one that was killed; the directory that such
@@ -31,8 +31,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.daemon_client import DaemonClient
-from node.links.protobuf import field
+from node.transports.libp2p.daemon_control import DaemonClient
+from node.transports.libp2p.protobuf import field
 from protocol.errors import UnavailableError
 
 START_TIMEOUT_S = 60

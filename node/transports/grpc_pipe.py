@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from node.links.pipes import PIPE_BYTES_MAX
+from node.transports.base import PIPE_BYTES_MAX
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.limits import TEXT_BYTES_MAX
 
@@ -23,7 +23,7 @@ CLOSE_SECONDS = 0.5
 
 
 class GrpcPipe:
-    """A `node.links.pipes.Pipe`: what both ends of a call have in common."""
+    """A `node.transports.base.Pipe`: what both ends of a call have in common."""
 
     relayed = False
     peer = None

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from node.links import socket_pipe
-from node.links.pipes import PIPE_BYTES_MAX
-from node.links.socket_pipe import SocketPipe
+from node.transports.base import PIPE_BYTES_MAX
+from node.transports.libp2p import pipe as pipe_module
+from node.transports.libp2p.pipe import SocketPipe
 from protocol.errors import LocalProtocolError, UnavailableError
 
 GOODBYE = bytes(4)
@@ -101,13 +101,13 @@ async def test_a_close_waits_for_the_other_end_but_not_for_ever(monkeypatch: pyt
         assert not closing.done()
         far.send(GOODBYE)
         await closing
-    monkeypatch.setattr(socket_pipe, "LINGER_S", 0.01)
+    monkeypatch.setattr(pipe_module, "LINGER_S", 0.01)
     async with pipe_and_socket() as (pipe, far):
         await pipe.close()
 
 
 async def test_a_close_does_not_wait_for_one_that_goes_on_writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_pipe, "LINGER_S", 1000.0)
+    monkeypatch.setattr(pipe_module, "LINGER_S", 1000.0)
     async with pipe_and_socket() as (pipe, far):
         closing = asyncio.create_task(pipe.close())
         await fill_until_broken(far)

@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links import daemon, libp2p_pipes, libp2p_relay, reservations
-from node.links.daemon import Daemon, DaemonSettings
-from node.links.daemon_keeper import DaemonKeeper
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-from node.links.libp2p_relay import make_relay, prove
-from node.links.multiaddr import libp2p_id
-from node.links.pipes import Pipe
+from node.transports.base import Pipe
+from node.transports.libp2p import daemon, relay_proof, reservations, transport
+from node.transports.libp2p.daemon import Daemon, DaemonSettings
+from node.transports.libp2p.multiaddr import libp2p_id
+from node.transports.libp2p.relay_proof import make_relay, prove
+from node.transports.libp2p.supervisor import DaemonKeeper
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
-from tests.node.links.conformance import MIB, echo, pattern, receive, send
-from tests.node.links.p2pd import needs_p2pd
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.node.transports.conformance import MIB, echo, pattern, receive, send
+from tests.node.transports.libp2p.p2pd import needs_p2pd
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 pytestmark = needs_p2pd
 
@@ -173,7 +173,7 @@ async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.Monkey
     async def nothing(daemon: Daemon) -> None:
         """A daemon needs no preparation."""
 
-    monkeypatch.setattr(libp2p_relay, "PROOF_TIMEOUT_S", 8)
+    monkeypatch.setattr(relay_proof, "PROOF_TIMEOUT_S", 8)
     key = Ed25519PrivateKey.generate()
     plain = DaemonKeeper(key, "127.0.0.1:0", DaemonSettings(), nothing)
     await plain.start()
@@ -190,7 +190,7 @@ async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for
     async def believed(relay: str) -> None:
         """Without a proof."""
 
-    monkeypatch.setattr(libp2p_relay, "prove", believed)
+    monkeypatch.setattr(relay_proof, "prove", believed)
     monkeypatch.setattr(daemon, "_UNLIMITED_BYTES", 1 << 16)  # less than libp2p's own default, which may win the race
     monkeypatch.setattr(reservations, "WAIT_S", 1000.0)
     trouble = f"expected {reservations.CIRCUIT_BYTES_MIN} bytes for each circuit"
@@ -229,7 +229,7 @@ async def test_a_daemon_that_cuts_circuits_short_is_replaced_by_one_that_does_no
         if len(proofs) < 3:
             raise UnavailableError("cut after 128 KB")
 
-    monkeypatch.setattr(libp2p_relay, "prove", fails_twice)
+    monkeypatch.setattr(relay_proof, "prove", fails_twice)
     async with relay(Ed25519PrivateKey.generate()) as address:
         assert proofs == [address] * 3
 
@@ -238,8 +238,8 @@ async def test_a_relay_that_never_proves_itself_does_not_start(monkeypatch: pyte
     async def fails(relay: str) -> None:
         raise UnavailableError("cut after 128 KB")
 
-    monkeypatch.setattr(libp2p_relay, "prove", fails)
-    monkeypatch.setattr(libp2p_pipes, "PROVEN_STARTS_MAX", 2)
+    monkeypatch.setattr(relay_proof, "prove", fails)
+    monkeypatch.setattr(transport, "PROVEN_STARTS_MAX", 2)
     with pytest.raises(UnavailableError, match="cut after 128 KB"):
         async with relay(Ed25519PrivateKey.generate()):
             pass

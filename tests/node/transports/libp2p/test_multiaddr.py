@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.links.multiaddr import (
+from node.transports.libp2p.multiaddr import (
     decode,
     encode,
     from_host_port,
@@ -18,7 +18,7 @@ from node.links.multiaddr import (
     tcp_port,
     with_port,
 )
-from node.links.protobuf import field, fields, numbers, read_sized, read_varint, sized, varint
+from node.transports.libp2p.protobuf import field, fields, numbers, read_sized, read_varint, sized, varint
 from protocol.errors import RemoteProtocolError, SettingsError
 
 PEER = "12D3KooWGzxzKZYveHXtpG6AsrUJBcWxHBFS2HsEoGTxrMLvKXtf"

@@ -26,8 +26,8 @@ from typing import Any
 
 import grpc
 
-from node.links.grpc_call import CLOSE_SECONDS, AcceptedPipe, DialledPipe, GrpcPipe, in_words
-from node.links.pipes import PIPE_BYTES_MAX, Accept
+from node.transports.base import PIPE_BYTES_MAX, Accept
+from node.transports.grpc_pipe import CLOSE_SECONDS, AcceptedPipe, DialledPipe, GrpcPipe, in_words
 from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
 
@@ -82,7 +82,7 @@ _SERVER_OPTIONS = [
 
 
 class GrpcTransport:
-    """A `node.links.pipes.Transport` over gRPC.
+    """A `node.transports.base.Transport` over gRPC.
 
     `listen` is "host:port", port 0 for any free one; "[::]:port" is every address of the machine, of both families.
     `advertise` is what peers are told instead, where port 0 stands for the port that was bound."""

@@ -1,0 +1,1 @@
+"""Reliable byte pipes between two machines: one interface, two implementations. Imports `system`."""
