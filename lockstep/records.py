@@ -23,9 +23,9 @@ from coordinator.messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
-from node.links.base import Blob, Outsider, Purpose, Remote
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.system.files import storage_errors
 from node.transfer import Transfer

@@ -26,8 +26,8 @@ from typing import Protocol
 from node.canonical import canonical_size
 from node.coordinator_client import RunInfo
 from node.ledger import Ledger
-from node.links.base import Blob, NotHeldError
 from node.links.frames import Part
+from node.links.network import Blob, NotHeldError
 from node.progress import Progress
 from node.replica import Position, Replica
 from node.snapshot import Partial, Snapshots
@@ -56,7 +56,7 @@ class Peers(Protocol):
         """The other members, sorted."""
 
     def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
-        """The parts of a peer's blob, unchecked: see `node.links.base.Link.fetch`."""
+        """The parts of a peer's blob, unchecked: see `node.links.network.Link.fetch`."""
 
 
 @dataclass(frozen=True, slots=True)

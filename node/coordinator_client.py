@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.base import Traffic
+from node.links.network import Traffic
 from node.roster import Roster
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS

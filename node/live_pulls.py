@@ -7,7 +7,7 @@
         +-- PullFailed ---+                           |
                           +- Drop and Pull elsewhere -+      silent for too long: what is on its way is lost
 
-A waiting pull stands in its source's queue (`node.uploads`). While nobody else holds the payload, waiting is no stall:
+A waiting pull stands in its source's queue (`node.links.upload_queue`). While nobody else holds the payload, waiting is no stall:
 its only holder is asked by everybody and serves them one after the other. When another holder is the better source, the
 pull is withdrawn and begins there; how long this node waits at each so far is held against both. A like one is no
 better: where all are alike everybody stands in every queue, and who leaves one only lengthens another. But one that

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from node.exchange_events import Offer
-from node.links.base import Link, Remote
+from node.links.network import Link, Remote
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import PeerId, RunId, short
 from protocol.limits import OFFERS_MAX

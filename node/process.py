@@ -18,7 +18,7 @@ from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.ledger import Ledger
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 from node.exchange_events import Failure, Progressed, Pull, Pulled, PullFailed
-from node.links.base import Blob, Link, NotHeldError, Purpose, Remote, WithdrawnError
+from node.links.network import Blob, Link, NotHeldError, Purpose, Remote, WithdrawnError
 from node.payload_log import PayloadLog
 from node.transfer import Transfer
 from protocol.errors import RemoteProtocolError, UnavailableError

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
 from node.payload_log import PayloadLog
 from node.reachable import announced

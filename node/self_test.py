@@ -12,9 +12,9 @@ from contextlib import aclosing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.coordinator_client import own_clock_ms
-from node.links.base import Blob, Outsider, Purpose, Remote
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.transports.factory import make_transports
 from protocol.errors import LockstepError, UnavailableError

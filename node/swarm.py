@@ -49,15 +49,15 @@ from node.exchange_events import (
     Wanted,
     Withdraw,
 )
-from node.links.base import Blob, Link, Purpose, Remote
 from node.links.frames import PART_BYTES_MAX, Part
+from node.links.network import Blob, Link, Purpose, Remote
+from node.links.upload_queue import Urgency
 from node.offering import Offering
 from node.payload_log import PayloadLog
 from node.pulls import Pulls
 from node.remarks import Remarks
 from node.serving import Shelf, Shelves
 from node.traffic import Statistics
-from node.uploads import Urgency
 from protocol.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short

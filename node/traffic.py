@@ -9,7 +9,7 @@ overhead     what transports and the operating system add, where the kernel tell
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from node.links.base import Traffic
+from node.links.network import Traffic
 from protocol.traffic import Overhead
 
 

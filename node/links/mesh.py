@@ -23,10 +23,10 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from node.links.base import Blob, LinkServer, Purpose, Remote, Traffic
 from node.links.frames import Part
-from node.links.open_link import OpenLink
-from node.links.session import Identity, Session
+from node.links.link import OpenLink
+from node.links.network import Blob, LinkServer, Purpose, Remote, Traffic
+from node.links.protocol import Identity, Session
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
 from node.transports.libp2p.multiaddr import libp2p_id
@@ -98,7 +98,7 @@ class _Kept:
 
 
 class Mesh:
-    """A `node.links.base.Link` over any transports. `clock_ms()` is this machine's monotonic clock; `peer_limit` bounds
+    """A `node.links.network.Link` over any transports. `clock_ms()` is this machine's monotonic clock; `peer_limit` bounds
     the bytes per second that one peer may take."""
 
     server: LinkServer

@@ -1,6 +1,6 @@
 """Who may send next, and how fast: one node's upload, shared by all of its links.
 
-Which upload begins next, and how many run at once, `node.uploads` decides; here they wait for their turn.
+Which upload begins next, and how many run at once, `node.links.upload_queue` decides; here they wait for their turn.
 
 An upload limit is a token bucket, filled a little slower than the limit and holding a quarter of a second, so that no
 five seconds carry more than the limit. What transports and the operating system add is guessed when bytes leave, and
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
-from node.uploads import Upload, Uploads, Urgency
+from node.links.upload_queue import Upload, Uploads, Urgency
 from protocol.errors import SettingsError
 from protocol.ids import Digest, PeerId
 

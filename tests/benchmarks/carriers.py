@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.base import Blob, Purpose, Remote
+from node.links.network import Blob, Purpose, Remote
 from node.system.malloc import keep_freed_memory
 from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError

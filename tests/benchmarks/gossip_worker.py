@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.run import run
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.payload_log import PayloadLog
 from node.swarm import Swarm, SwarmLimits

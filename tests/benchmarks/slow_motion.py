@@ -7,20 +7,20 @@ multiple of its time, and seconds are divided by that again, the same computing 
 from dataclasses import replace
 
 from lockstep.wan.home_link import HomeLink, Way
-from node import invitations, live_pulls, uploads
+from node import invitations, live_pulls
 from node.exchange_events import SwarmLimits
-from node.links import open_link, session, window
+from node.links import window
 
 WAITS = (
     (window, "QUEUE_MS"),
-    (uploads, "AHEAD_MS"),
-    (uploads, "METER_MS"),
-    (uploads, "SOON_MS"),
+    (upload_queue, "AHEAD_MS"),
+    (upload_queue, "METER_MS"),
+    (upload_queue, "SOON_MS"),
     (live_pulls, "WAIT_MS"),
     (invitations, "PAUSE_MS"),
-    (session, "BEAT_MS"),
-    (session, "SILENCE_MS"),
-    (open_link, "PROGRESS_SECONDS"),
+    (protocol, "BEAT_MS"),
+    (protocol, "SILENCE_MS"),
+    (link, "PROGRESS_SECONDS"),
 )
 """Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so many times fewer
 bytes, and a heartbeat waits as many times longer behind those that queue."""

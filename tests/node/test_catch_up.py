@@ -19,10 +19,10 @@ from node.digest import state_digest
 from node.earlier_life import EarlierLife
 from node.ledger import Ledger
 from node.links import mesh
-from node.links.base import Blob, Outsider, Purpose, Remote
 from node.links.frames import Part
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.payload_log import PayloadLog
 from node.progress import Progress

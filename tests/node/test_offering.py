@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.exchange_events import Offer
-from node.links.base import Remote
+from node.links.network import Remote
 from node.offering import Offering
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.process import CoordinatorProcess
 from node import self_test
 from node.links import mesh
-from node.links.base import Remote
+from node.links.network import Remote
 from node.relay import RelayProcess, RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire

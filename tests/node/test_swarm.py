@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import pytest
 
-from node.links import mesh, open_link
-from node.links.base import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic, WithdrawnError
+from node.links import link, mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.network import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic, WithdrawnError
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
 from node.payload_log import PayloadLog
@@ -52,7 +52,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
     monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
     monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
-    monkeypatch.setattr(open_link, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(link, "PROGRESS_SECONDS", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.coordinator_client import CoordinatorClient
-from node.links.base import Purpose, Traffic
+from node.links.network import Purpose, Traffic
 from node.progress import Progress, registry
 from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire

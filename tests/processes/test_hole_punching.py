@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep.wan.lab import Laboratory
 from lockstep.wan.plan import Home, Plan
 from node.links import mesh
-from node.links.base import Remote
+from node.links.network import Remote
 from node.transports.libp2p import hole_punching
 from node.transports.libp2p.hole_punching import OBSERVERS_MIN
 from node.transports.libp2p.relay_proof import make_relay

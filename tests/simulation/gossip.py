@@ -46,7 +46,7 @@ from node.exchange_events import (
     Tick,
     Withdraw,
 )
-from node.uploads import Upload, Uploads
+from node.links.upload_queue import Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
 
 TICK_MS = 100.0

@@ -1,11 +1,11 @@
-"""Between peers: a `node.links.base.Link` over the simulated network."""
+"""Between peers: a `node.links.network.Link` over the simulated network."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Remote, Traffic, WithdrawnError
 from node.links.frames import Part
+from node.links.network import Blob, LinkServer, NotHeldError, Purpose, Remote, Traffic, WithdrawnError
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers

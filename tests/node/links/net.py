@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.base import Blob, Purpose, Remote
 from node.links.mesh import Mesh
-from node.links.session import Identity
+from node.links.network import Blob, Purpose, Remote
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
 from node.transports.grpc_transport import GrpcTransport

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from node.links import mesh as mesh_module
-from node.links.base import Blob, NotHeldError, Purpose, Remote
+from node.links.network import Blob, NotHeldError, Purpose, Remote
 from node.transports.grpc_transport import GrpcTransport
 from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError

@@ -18,7 +18,7 @@ from node.links.uplink import (
     Bucket,
     Uplink,
 )
-from node.uploads import Upload
+from node.links.upload_queue import Upload
 from protocol.errors import SettingsError
 from protocol.ids import Digest
 from tests.node.links.net import peer_of

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from node.links.base import Blob, NotHeldError, Purpose, WithdrawnError
 from node.links.frames import Part, encode
-from node.links.open_link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
-from node.links.session import Identity, Session
-from node.links.session_events import Event, Left
+from node.links.link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
+from node.links.network import Blob, NotHeldError, Purpose, WithdrawnError
+from node.links.protocol import Identity, Session
+from node.links.protocol_events import Event, Left
+from node.links.upload_queue import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from node.transports.base import Accept, Pipe
-from node.uploads import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX

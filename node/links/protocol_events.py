@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from node.links.base import NotHeldError, WithdrawnError
 from node.links.frames import Part
+from node.links.network import NotHeldError, WithdrawnError
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal

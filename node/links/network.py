@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from node.links.frames import PART_BYTES_MAX, Part
-from node.uploads import Urgency
+from node.links.upload_queue import Urgency
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.wire_pb2 import Offers

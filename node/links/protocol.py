@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Part, encode
-from node.links.session_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
 from node.links.window import WINDOW_BYTES_MAX, Window
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, check_greeting, public_bytes, sign_link, verify_link

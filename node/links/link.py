@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Traffic
 from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
-from node.links.session import Session
-from node.links.session_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.network import Blob, LinkServer, NotHeldError, Purpose, Traffic
+from node.links.protocol import Session
+from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
 from node.links.uplink import Bucket, Uplink
+from node.links.upload_queue import Upload
 from node.transports.base import Pipe
-from node.uploads import Upload
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal

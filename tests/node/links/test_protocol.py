@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Message, Part, encode
-from node.links.session import (
+from node.links.protocol import (
     BEAT_MS,
     FETCHES_MAX,
     FRAMES_WAITING_MAX,
@@ -21,7 +21,7 @@ from node.links.session import (
     Identity,
     Session,
 )
-from node.links.session_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
 from node.links.window import WINDOW_BYTES_MAX
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, public_bytes, sign_link

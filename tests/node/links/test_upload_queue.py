@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.uploads import AGED_MS, AHEAD_MS, RATE_ASSUMED, SOON_MS, UPLOADS_MAX, Upload, Uploads
+from node.links.upload_queue import AGED_MS, AHEAD_MS, RATE_ASSUMED, SOON_MS, UPLOADS_MAX, Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
 
 A, B, C = (PeerId(f"{number:032x}") for number in range(3))
