@@ -23,12 +23,12 @@ from coordinator.messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import Blob, Outsider, Purpose, Remote
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.system.files import storage_errors
-from node.transfer import Transfer
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.commits import Entry

@@ -10,7 +10,7 @@ several members at once and are checked for place and size as they arrive. When 
 can be blamed, so it is fetched again from one member at a time, and the one that lies is named.
 
 Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it (`node.snapshot`,
-`node.payload_log`), so who has begun with one stays with it, however new the newest is, and replays from there, however
+`node.gossip.payload_log`), so who has begun with one stays with it, however new the newest is, and replays from there, however
 far it is behind by then: only when nobody holds what it needs does it begin with a newer one.
 """
 
@@ -49,7 +49,7 @@ RETRY_SECONDS = 2
 
 
 class Peers(Protocol):
-    """The members as a source of blobs; `node.swarm.Swarm` is one."""
+    """The members as a source of blobs; `node.gossip.swarm.Swarm` is one."""
 
     @property
     def peers(self) -> list[PeerId]:

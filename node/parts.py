@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from node.catch_up import CatchUp
 from node.coordinator_client import CoordinatorClient, RunInfo
 from node.data.corpus import Corpus
+from node.gossip.swarm import Swarm
 from node.ledger import Ledger
 from node.progress import Progress
 from node.replica import Position, Replica
-from node.swarm import Swarm
 from protocol.ids import PeerId
 
 

@@ -16,6 +16,8 @@ from node.catch_up import CatchUp
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
 from node.ledger import Ledger
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
@@ -23,12 +25,10 @@ from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.parts import Parts
-from node.payload_log import PayloadLog
 from node.reachable import address_towards, announced, keep_session
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
-from node.swarm import Swarm, SwarmLimits
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer

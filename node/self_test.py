@@ -31,7 +31,7 @@ LIMITED_SHARE = 2 / 3
 
 
 class TestShelf:
-    """The blob that a relay fetches from itself; a `node.serving.Shelf`."""
+    """The blob that a relay fetches from itself; a `node.gossip.blob_server.Shelf`."""
 
     def __init__(self) -> None:
         self._blob = b""
@@ -48,11 +48,11 @@ class TestShelf:
         self._blob, self.digest = b"", Digest(b"")
 
     def size(self, digest: Digest) -> int | None:
-        """See `node.serving.Shelf`."""
+        """See `node.gossip.blob_server.Shelf`."""
         return len(self._blob) if digest == self.digest else None
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """See `node.serving.Shelf`."""
+        """See `node.gossip.blob_server.Shelf`."""
         return self._blob[offset : offset + count] if digest == self.digest else None
 
 

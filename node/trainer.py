@@ -24,6 +24,7 @@ import logging
 from node.catch_up import RETRY_SECONDS
 from node.demo.engine import Extraction
 from node.earlier_life import EarlierLife
+from node.gossip.swarm import NotRetainedError
 from node.ledger import FinalWord
 from node.model.training import Work
 from node.parts import Parts
@@ -32,7 +33,6 @@ from node.receipts import Receipts
 from node.replica import Pending, Position
 from node.roster import Roster
 from node.round_work import train_round
-from node.swarm import NotRetainedError
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.ids import Digest, sha256

@@ -29,11 +29,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.run import run
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
-from node.payload_log import PayloadLog
-from node.swarm import Swarm, SwarmLimits
 from node.system.malloc import keep_freed_memory
 from node.transports.factory import make_transports
 from protocol.handshake import public_bytes

@@ -7,8 +7,7 @@ multiple of its time, and seconds are divided by that again, the same computing 
 from dataclasses import replace
 
 from lockstep.wan.home_link import HomeLink, Way
-from node import invitations, live_pulls
-from node.exchange_events import SwarmLimits
+from node.gossip.machine.events import SwarmLimits
 from node.links import window
 
 WAITS = (
@@ -16,8 +15,8 @@ WAITS = (
     (upload_queue, "AHEAD_MS"),
     (upload_queue, "METER_MS"),
     (upload_queue, "SOON_MS"),
-    (live_pulls, "WAIT_MS"),
-    (invitations, "PAUSE_MS"),
+    (pull_policy, "WAIT_MS"),
+    (idle_uplink, "PAUSE_MS"),
     (protocol, "BEAT_MS"),
     (protocol, "SILENCE_MS"),
     (link, "PROGRESS_SECONDS"),

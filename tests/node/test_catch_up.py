@@ -17,6 +17,8 @@ from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.coordinator_client import RunInfo
 from node.digest import state_digest
 from node.earlier_life import EarlierLife
+from node.gossip.blob_server import Shelves, Throttle
+from node.gossip.payload_log import PayloadLog
 from node.ledger import Ledger
 from node.links import mesh
 from node.links.frames import Part
@@ -24,10 +26,8 @@ from node.links.mesh import Mesh
 from node.links.network import Blob, Outsider, Purpose, Remote
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
-from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.replica import Position, Replica
-from node.serving import Shelves, Throttle
 from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
@@ -305,7 +305,7 @@ async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("node.serving.asyncio.sleep", sleep)
+    monkeypatch.setattr("node.gossip.blob_server.asyncio.sleep", sleep)
     throttle = Throttle(1000, lambda: 0)
     for _ in range(4):
         await throttle.wait(500)

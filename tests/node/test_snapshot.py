@@ -79,7 +79,7 @@ def test_the_newest_two_stay_also_after_a_restart(tmp_path: Path) -> None:
 
 
 class Clock:
-    """What `node.snapshot` and `node.payload_log` ask for the time."""
+    """What `node.snapshot` and `node.gossip.payload_log` ask for the time."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

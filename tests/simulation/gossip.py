@@ -19,8 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from node.exchange import Exchange
-from node.exchange_events import (
+from node.gossip.machine.events import (
     Blame,
     Drop,
     Effect,
@@ -46,6 +45,7 @@ from node.exchange_events import (
     Tick,
     Withdraw,
 )
+from node.gossip.machine.exchange import Exchange
 from node.links.upload_queue import Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import node.payload_log
+import node.gossip.payload_log
 import node.snapshot
 from tests.simulation import disk
 from tests.simulation.world import PROCESS, World

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.catch_up import CatchUp
 from node.contact import FIRST_CONTACT_SECONDS, reach
 from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
 from node.ledger import Ledger
 from node.parts import Parts
-from node.payload_log import PayloadLog
 from node.progress import Progress
 from node.snapshot import Snapshots
-from node.swarm import Swarm, SwarmLimits
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError

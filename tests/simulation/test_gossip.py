@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.exchange_events import Effect
+from node.gossip.machine.events import Effect
 from tests.simulation.gossip import (
     EQUAL,
     PROFILES,

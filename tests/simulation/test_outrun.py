@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.payload_log import PayloadLog
+from node.gossip.payload_log import PayloadLog
 from node.snapshot import Snapshots
 from tests.simulation import scenario
 from tests.simulation.checkers import Violation, require

@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 
-from node.exchange_events import Blame
+from node.gossip.machine.events import Blame
 from protocol.ids import PeerId, RunId, short
 
 REMARKS_MAX = 1024

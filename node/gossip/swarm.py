@@ -1,7 +1,7 @@
-"""The node among its peers: the shell around `node.exchange` that moves payloads and keeps them.
+"""The node among its peers: the shell around `node.gossip.machine.exchange` that moves payloads and keeps them.
 
 The exchange decides; this module lets it hear what happens (`_feed`) and does what it says (`_act`): one task per
-pull (`node.pulls`), one per peer that is being offered to, one that ticks. Nothing reaches the log before its digest
+pull (`node.gossip.fetcher`), one per peer that is being offered to, one that ticks. Nothing reaches the log before its digest
 is right.
 
     trainer --publish, collect, settle--> Swarm <--on_offer, read-- link <--- peers
@@ -18,8 +18,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
-from node.exchange import Exchange
-from node.exchange_events import (
+from node.gossip.blob_server import Shelf, Shelves
+from node.gossip.fault_log import Remarks
+from node.gossip.fetcher import Pulls
+from node.gossip.machine.events import (
     Blame,
     Drop,
     Effect,
@@ -49,14 +51,12 @@ from node.exchange_events import (
     Wanted,
     Withdraw,
 )
+from node.gossip.machine.exchange import Exchange
+from node.gossip.outbox import Offering
+from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
 from node.links.network import Blob, Link, Purpose, Remote
 from node.links.upload_queue import Urgency
-from node.offering import Offering
-from node.payload_log import PayloadLog
-from node.pulls import Pulls
-from node.remarks import Remarks
-from node.serving import Shelf, Shelves
 from node.traffic import Statistics
 from protocol.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.exchange_events import Drop, Effect, Progressed, Pull, SwarmLimits, Withdraw
-from node.sources import Payload, Sources, rate_of
+from node.gossip.machine.events import Drop, Effect, Progressed, Pull, SwarmLimits, Withdraw
+from node.gossip.machine.sources import Payload, Sources, rate_of
 from protocol.ids import Digest, PeerId
 
 PATIENCE = 4

@@ -1,4 +1,4 @@
-"""The words of `node.exchange`: its limits, the events it takes and the effects it asks for."""
+"""The words of `node.gossip.machine.exchange`: its limits, the events it takes and the effects it asks for."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import pytest
 
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
 from node.links import link, mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
@@ -19,8 +21,6 @@ from node.links.network import Blob, Link, LinkServer, Outsider, Purpose, Remote
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
-from node.payload_log import PayloadLog
-from node.swarm import Swarm, SwarmLimits
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256

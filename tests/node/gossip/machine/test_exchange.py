@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.exchange import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Exchange
-from node.exchange_events import (
+from node.gossip.machine.events import (
     Blame,
     Drop,
     Effect,
@@ -39,9 +38,10 @@ from node.exchange_events import (
     Wanted,
     Withdraw,
 )
-from node.invitations import INVITED, PAUSE_MS
-from node.live_pulls import PATIENCE, WAIT_MS
-from node.sources import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, OFFER_RETRY_MS, RATE_ASSUMED
+from node.gossip.machine.exchange import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Exchange
+from node.gossip.machine.idle_uplink import INVITED, PAUSE_MS
+from node.gossip.machine.pull_policy import PATIENCE, WAIT_MS
+from node.gossip.machine.sources import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import OFFERS_MAX

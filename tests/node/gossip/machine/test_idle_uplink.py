@@ -1,6 +1,6 @@
 """Whom an idle uplink invites: everybody in turn, and ever more rarely."""
 
-from node.invitations import DOUBLINGS_MAX, INVITED, PAUSE_MS, Invitations
+from node.gossip.machine.idle_uplink import DOUBLINGS_MAX, INVITED, PAUSE_MS, Invitations
 from protocol.ids import PeerId
 
 PEERS = [PeerId(f"{number:032x}") for number in range(5)]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from node.exchange_events import Failure, Progressed, Pull, Pulled, PullFailed
+from node.gossip.machine.events import Failure, Progressed, Pull, Pulled, PullFailed
+from node.gossip.payload_log import PayloadLog
+from node.gossip.transfer import Transfer
 from node.links.network import Blob, Link, NotHeldError, Purpose, Remote, WithdrawnError
-from node.payload_log import PayloadLog
-from node.transfer import Transfer
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, short
 

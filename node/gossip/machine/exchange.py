@@ -1,6 +1,6 @@
 """Gossip as one node sees it: what to offer to whom, and what to pull from where. Pure.
 
-Digests are pushed, bytes are pulled. The machine decides; `node.swarm` moves the bytes, verifies them and reports
+Digests are pushed, bytes are pulled. The machine decides; `node.gossip.swarm` moves the bytes, verifies them and reports
 back. It follows all undecided rounds at once.
 
     one payload               Offered, Wanted            Pull                  Pulled (verified)
@@ -17,9 +17,9 @@ Rules
 - What is held is offered to the round's neighbours, the own payload first, never to one who is known to hold it.
   Neighbours are who the hash says, as far as a link is open to them, others in their place where none is; all relays;
   and whoever offers to this node, for it may have no other way. A relay offers to all it is linked to.
-- A payload is pulled from one source at a time: `node.live_pulls` says when it moves to another, `node.sources` to
+- A payload is pulled from one source at a time: `node.gossip.machine.pull_policy` says when it moves to another, `node.gossip.machine.sources` to
   which. The rarest payload goes first.
-- An idle uplink says so: who waits in a queue elsewhere for what it holds comes over (`node.invitations`).
+- An idle uplink says so: who waits in a queue elsewhere for what it holds comes over (`node.gossip.machine.idle_uplink`).
 - A source that fails waits for a doubling backoff and is tried last after it.
 - A payload named by a commit is asked of every member in turn when no known holder answers.
 - An offer is bounded by size, round, sender and count. Blame is for what an honest peer cannot do; what may be a
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from node.exchange_events import (
+from node.gossip.machine.events import (
     Blame,
     Effect,
     Event,
@@ -58,10 +58,10 @@ from node.exchange_events import (
     Tick,
     Wanted,
 )
-from node.exchange_rounds import Peers, Round
-from node.invitations import Invitations
-from node.live_pulls import LivePulls, Wish
-from node.sources import Backoff, Payload, Sources
+from node.gossip.machine.idle_uplink import Invitations
+from node.gossip.machine.pull_policy import LivePulls, Wish
+from node.gossip.machine.round_state import Peers, Round
+from node.gossip.machine.sources import Backoff, Payload, Sources
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, short
 

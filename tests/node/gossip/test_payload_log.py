@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node import payload_log
-from node.payload_log import PayloadLog
+from node.gossip import payload_log
+from node.gossip.payload_log import PayloadLog
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
 

@@ -1,7 +1,7 @@
 """Whom to tell that this node's uplink is idle, and when: a few peers at a time, everybody in turn. Pure.
 
 Requests wait in queues, and an uplink whose queue has run out knows nothing of the long ones elsewhere. So it asks for
-work: who waits for what it holds may come over (`node.live_pulls`). A few are asked at a time, for all at once would
+work: who waits for what it holds may come over (`node.gossip.machine.pull_policy`). A few are asked at a time, for all at once would
 make of it the longest queue. Once everybody was asked the pause doubles, for then hardly anybody lacks anything.
 
 Part of the exchange: only `Exchange.handle` calls what changes anything here.

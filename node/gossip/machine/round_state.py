@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from node.exchange_events import Effect, Offer
-from node.sources import Payload, Sources
+from node.gossip.machine.events import Effect, Offer
+from node.gossip.machine.sources import Payload, Sources
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.neighbours import neighbours

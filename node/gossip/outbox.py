@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from node.exchange_events import Offer
+from node.gossip.machine.events import Offer
 from node.links.network import Link, Remote
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import PeerId, RunId, short

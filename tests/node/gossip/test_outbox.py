@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.exchange_events import Offer
+from node.gossip.machine.events import Offer
+from node.gossip.outbox import Offering
 from node.links.network import Remote
-from node.offering import Offering
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
