@@ -22,7 +22,7 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import Blob, Outsider, Purpose, Remote

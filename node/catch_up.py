@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from node.canonical import canonical_size
-from node.coordinator_client import RunInfo
-from node.ledger import Ledger
+from node.control.client import RunInfo
+from node.control.decisions import Ledger
 from node.links.frames import Part
 from node.links.network import Blob, NotHeldError
 from node.progress import Progress

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.catch_up import CatchUp
-from node.coordinator_client import CoordinatorClient, RunInfo
+from node.control.client import CoordinatorClient, RunInfo
+from node.control.decisions import Ledger
 from node.data.corpus import Corpus
 from node.gossip.swarm import Swarm
-from node.ledger import Ledger
 from node.progress import Progress
 from node.replica import Position, Replica
 from protocol.ids import PeerId

@@ -11,21 +11,22 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node import contact, progress
+from node import progress
 from node.catch_up import CatchUp
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control import first_contact
+from node.control.addresses import address_towards, announced, keep_session
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.decisions import Ledger
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
-from node.ledger import Ledger
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.parts import Parts
-from node.reachable import address_towards, announced, keep_session
 from node.replica import Position, Replica
 from node.settings import NodeSettings
 from node.snapshot import Snapshots
@@ -82,7 +83,7 @@ class NodeProcess:
         settings, progress = self._settings, self._progress
         progress.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
-        await asyncio.to_thread(contact.remember, settings.directory, self._client.address)
+        await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
         use_threads(settings.threads)
         device = choose_device(settings.device)
@@ -187,13 +188,13 @@ class NodeProcess:
     # ---- parts
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
-        """An answer of the coordinator: for ever once it has answered, else within `contact.FIRST_CONTACT_SECONDS`."""
+        """An answer of the coordinator: for ever once it has answered, else within `first_contact.FIRST_CONTACT_SECONDS`."""
 
         def say(why: str) -> None:
             self._progress.phase = why
 
-        known = contact.is_known(self._settings.directory, self._client.address)
-        return await contact.reach(call, say, None if known else contact.FIRST_CONTACT_SECONDS)
+        known = first_contact.is_known(self._settings.directory, self._client.address)
+        return await first_contact.reach(call, say, None if known else first_contact.FIRST_CONTACT_SECONDS)
 
     @property
     def _state_path(self) -> Path:

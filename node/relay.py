@@ -24,14 +24,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.addresses import announced
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.members import Roster
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
-from node.reachable import announced
-from node.roster import Roster
 from node.self_test import TestShelf, self_test
 from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds

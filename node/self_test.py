@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.coordinator_client import own_clock_ms
+from node.control.client import own_clock_ms
 from node.links.mesh import Mesh
 from node.links.network import Blob, Outsider, Purpose, Remote
 from node.links.protocol import Identity

@@ -22,16 +22,16 @@ import asyncio
 import logging
 
 from node.catch_up import RETRY_SECONDS
+from node.control.decisions import FinalWord
+from node.control.members import Roster
 from node.demo.engine import Extraction
 from node.earlier_life import EarlierLife
 from node.gossip.swarm import NotRetainedError
-from node.ledger import FinalWord
 from node.model.training import Work
 from node.parts import Parts
 from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts
 from node.replica import Pending, Position
-from node.roster import Roster
 from node.round_work import train_round
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot

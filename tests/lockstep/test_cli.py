@@ -99,7 +99,7 @@ def test_a_port_in_use_ends_with_7_and_is_named(
 def test_an_unreachable_coordinator_ends_with_4_and_says_what_was_tried(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.contact.FIRST_CONTACT_SECONDS", 0.2)
+    monkeypatch.setattr("node.control.first_contact.FIRST_CONTACT_SECONDS", 0.2)
     place = ["--directory", str(tmp_path)] if command == "join" else []
     assert main([command, "127.0.0.1:1", *place]) == ExitCode.UNREACHABLE
     assert "127.0.0.1:1" in error_line(capsys)

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node import snapshot
 from node.canonical import canonical_size
 from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
-from node.coordinator_client import RunInfo
+from node.control.client import RunInfo
+from node.control.decisions import Ledger
 from node.digest import state_digest
 from node.earlier_life import EarlierLife
 from node.gossip.blob_server import Shelves, Throttle
 from node.gossip.payload_log import PayloadLog
-from node.ledger import Ledger
 from node.links import mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh

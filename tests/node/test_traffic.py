@@ -6,7 +6,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node.coordinator_client import CoordinatorClient
+from node.control.client import CoordinatorClient
 from node.links.network import Purpose, Traffic
 from node.progress import Progress, registry
 from node.traffic import Rising, Statistics

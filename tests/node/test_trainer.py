@@ -11,10 +11,10 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.coordinator_client import RunInfo
+from node.control.client import RunInfo
+from node.control.decisions import Ledger
 from node.data.corpus import Corpus
 from node.digest import state_digest
-from node.ledger import Ledger
 from node.parts import Parts
 from node.progress import Progress
 from node.replica import Position, Replica

@@ -12,11 +12,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.catch_up import CatchUp
-from node.contact import FIRST_CONTACT_SECONDS, reach
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.decisions import Ledger
+from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
-from node.ledger import Ledger
 from node.parts import Parts
 from node.progress import Progress
 from node.snapshot import Snapshots

@@ -1,6 +1,6 @@
 """The coordinator's service over the simulated network: what gRPC does with a call, and what it does when it breaks.
 
-The client's end is what `node.coordinator_client` sees of a stub and its calls; the server's end runs the coordinator's
+The client's end is what `node.control.client` sees of a stub and its calls; the server's end runs the coordinator's
 real servicer in the coordinator's process. Messages cross as bytes.
 
 A call ends in one of these ways, and each end hears of it later than the other, or not at all:

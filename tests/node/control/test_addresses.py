@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from node import reachable
-from node.coordinator_client import Listener
-from node.reachable import address_towards, keep_session
+from node.control import addresses
+from node.control.addresses import address_towards, keep_session
+from node.control.client import Listener
 from protocol import wire_pb2 as wire
 from protocol.errors import RefusedError, UnavailableError
 from tests.support.waiting import until
@@ -94,8 +94,8 @@ class Heard:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable, "SETTLE_SECONDS", 0.01)
-    monkeypatch.setattr(reachable, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(addresses, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(addresses, "TELL_SECONDS", 0.02)
 
 
 def session(client: Client, hello: wire.Hello, listener: Listener, *transports: object) -> "asyncio.Task[None]":
@@ -123,13 +123,13 @@ async def test_other_addresses_are_told_in_another_session_and_those_of_other_tr
 async def test_neither_what_comes_nor_what_goes_for_a_moment_is_told(
     name: str, for_a_moment: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reachable, name, 3600.0)
+    monkeypatch.setattr(addresses, name, 3600.0)
     client, moving = Client(), Moving()
     keeping = session(client, wire.Hello(addresses=["/one"]), Heard(), moving)
     await until(lambda: client.hellos)
     moving.move(*for_a_moment)
     await until(lambda: moving.asked[-1] == tuple(for_a_moment))
-    monkeypatch.setattr(reachable, name, 0.01)
+    monkeypatch.setattr(addresses, name, 0.01)
     moving.move("/one")
     await until(lambda: moving.asked[-1] == ("/one",))
     moving.move("/three")

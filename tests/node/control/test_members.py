@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.roster import Roster
+from node.control.members import Roster
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node import contact
-from node.contact import is_known, reach, remember
+from node.control import first_contact
+from node.control.first_contact import is_known, reach, remember
 from protocol.errors import UnavailableError, VersionError
 
 
@@ -15,8 +15,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
-        monkeypatch.setattr(contact.time, "monotonic", lambda: self.seconds)
-        monkeypatch.setattr(contact.asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(first_contact.time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(first_contact.asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.seconds += seconds

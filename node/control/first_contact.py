@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from node.coordinator_client import BACKOFF_SECONDS, CALL_SECONDS
+from node.control.client import BACKOFF_SECONDS, CALL_SECONDS
 from node.system.files import replacing_file, storage_errors
 from protocol.errors import UnavailableError
 

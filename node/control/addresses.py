@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from node.coordinator_client import CoordinatorClient, Listener, RunInfo
-from node.roster import Roster
+from node.control.client import CoordinatorClient, Listener, RunInfo
+from node.control.members import Roster
 from node.transports.base import Transport
 from protocol import wire_pb2 as wire
 from protocol.errors import UnavailableError

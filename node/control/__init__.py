@@ -1,0 +1,1 @@
+"""The line to the coordinator: session, decisions, members, addresses. Imports `transports`, `system`, `traffic`."""
