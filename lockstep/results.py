@@ -20,9 +20,9 @@ from typing import Any
 from lockstep.local import Child, Cluster
 from lockstep.watch import Show, total_bytes
 from node.data.corpus import Corpus
-from node.genesis import fill
 from node.model.checkpoint import evaluate_checkpoint
 from node.model.training import Trainee, build_model
+from node.replica.genesis import fill
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec
 

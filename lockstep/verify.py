@@ -20,11 +20,11 @@ import torch
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.run import run
-from node.digest import canonical_sha256, state_digest
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
-from node.replica import Replica
-from node.snapshot import file_sha256
+from node.replica.digest import canonical_sha256, state_digest
+from node.replica.replica import Replica
+from node.replica.snapshot import file_sha256
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire

@@ -9,7 +9,7 @@ belongs to is found by walking the chain of commits, each checked, from where th
 several members at once and are checked for place and size as they arrive. When the whole has another SHA-256 nobody
 can be blamed, so it is fetched again from one member at a time, and the one that lies is named.
 
-Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it (`node.snapshot`,
+Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it (`node.replica.snapshot`,
 `node.gossip.payload_log`), so who has begun with one stays with it, however new the newest is, and replays from there, however
 far it is behind by then: only when nobody holds what it needs does it begin with a newer one.
 """
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from node.canonical import canonical_size
 from node.control.client import RunInfo
 from node.control.decisions import Ledger
 from node.links.frames import Part
 from node.links.network import Blob, NotHeldError
 from node.progress import Progress
-from node.replica import Position, Replica
-from node.snapshot import Partial, Snapshots
+from node.replica.canonical import canonical_size
+from node.replica.replica import Position, Replica
+from node.replica.snapshot import Partial, Snapshots
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from node.replica import Position, Replica
+from node.replica.replica import Position, Replica
 from protocol.commits import Commit
 from protocol.ids import Digest, PeerId
 

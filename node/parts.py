@@ -9,7 +9,7 @@ from node.control.decisions import Ledger
 from node.data.corpus import Corpus
 from node.gossip.swarm import Swarm
 from node.progress import Progress
-from node.replica import Position, Replica
+from node.replica.replica import Position, Replica
 from protocol.ids import PeerId
 
 

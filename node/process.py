@@ -27,9 +27,9 @@ from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.parts import Parts
-from node.replica import Position, Replica
+from node.replica.replica import Position, Replica
+from node.replica.snapshot import Snapshots
 from node.settings import NodeSettings
-from node.snapshot import Snapshots
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer

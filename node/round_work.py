@@ -20,7 +20,7 @@ import numpy.typing as npt
 from node.demo.engine import GradientError
 from node.model.training import Passes, Work
 from node.parts import Parts
-from node.replica import Pending
+from node.replica.replica import Pending
 from protocol import wire_pb2 as wire
 
 log = logging.getLogger("lockstep.node")

@@ -31,7 +31,7 @@ from node.model.training import Work
 from node.parts import Parts
 from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
 from node.receipts import Receipts
-from node.replica import Pending, Position
+from node.replica.replica import Pending, Position
 from node.round_work import train_round
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot

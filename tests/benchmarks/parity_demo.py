@@ -24,8 +24,8 @@ from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
-from node.earlier_votes import Ballot, EarlierVotes
 from node.model.training import Passes
+from node.replica.vote_history import Ballot, EarlierVotes
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE

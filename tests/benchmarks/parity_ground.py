@@ -16,8 +16,8 @@ from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import require_finite
-from node.genesis import fill
 from node.model.training import Trainee, build_model
+from node.replica.genesis import fill
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec
 from protocol.schedule import float32_value, learning_rate, scalars

@@ -13,7 +13,7 @@ from node.data.corpus import Corpus
 from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
 from node.demo.scaling import Scale
-from node.replica import Pending, Replica
+from node.replica.replica import Pending, Replica
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import DataError, SettingsError

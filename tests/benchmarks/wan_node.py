@@ -21,7 +21,7 @@ import torch
 
 from lockstep.cli import main as lockstep
 from node.model.training import Tokens, Trainee, Work
-from node.replica import Replica
+from node.replica.replica import Replica
 from node.trainer import Trainer
 from tests.benchmarks.slow_motion import slow_waits
 from tests.benchmarks.wan_model import GradientPool, Notes

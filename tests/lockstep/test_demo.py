@@ -15,9 +15,9 @@ from lockstep.cli import main
 from lockstep.demo import DemoSettings, demo_spec, run_demo
 from lockstep.exits import ExitCode, UsageError
 from lockstep.local import Cluster
-from node.digest import state_digest
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
+from node.replica.digest import state_digest
 from protocol.runfile import RunSpec
 from tests.lockstep.shared import tiny_model
 

@@ -11,12 +11,9 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node import snapshot
-from node.canonical import canonical_size
 from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.control.client import RunInfo
 from node.control.decisions import Ledger
-from node.digest import state_digest
 from node.earlier_life import EarlierLife
 from node.gossip.blob_server import Shelves, Throttle
 from node.gossip.payload_log import PayloadLog
@@ -27,8 +24,10 @@ from node.links.network import Blob, Outsider, Purpose, Remote
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.progress import Progress
-from node.replica import Position, Replica
-from node.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
+from node.replica.canonical import canonical_size
+from node.replica.digest import state_digest
+from node.replica.replica import Position, Replica, snapshot
+from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.digest import state_digest
-from node.replica import Replica
+from node.replica.digest import state_digest
+from node.replica.replica import Replica
 from protocol.errors import DivergedError
 from tests.node.test_process import NodeTask, coordinator_of
 from tests.support.tiny import tiny_corpus, tiny_spec

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
-from node.digest import state_digest
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.process import NodeProcess
+from node.replica.digest import state_digest
 from node.settings import NodeSettings
 from protocol.errors import DataError, UnavailableError
 from protocol.runfile import RunSpec

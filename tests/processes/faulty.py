@@ -22,7 +22,7 @@ from lockstep.keys import KEY_NAME, load_or_create_key
 from lockstep.local import STOP_S, Child, Cluster, ClusterSettings
 from lockstep.records import RecordInFiles
 from lockstep.verify import Audit, Findings, Published
-from node.replica import Replica
+from node.replica.replica import Replica
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id

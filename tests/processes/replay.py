@@ -14,7 +14,7 @@ from coordinator.journal import Journal
 from lockstep.keys import load_or_create_key
 from lockstep.operate import read_run_file
 from node.gossip.payload_log import PayloadLog
-from node.replica import Replica
+from node.replica.replica import Replica
 from protocol.commits import check_link, commit_digest, genesis_digest, open_commit
 from protocol.handshake import public_bytes
 from protocol.runfile import run_id

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import node.gossip.payload_log
-import node.snapshot
+import node.replica.snapshot
 from tests.simulation import disk
 from tests.simulation.world import PROCESS, World
 

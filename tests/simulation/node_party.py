@@ -19,7 +19,7 @@ from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.parts import Parts
 from node.progress import Progress
-from node.snapshot import Snapshots
+from node.replica.snapshot import Snapshots
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError

@@ -7,7 +7,7 @@
                              which commit that was of
 
 So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest of the parameters is
-a function of the commits. `Replica` has the face of `node.replica.Replica`. What it is made to do is judged at once by
+a function of the commits. `Replica` has the face of `node.replica.replica.Replica`. What it is made to do is judged at once by
 the `Auditor`.
 """
 
@@ -24,10 +24,10 @@ import numpy.typing as npt
 import torch
 
 from node.demo.votes import Contribution
-from node.earlier_votes import Ballot, EarlierVotes
 from node.model.training import Work
-from node.replica import Pending, Position
-from node.snapshot import read_snapshot
+from node.replica.replica import Pending, Position
+from node.replica.snapshot import read_snapshot
+from node.replica.vote_history import Ballot, EarlierVotes
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError

@@ -3,7 +3,7 @@
 import pytest
 
 from node.gossip.payload_log import PayloadLog
-from node.snapshot import Snapshots
+from node.replica.snapshot import Snapshots
 from tests.simulation import scenario
 from tests.simulation.checkers import Violation, require
 from tests.simulation.machinery import installed

@@ -15,12 +15,12 @@ from coordinator.membership import Membership
 from coordinator.rounds import Rounds
 from node.control.decisions import Ledger
 from node.earlier_life import EarlierLife
-from node.earlier_votes import EarlierVotes
 from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
 from node.patience import Patience
+from node.replica.vote_history import EarlierVotes
 from node.trainer import Trainer
 from protocol.commits import sign_commit
 from protocol.ids import Digest, sha256

@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from node.data.corpus import Corpus
 from node.data.prepare import prepare
 from node.data.tokenizer import ByteTokenizer, SubwordTokenizer
-from node.digest import canonical_sha256
-from node.genesis import fill
 from node.model.checkpoint import (
     evaluate_checkpoint,
     generate,
@@ -24,6 +22,8 @@ from node.model.checkpoint import (
     save_parameters,
 )
 from node.model.training import Trainee, build_model, named_parameters_once
+from node.replica.digest import canonical_sha256
+from node.replica.genesis import fill
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 torch.set_num_threads(1)

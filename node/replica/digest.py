@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.canonical import canonical_bytes, sorted_words, strips
+from node.replica.canonical import canonical_bytes, sorted_words, strips
 from protocol.ids import Digest
 
 ROW_WORDS = 4096

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from node.canonical import canonical_bytes
 from node.data.corpus import Corpus
-from node.replica import Position, Replica
+from node.replica.canonical import canonical_bytes
+from node.replica.replica import Position, Replica
 from protocol.commits import Commit, Entry, genesis_digest
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, sha256

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from node.digest import canonical_sha256, state_digest
-from node.genesis import fill
 from node.model.training import build_model, named_parameters_once
+from node.replica.digest import canonical_sha256, state_digest
+from node.replica.genesis import fill
 from protocol.errors import SettingsError
 
 torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def test_a_parameter_is_the_stated_function_of_seed_and_name() -> None:
 
 def test_strips_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _digest(_filled())
-    monkeypatch.setattr("node.genesis._STRIP_WORDS", 100)
+    monkeypatch.setattr("node.replica.genesis._STRIP_WORDS", 100)
     assert _digest(_filled()) == whole
 
 

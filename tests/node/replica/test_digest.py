@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from node.digest import ROW_WORDS, canonical_sha256, state_digest
+from node.replica.digest import ROW_WORDS, canonical_sha256, state_digest
 from protocol.errors import LocalProtocolError
 
 torch.set_num_threads(1)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from node import canonical, snapshot
-from node.canonical import canonical_bytes, canonical_size
-from node.digest import canonical_sha256
-from node.snapshot import (
+from node.replica.canonical import canonical_bytes, canonical_size
+from node.replica.digest import canonical_sha256
+from node.replica.replica import canonical, snapshot
+from node.replica.snapshot import (
     HELD_SECONDS,
     HELD_SECONDS_MAX,
     SNAPSHOTS_HELD_MAX,
@@ -79,7 +79,7 @@ def test_the_newest_two_stay_also_after_a_restart(tmp_path: Path) -> None:
 
 
 class Clock:
-    """What `node.snapshot` and `node.gossip.payload_log` ask for the time."""
+    """What `node.replica.snapshot` and `node.gossip.payload_log` ask for the time."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.earlier_votes import Ballot, EarlierVotes
+from node.replica.vote_history import Ballot, EarlierVotes
 from protocol.errors import StorageError
 from protocol.ids import PeerId
 from protocol.payload import Coefficients, Header, PayloadShape, encode

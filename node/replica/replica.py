@@ -25,12 +25,12 @@ from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
-from node.digest import state_digest
-from node.earlier_votes import Ballot, EarlierVotes
-from node.genesis import fill
 from node.model.checkpoint import load_parameters, save_parameters
 from node.model.training import Trainee, build_model
-from node.snapshot import read_snapshot
+from node.replica.digest import state_digest
+from node.replica.genesis import fill
+from node.replica.snapshot import read_snapshot
+from node.replica.vote_history import Ballot, EarlierVotes
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError

@@ -3,7 +3,7 @@
     <directory>/<round>-<SHA-256 in hexadecimal>        one snapshot; <round> is that of the last commit in it
     <directory>/<SHA-256 in hexadecimal>.part, .map     one on its way here: its bytes, and which ranges are there
 
-The bytes are those of `node.canonical`. A node knows names and shapes from the run file, so it knows the size of a
+The bytes are those of `node.replica.canonical`. A node knows names and shapes from the run file, so it knows the size of a
 snapshot before it takes memory or disk for one, and every header before it reads it. Files appear by renaming; the
 newest `SNAPSHOTS_KEPT` stay, and a few older ones for as long as somebody fetches them. Bytes that are handed out were
 verified once since the process started.
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
+from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
 from node.system.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 from protocol.ids import Digest
