@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node import progress
-from node.catch_up import CatchUp
 from node.control import first_contact
 from node.control.addresses import address_towards, announced, keep_session
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
@@ -26,10 +24,12 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
-from node.parts import Parts
 from node.replica.replica import Position, Replica
 from node.replica.snapshot import Snapshots
+from node.round.catch_up import CatchUp
+from node.round.context import Parts
 from node.settings import NodeSettings
+from node.status import Progress, registry
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer
@@ -65,8 +65,8 @@ class NodeProcess:
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._progress = progress.Progress(self._peer, settings.name or self._peer[:8])
-        self.registry: CollectorRegistry = progress.registry(self._progress)
+        self._progress = Progress(self._peer, settings.name or self._peer[:8])
+        self.registry: CollectorRegistry = registry(self._progress)
         self._trainer: Trainer | None = None
         self._swarm: Swarm | None = None
         self._mesh: Mesh | None = None

@@ -4,7 +4,7 @@
     overlap 1    compute r | extract | compute r+1 (at a guess of r) | extract | apply r | compute r+2 ...
                                      '- exchange r .................'
 
-(as soon as the commit of r is there with its payloads, be it between two passes: `node.round_work`; and before round
+(as soon as the commit of r is there with its payloads, be it between two passes: `node.round.compute`; and before round
 `overlap_from` every run goes as with overlap 0)
 
 The trainer takes final words strictly in order and never goes on without one: it waits, catches up or starts
@@ -15,24 +15,24 @@ Whether its state is right the coordinator says, who hears all: told to resync, 
 replays the log, and says on the way what it comes to after the round in question. It never judges itself.
 
 The state is saved between extract and announce: what others know of, the file knows of too. A kill loses at most what
-the rounds since the last save left in the momentum, and nothing counts twice (`node.earlier_life`).
+the rounds since the last save left in the momentum, and nothing counts twice (`node.round.crash_recovery`).
 """
 
 import asyncio
 import logging
 
-from node.catch_up import RETRY_SECONDS
 from node.control.decisions import FinalWord
 from node.control.members import Roster
 from node.demo.engine import Extraction
-from node.earlier_life import EarlierLife
 from node.gossip.swarm import NotRetainedError
 from node.model.training import Work
-from node.parts import Parts
-from node.patience import AWAY_S, FINISHED_S, Patience, PatienceEndedError
-from node.receipts import Receipts
 from node.replica.replica import Pending, Position
-from node.round_work import train_round
+from node.round.catch_up import RETRY_SECONDS
+from node.round.compute import train_round
+from node.round.context import Parts
+from node.round.crash_recovery import EarlierLife
+from node.round.deadline import AWAY_S, FINISHED_S, Patience, PatienceEndedError
+from node.round.witness import Receipts
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.ids import Digest, sha256

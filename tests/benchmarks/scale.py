@@ -43,7 +43,7 @@ from coordinator.events import (
 from coordinator.journal import Journal
 from coordinator.memory import remember
 from coordinator.rounds import Rounds
-from node.receipts import EVERYBODY, TOGETHER_SECONDS, WITNESSES
+from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
 from protocol.ids import Digest, PeerId, RunId, sha256
@@ -111,7 +111,7 @@ class Members:
             yield at_ms, link.peer, wire.NodeMessage(announced=announced)
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Each member's receipts, together as `node.receipts` sends them: its link takes one payload after another."""
+        """Each member's receipts, together as `node.round.witness` sends them: its link takes one payload after another."""
         born = self.announced.pop(round, {})
         peers = list(self.links)
         share = self.reporters / len(peers)

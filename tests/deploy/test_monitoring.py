@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
 from coordinator.rounds import Rounds
-from node import progress
+from node import status
 from node.relay import RelayProcess, RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
@@ -53,7 +53,7 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     found = {"up": {"job"}}
     for registry in (
         metrics.registry(rounds),
-        progress.registry(progress.Progress("a peer", "a name", loss=1.0)),
+        status.registry(status.Progress("a peer", "a name", loss=1.0)),
         relay.registry,
     ):
         found |= samples(registry)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
 from node.links.network import Purpose, Traffic
-from node.progress import Progress, registry
+from node.status import Progress, registry
 from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead

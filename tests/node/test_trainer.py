@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.client import RunInfo
 from node.control.decisions import Ledger
 from node.data.corpus import Corpus
-from node.parts import Parts
-from node.progress import Progress
 from node.replica.digest import state_digest
 from node.replica.replica import Position, Replica
+from node.round.context import Parts
+from node.status import Progress
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit

@@ -11,15 +11,15 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.catch_up import CatchUp
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
 from node.control.decisions import Ledger
 from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
-from node.parts import Parts
-from node.progress import Progress
 from node.replica.snapshot import Snapshots
+from node.round.catch_up import CatchUp
+from node.round.context import Parts
+from node.status import Progress
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError

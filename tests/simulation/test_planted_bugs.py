@@ -14,13 +14,13 @@ from coordinator.inflight import InFlight
 from coordinator.membership import Membership
 from coordinator.rounds import Rounds
 from node.control.decisions import Ledger
-from node.earlier_life import EarlierLife
 from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
-from node.patience import Patience
 from node.replica.vote_history import EarlierVotes
+from node.round.crash_recovery import EarlierLife
+from node.round.deadline import Patience
 from node.trainer import Trainer
 from protocol.commits import sign_commit
 from protocol.ids import Digest, sha256

@@ -1,4 +1,4 @@
-"""The work of a round, as `node.round_work` makes it, where nothing comes between two passes."""
+"""The work of a round, as `node.round.compute` makes it, where nothing comes between two passes."""
 
 from collections.abc import Callable, Iterable
 

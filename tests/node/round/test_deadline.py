@@ -8,8 +8,8 @@ import pytest
 
 from node import trainer as trainer_module
 from node.gossip.swarm import NotRetainedError
-from node.patience import Patience, PatienceEndedError
 from node.replica.replica import Position
+from node.round.deadline import Patience, PatienceEndedError
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.ids import PeerId

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.receipts import EVERYBODY, WITNESSES, Receipts, is_witness
+from node.round.witness import EVERYBODY, WITNESSES, Receipts, is_witness
 from protocol.ids import Digest, PeerId, sha256
 from tests.support.waiting import until
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from node.demo.engine import GradientError
 from node.model.training import Passes, Work
-from node.parts import Parts
 from node.replica.replica import Pending
+from node.round.context import Parts
 from protocol import wire_pb2 as wire
 
 log = logging.getLogger("lockstep.node")

@@ -11,10 +11,8 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.control.client import RunInfo
 from node.control.decisions import Ledger
-from node.earlier_life import EarlierLife
 from node.gossip.blob_server import Shelves, Throttle
 from node.gossip.payload_log import PayloadLog
 from node.links import mesh
@@ -23,11 +21,13 @@ from node.links.mesh import Mesh
 from node.links.network import Blob, Outsider, Purpose, Remote
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
-from node.progress import Progress
 from node.replica.canonical import canonical_size
 from node.replica.digest import state_digest
 from node.replica.replica import Position, Replica, snapshot
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
+from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
+from node.round.crash_recovery import EarlierLife
+from node.status import Progress
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
@@ -143,7 +143,7 @@ class Forger(Server):
 
 
 class Members:
-    """Servers as `node.catch_up.Peers`, each behind links of its own."""
+    """Servers as `node.round.catch_up.Peers`, each behind links of its own."""
 
     def __init__(self, servers: dict[PeerId, Server]) -> None:
         self.servers = servers

@@ -27,10 +27,10 @@ from node.control.client import RunInfo
 from node.control.decisions import Ledger
 from node.links.frames import Part
 from node.links.network import Blob, NotHeldError
-from node.progress import Progress
 from node.replica.canonical import canonical_size
 from node.replica.replica import Position, Replica
 from node.replica.snapshot import Partial, Snapshots
+from node.status import Progress
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError

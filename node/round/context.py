@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.catch_up import CatchUp
 from node.control.client import CoordinatorClient, RunInfo
 from node.control.decisions import Ledger
 from node.data.corpus import Corpus
 from node.gossip.swarm import Swarm
-from node.progress import Progress
 from node.replica.replica import Position, Replica
+from node.round.catch_up import CatchUp
+from node.status import Progress
 from protocol.ids import PeerId
 
 
