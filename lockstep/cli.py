@@ -246,7 +246,7 @@ def relay(
     """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU and no torch."""
     from lockstep.relay import relay as relay_run
     from lockstep.serve import ServeOptions
-    from node.relay import RelaySettings
+    from node.relay.process import RelaySettings
 
     place = directory.expanduser()
     settings = RelaySettings(

@@ -6,7 +6,7 @@ from lockstep.keys import load_or_create_key
 from lockstep.line import Line
 from lockstep.run import run
 from lockstep.serve import ServeOptions, log_versions, serve
-from node.relay import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess, RelaySettings
 from node.system.malloc import keep_freed_memory
 
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from coordinator import metrics
 from coordinator.rounds import Rounds
 from node import status
-from node.relay import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess, RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 

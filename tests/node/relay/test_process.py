@@ -13,10 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
-from node import self_test
 from node.links import mesh
 from node.links.network import Remote
-from node.relay import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess, RelaySettings, self_check
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.errors import SettingsError, UnavailableError
@@ -34,7 +33,7 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "numpy", "transformers", "safetensors", "tokenizers", "hivemind"):
     sys.modules[name] = None
-import node.relay, lockstep.relay
+import node.relay.process, lockstep.relay
 """
 
 
@@ -135,8 +134,8 @@ async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
 async def test_a_limit_that_makes_the_self_test_slow_does_not_make_it_fail(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_test, "TEST_SECONDS", 0)
-    monkeypatch.setattr(self_test, "LIMITED_SHARE", 0.1)  # a busy machine takes its time too
+    monkeypatch.setattr(self_check, "TEST_SECONDS", 0)
+    monkeypatch.setattr(self_check, "LIMITED_SHARE", 0.1)  # a busy machine takes its time too
     relay = RelayProcess(settings(tmp_path, coordinator.address, peer_limit=2_000_000), KEY, "test")
     try:
         await relay.start()
@@ -216,7 +215,7 @@ async def test_the_numbers_for_prometheus_are_those_of_the_status(
         }
         assert values["lockstep_relay_round"] == [-1]
         assert values["lockstep_relay_links"] == values["lockstep_relay_payload_log_bytes"] == [0]
-        assert traffic["catch_up", "up"] == self_test.TEST_BYTES
+        assert traffic["catch_up", "up"] == self_check.TEST_BYTES
         assert {owner for owner, _ in traffic} == {"payload", "catch_up", "control"}
         assert relay.unready() == ""
 
@@ -236,7 +235,7 @@ async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_
         relay._payloads.put(0, blob)
         began_s = time.monotonic()
         fetching = asyncio.create_task(reader.fetched(Remote(relay.peer, relay.addresses), sha256(blob)))
-        await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_test.TEST_BYTES)
+        await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()
         await until(lambda: coordinator.status()["relays"] == [])
         assert not fetching.done()

@@ -32,7 +32,7 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
-from node.self_test import TestShelf, self_test
+from node.relay.self_check import TestShelf, self_test
 from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
