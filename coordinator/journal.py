@@ -21,7 +21,7 @@ from typing import get_args
 
 import msgspec
 
-from coordinator.events import Event, RecordDigest, Renewed
+from coordinator.machine.events import Event, RecordDigest, Renewed
 from protocol.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId

@@ -7,9 +7,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.membership import Member
-from coordinator.report import phase
-from coordinator.rounds import Rounds
+from coordinator.machine.membership import Member
+from coordinator.machine.rounds import Rounds
+from coordinator.status_document import phase
 from coordinator.traffic import Traffic
 
 PHASES = ("waiting", "computing", "exchanging", "finished")

@@ -8,10 +8,10 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from coordinator import metrics, report
-from coordinator.core import Core, Outcome
+from coordinator import metrics, status_document
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import Core, Outcome
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
@@ -100,9 +100,9 @@ class CoordinatorProcess:
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        recorded = self._journal.last_commits(report.COMMITS_SHOWN)
+        recorded = self._journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
-        document = report.status(self._rounds, commits, self._core.now_ms())
+        document = status_document.status(self._rounds, commits, self._core.now_ms())
         return {
             "address": self.address,
             **document,

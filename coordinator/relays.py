@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from coordinator.events import Joined
+from coordinator.machine.events import Joined
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 

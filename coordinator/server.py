@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import grpc
 import msgspec
 
-from coordinator import messages
-from coordinator.core import Core, Outcome
-from coordinator.events import (
+from coordinator import wire_messages
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Admit,
     AskResync,
     CommitRound,
@@ -35,8 +35,8 @@ from coordinator.events import (
     SkipRound,
     TellMembers,
 )
-from coordinator.journal import Journal
 from coordinator.relays import Relays
+from coordinator.sequencer import Core, Outcome
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
@@ -131,7 +131,7 @@ class CoordinatorService(CoordinatorServicer):
         """Commits after a round, oldest first, as many as fit one reply."""
         decided, head = self._core.decided_round, self._core.head_round
         recorded = await asyncio.to_thread(self._journal.commits, request.after_round, COMMITS_PER_REPLY)
-        return messages.commits_reply([row for row in recorded if row.round <= decided], decided, head)
+        return wire_messages.commits_reply([row for row in recorded if row.round <= decided], decided, head)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json."""
@@ -218,7 +218,7 @@ class CoordinatorService(CoordinatorServicer):
         async for message in requests:
             now_ms = self._core.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
-                session.send(messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms))
+                session.send(wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms))
             elif message.WhichOneof("kind") == "leave":
                 break
         session.close()
@@ -228,7 +228,7 @@ class CoordinatorService(CoordinatorServicer):
         self._broadcast(Message(members=told))
 
     def _members(self) -> wire.Members:
-        members = messages.members_message(self._core.rounds.members)
+        members = wire_messages.members_message(self._core.rounds.members)
         members.members.extend(self.relays.told())
         return members
 
@@ -243,7 +243,7 @@ class CoordinatorService(CoordinatorServicer):
             )
         if hello.run_id != run_id:
             raise RemoteProtocolError(f"expected a node of run {run_id}, got one of run {hello.run_id!r}")
-        return messages.joined(verify_hello(hello.public_key, hello.signature, run_id, nonce), hello)
+        return wire_messages.joined(verify_hello(hello.public_key, hello.signature, run_id, nonce), hello)
 
     def _replace(self, peer: PeerId, session: NodeSession) -> None:
         """Make the session the node's only one."""
@@ -261,10 +261,10 @@ class CoordinatorService(CoordinatorServicer):
                 if self._sessions.get(peer) is not session:
                     return  # a goodbye still under way in a replaced session must not end the new one
                 received_ms = self._core.now_ms()
-                event = messages.event_of(peer, message)
+                event = wire_messages.event_of(peer, message)
                 await self._core.submit(event)
                 if isinstance(event, Renewed):
-                    reply = messages.heartbeat_reply(message.heartbeat.sent_ms, received_ms, self._core.now_ms())
+                    reply = wire_messages.heartbeat_reply(message.heartbeat.sent_ms, received_ms, self._core.now_ms())
                     session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session closed peer=%s reason=%s", peer, str(error))
@@ -279,7 +279,7 @@ class CoordinatorService(CoordinatorServicer):
     def emit(self, outcome: Outcome) -> None:
         """Send what a batch of events has brought about."""
         if changes := [effect for effect in outcome.effects if isinstance(effect, TellMembers)]:
-            self._broadcast(messages.changes_message(self._core.rounds.members, changes))
+            self._broadcast(wire_messages.changes_message(self._core.rounds.members, changes))
         for effect in outcome.effects:
             self._perform(effect, outcome)
 
@@ -299,7 +299,7 @@ class CoordinatorService(CoordinatorServicer):
                 self._part(peer, Message(evicted=wire.Evicted(reason=reason, wrong_results=wrong_results)))
             case OpenRound():
                 for assignment in effect.assignments:
-                    self._send(assignment.peer, messages.opened_message(effect, assignment))
+                    self._send(assignment.peer, wire_messages.opened_message(effect, assignment))
                 for relay in self.relays:
                     relay.send(Message(opened=wire.RoundOpened(round=effect.round, step=effect.step)))
             case CommitRound(commit, holders, loss):
@@ -307,7 +307,7 @@ class CoordinatorService(CoordinatorServicer):
                     "committed",
                     extra={"round": commit.round, "contributors": len(commit.entries), "loss": loss},
                 )
-                self._broadcast(messages.committed_message(outcome.signed[commit.round], holders))
+                self._broadcast(wire_messages.committed_message(outcome.signed[commit.round], holders))
             case SkipRound(round, reason):
                 log.info("skipped round=%s reason=%s", round, reason)
                 self._broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from coordinator.check import check_journal
 from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.journal_check import check_journal
+from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
-from coordinator.rounds import Rounds
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
 from lockstep.keys import KEY_NAME, load_or_create_key

@@ -19,7 +19,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.messages import commits_reply
+from coordinator.wire_messages import commits_reply
 from lockstep.exits import UsageError
 from lockstep.keys import KEY_NAME, load_or_create_key
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms

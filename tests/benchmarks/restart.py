@@ -15,11 +15,21 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.core import SNAPSHOT_EVENTS, Core
-from coordinator.events import Announced, Applied, CommitRound, Effect, Event, Held, Joined, Readied, RecordDigest
 from coordinator.journal import Journal
-from coordinator.memory import remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    CommitRound,
+    Effect,
+    Event,
+    Held,
+    Joined,
+    Readied,
+    RecordDigest,
+)
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import SNAPSHOT_EVENTS, Core
+from coordinator.state_snapshot import remember
 from protocol.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec

@@ -27,8 +27,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import messages
-from coordinator.events import (
+from coordinator import wire_messages
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Admit,
     CommitRound,
     Effect,
@@ -40,9 +41,8 @@ from coordinator.events import (
     SkipRound,
     TellMembers,
 )
-from coordinator.journal import Journal
-from coordinator.memory import remember
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import remember
 from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
@@ -177,7 +177,7 @@ class Desk:
             while self._queue and self._queue[0][0] <= self.now_ms:
                 arrived.append(heapq.heappop(self._queue)[2:])
             with self._timed("parse"):
-                events = [messages.event_of(peer, wire.NodeMessage.FromString(blob)) for peer, blob in arrived]
+                events = [wire_messages.event_of(peer, wire.NodeMessage.FromString(blob)) for peer, blob in arrived]
             self._count_arrivals(arrived, events)
             self._handle_batch(events)
 
@@ -186,7 +186,7 @@ class Desk:
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
             if isinstance(event, Renewed):
-                reply = messages.heartbeat_reply(self.now_ms, self.now_ms, self.now_ms).SerializeToString()
+                reply = wire_messages.heartbeat_reply(self.now_ms, self.now_ms, self.now_ms).SerializeToString()
                 self._sent("HeartbeatReply", reply, 1)
                 self.plan(iter([(self.now_ms + self.rounds.spec.membership.heartbeat_ms, peer, _heartbeat(0))]))
 
@@ -213,20 +213,20 @@ class Desk:
     def _perform(self, effects: list[Effect], signed: dict[int, Any]) -> None:
         everybody = len(self.rounds.members)
         if changes := [effect for effect in effects if isinstance(effect, TellMembers)]:
-            self._tell(messages.changes_message(self.rounds.members, changes), "Members", everybody)
+            self._tell(wire_messages.changes_message(self.rounds.members, changes), "Members", everybody)
         for effect in effects:
             match effect:
                 case Admit():
-                    welcome = wire.Welcome(members=messages.members_message(self.rounds.members))
+                    welcome = wire.Welcome(members=wire_messages.members_message(self.rounds.members))
                     self._tell(wire.CoordinatorMessage(welcome=welcome), "Welcome", 1)
                 case OpenRound():
                     self.slot_ms = effect.instants.commit_by - effect.instants.opened
                     for assignment in effect.assignments:
-                        self._tell(messages.opened_message(effect, assignment), "RoundOpened", 1)
+                        self._tell(wire_messages.opened_message(effect, assignment), "RoundOpened", 1)
                     self.plan(self.members.announces(effect, self.now_ms))
                     self.plan(self.members.receipts(effect.round))
                 case CommitRound(commit, holders, _):
-                    word = messages.committed_message(signed[commit.round], holders)
+                    word = wire_messages.committed_message(signed[commit.round], holders)
                     self._tell(word, "RoundCommitted", everybody)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):

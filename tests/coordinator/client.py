@@ -19,7 +19,7 @@ from protocol.ids import PeerId, RunId, peer_id
 from protocol.limits import PROTOCOL_VERSION
 from protocol.runfile import RunSpec
 from protocol.wire_pb2_grpc import CoordinatorStub
-from tests.coordinator.driver import payload_digest, run_spec, state_digest
+from tests.coordinator.machine.driver import payload_digest, run_spec, state_digest
 
 PATIENCE_SECONDS = 20
 """Nothing here takes a second; a test that waits for what never comes ends after this."""

@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.events import (
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Announced,
     Applied,
     Concluded,
@@ -26,12 +27,11 @@ from coordinator.events import (
     Renewed,
     Restarted,
 )
-from coordinator.journal import Journal
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
-from tests.coordinator.driver import RUN, A, B
+from tests.coordinator.machine.driver import RUN, A, B
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 

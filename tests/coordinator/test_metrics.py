@@ -4,9 +4,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from coordinator.machine.rounds import Rounds
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
-from coordinator.rounds import Rounds
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire

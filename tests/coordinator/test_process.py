@@ -20,7 +20,7 @@ from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.runfile import RunSpec, parse_run_json, run_id
 from tests.coordinator.client import COORDINATOR_KEY, check_chain, node_of, quiet_spec, running, train
-from tests.coordinator.driver import payload_digest, run_spec
+from tests.coordinator.machine.driver import payload_digest, run_spec
 
 # ---- a run
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.events import Joined
+from coordinator.machine.events import Joined
 from coordinator.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId

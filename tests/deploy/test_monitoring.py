@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
 from node import status
 from node.relay.process import RelayProcess, RelaySettings
 from protocol.ids import RunId

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Admit,
     Announced,
     AskResync,
@@ -26,7 +26,7 @@ from coordinator.events import (
     Reached,
     SkipRound,
 )
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share

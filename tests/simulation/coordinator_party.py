@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.core import Core, Outcome
-from coordinator.events import CommitRound, Effect, Event, FinishRun, OpenRound, RecordDigest, Renewed
 from coordinator.journal import RecordedCommit
-from coordinator.memory import durable, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import CommitRound, Effect, Event, FinishRun, OpenRound, RecordDigest, Renewed
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import Core, Outcome
 from coordinator.server import CoordinatorService
+from coordinator.state_snapshot import durable, remember
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes

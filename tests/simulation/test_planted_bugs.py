@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coordinator import rounds
-from coordinator.core import Core, Outcome
-from coordinator.inflight import InFlight
-from coordinator.membership import Membership
-from coordinator.rounds import Rounds
+from coordinator.machine import rounds
+from coordinator.machine.membership import Membership
+from coordinator.machine.rounds import Rounds
+from coordinator.machine.undecided_round import InFlight
+from coordinator.sequencer import Core, Outcome
 from node.control.decisions import Ledger
 from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange

@@ -1,8 +1,8 @@
 """Counting: who has a say, when a digest has won, level votes, and reports that come too late."""
 
-from coordinator.votes import ROUNDS_KEPT, Ballot, Votes
+from coordinator.machine.digest_votes import ROUNDS_KEPT, Ballot, Votes
 from protocol.ids import PeerId
-from tests.coordinator.driver import PEERS, A, B, C, D, E
+from tests.coordinator.machine.driver import PEERS, A, B, C, D, E
 
 
 def ballot_of(votes: Votes, round: int, *voters: PeerId, **digests: int) -> Ballot:

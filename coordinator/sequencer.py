@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.events import CommitRound, Effect, Event, RecordDigest, Renewed, Restarted
 from coordinator.journal import Journal
-from coordinator.memory import recall, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import CommitRound, Effect, Event, RecordDigest, Renewed, Restarted
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import recall, remember
 from protocol.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256

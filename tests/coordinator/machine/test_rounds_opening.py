@@ -2,7 +2,7 @@
 
 from protocol.ids import PeerId
 from protocol.schedule import scalars
-from tests.coordinator.driver import A, B, C, Driver
+from tests.coordinator.machine.driver import A, B, C, Driver
 
 # ---- opening
 

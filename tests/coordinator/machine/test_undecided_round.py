@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.events import Announced, Assignment
-from coordinator.inflight import HOLDERS_TOLD_MAX, RECEIPTS_PER_AUTHOR, InFlight, unused_part
+from coordinator.machine.events import Announced, Assignment
+from coordinator.machine.undecided_round import HOLDERS_TOLD_MAX, RECEIPTS_PER_AUTHOR, InFlight, unused_part
 from protocol.clock import Instants
 from protocol.ids import Digest, PeerId, sha256
 from protocol.shuffle import Share
-from tests.coordinator.driver import A, B, C, D, payload_digest
+from tests.coordinator.machine.driver import A, B, C, D, payload_digest
 
 shares_lists = st.lists(st.integers(1, 9), max_size=5).map(
     lambda counts: tuple(Share(100 * number, count) for number, count in enumerate(counts))

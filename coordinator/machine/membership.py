@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Admit,
     Effect,
     Evict,

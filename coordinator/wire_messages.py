@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from itertools import accumulate
 
-from coordinator.events import (
+from coordinator.journal import RecordedCommit
+from coordinator.machine.events import (
     Announced,
     Applied,
     Assignment,
@@ -19,8 +20,7 @@ from coordinator.events import (
     Renewed,
     TellMembers,
 )
-from coordinator.journal import RecordedCommit
-from coordinator.membership import Member, Membership
+from coordinator.machine.membership import Member, Membership
 from protocol import wire_pb2 as wire
 from protocol.commits import SignedCommit
 from protocol.errors import RemoteProtocolError

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core import Core, Outcome
-from coordinator.events import Announced, Event, Evict, Held, Joined, Lapsed, Readied, Renewed, Restarted
 from coordinator.journal import Journal
-from coordinator.rounds import Rounds
+from coordinator.machine.events import Announced, Event, Evict, Held, Joined, Lapsed, Readied, Renewed, Restarted
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import Core, Outcome
 from protocol.commits import open_commit
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from tests.coordinator.client import COORDINATOR_KEY, quiet_spec
-from tests.coordinator.driver import RUN, A, B, payload_digest, run_spec
+from tests.coordinator.machine.driver import RUN, A, B, payload_digest, run_spec
 from tests.simulation.checkers import portrait
 
 

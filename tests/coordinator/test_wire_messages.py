@@ -3,10 +3,10 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import messages
-from coordinator.events import Announced, Applied, Assignment, Held, Joined, Left, OpenRound, Readied, Renewed
-from coordinator.inflight import InFlight
+from coordinator import wire_messages
 from coordinator.journal import RecordedCommit
+from coordinator.machine.events import Announced, Applied, Assignment, Held, Joined, Left, OpenRound, Readied, Renewed
+from coordinator.machine.undecided_round import InFlight
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
@@ -21,7 +21,7 @@ from protocol.limits import (
     TEXT_BYTES_MAX,
 )
 from protocol.shuffle import Share
-from tests.coordinator.driver import RUN, A, B, payload_digest
+from tests.coordinator.machine.driver import RUN, A, B, payload_digest
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -44,7 +44,7 @@ def announced(**changes: object) -> wire.NodeMessage:
     ],
 )
 def test_a_message_becomes_an_event_under_the_senders_proven_name(message: wire.NodeMessage, event: object) -> None:
-    assert messages.event_of(A, message) == event
+    assert wire_messages.event_of(A, message) == event
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(message: wire.
 )
 def test_what_no_honest_node_sends_is_refused(message: wire.NodeMessage, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
-        messages.event_of(A, message)
+        wire_messages.event_of(A, message)
 
 
 def test_a_hello_becomes_an_event() -> None:
     hello = wire.Hello(addresses=["a:1", "b:2"], name="n", hardware="h", software="s")
-    assert messages.joined(A, hello) == Joined(A, ("a:1", "b:2"), "n", "h", "s")
+    assert wire_messages.joined(A, hello) == Joined(A, ("a:1", "b:2"), "n", "h", "s")
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_a_hello_becomes_an_event() -> None:
 )
 def test_a_hello_is_bounded(hello: wire.Hello, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"{A}: {words}"):
-        messages.joined(A, hello)
+        wire_messages.joined(A, hello)
 
 
 def test_an_opening_tells_a_member_its_own_share_only() -> None:
     assignment = Assignment(A, (Share(5, 2), Share(9, 1)), True, "why")
     other = Assignment(B, (Share(0, 5),), False, "")
     opened = OpenRound(7, 6, Instants(1, 2, 3, 4), 11, 12, (assignment, other))
-    told = messages.opened_message(opened, assignment).opened
+    told = wire_messages.opened_message(opened, assignment).opened
     assert [(share.first, share.count) for share in told.shares] == [(5, 2), (9, 1)]
     assert (told.round, told.step, told.muted, told.reason) == (7, 6, True, "why")
     assert (told.opened_ms, told.bell_ms, told.publish_by_ms, told.commit_by_ms) == (1, 2, 3, 4)
@@ -108,28 +108,28 @@ def recorded(round: int, body_bytes: int = 100) -> RecordedCommit:
 
 
 def test_a_short_page_says_how_far_everything_is_decided() -> None:
-    reply = messages.commits_reply([recorded(1), recorded(4)], decided_round=6, head_round=4)
+    reply = wire_messages.commits_reply([recorded(1), recorded(4)], decided_round=6, head_round=4)
     assert (len(reply.commits), reply.decided_round, reply.head_round) == (2, 6, 4)
-    assert messages.commits_reply([], 6, 4).decided_round == 6
+    assert wire_messages.commits_reply([], 6, 4).decided_round == 6
 
 
 def test_a_full_page_ends_at_its_last_commit() -> None:
     """Else a node would take the commits of the next page for skipped rounds."""
     rows = [recorded(2 * number) for number in range(COMMITS_PER_REPLY)]
-    reply = messages.commits_reply(rows, decided_round=999, head_round=998)
+    reply = wire_messages.commits_reply(rows, decided_round=999, head_round=998)
     assert (len(reply.commits), reply.decided_round) == (COMMITS_PER_REPLY, 2 * (COMMITS_PER_REPLY - 1))
 
 
 def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() -> None:
     rows = [recorded(number, body_bytes=500_000) for number in range(COMMITS_PER_REPLY)]
-    reply = messages.commits_reply(rows, decided_round=999, head_round=998)
+    reply = wire_messages.commits_reply(rows, decided_round=999, head_round=998)
     assert 1 <= len(reply.commits) < COMMITS_PER_REPLY
     assert reply.decided_round == len(reply.commits) - 1
     assert reply.ByteSize() < MESSAGE_BYTES_MAX
 
 
 def test_one_commit_is_told_however_large() -> None:
-    reply = messages.commits_reply([recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1)
+    reply = wire_messages.commits_reply([recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1)
     assert (len(reply.commits), reply.decided_round) == (1, 0)
 
 
@@ -149,6 +149,6 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
     )
     commit = Commit(RUN, 2**62, 2**62, entries, 2**32 - 1, 2**32 - 1, genesis_digest(RUN))
     holders = tuple(flight.told_holders(digest) for digest in digests)
-    message = messages.committed_message(sign_commit(commit, key), holders)
+    message = wire_messages.committed_message(sign_commit(commit, key), holders)
     assert min(map(len, holders)) >= 1
     assert message.ByteSize() < MESSAGE_BYTES_MAX

@@ -2,13 +2,13 @@
 
 import pytest
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Held,
     Reached,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
-from tests.coordinator.driver import A, B, C, D, Driver, payload_digest
+from tests.coordinator.machine.driver import A, B, C, D, Driver, payload_digest
 
 
 def test_an_announcement_at_publish_by_counts_and_one_after_it_does_not() -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 
 import msgspec
 
-from coordinator.agreement import Agreement
-from coordinator.inflight import InFlight
-from coordinator.membership import Member
-from coordinator.pacing import Pace
-from coordinator.rounds import Rounds
+from coordinator.machine.digest_verdicts import Agreement
+from coordinator.machine.membership import Member
+from coordinator.machine.pacing import Pace
+from coordinator.machine.rounds import Rounds
+from coordinator.machine.undecided_round import InFlight
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import DataOrder

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
@@ -18,8 +18,8 @@ from coordinator.events import (
     Readied,
     SkipRound,
 )
-from coordinator.membership import Member
-from coordinator.rounds import Rounds
+from coordinator.machine.membership import Member
+from coordinator.machine.rounds import Rounds
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
 

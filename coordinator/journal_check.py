@@ -6,10 +6,10 @@ decide, signed by this run's key and linked to the one before, and that every sn
 
 from dataclasses import dataclass
 
-from coordinator.events import CommitRound, Effect
 from coordinator.journal import Journal, RecordedCommit
-from coordinator.memory import durable, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import CommitRound, Effect
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import durable, remember
 from protocol.commits import commit_bytes, open_commit
 from protocol.errors import LockstepError, StorageError
 

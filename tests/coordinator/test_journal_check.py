@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.check import Checked, check_journal
 from coordinator.journal import Journal
-from coordinator.rounds import Rounds
+from coordinator.journal_check import Checked, check_journal
+from coordinator.machine.rounds import Rounds
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
-from tests.coordinator.driver import RUN, A, B
-from tests.coordinator.test_core import COORDINATOR_KEY, a_round, desk_of, joining, quiet_spec, submit
+from tests.coordinator.machine.driver import RUN, A, B
+from tests.coordinator.test_sequencer import COORDINATOR_KEY, a_round, desk_of, joining, quiet_spec, submit
 
 ROUNDS = 4
 
@@ -21,7 +21,7 @@ ROUNDS = 4
 @pytest.fixture
 async def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal of four rounds with snapshots in between."""
-    monkeypatch.setattr("coordinator.core.SNAPSHOT_EVENTS", 7)
+    monkeypatch.setattr("coordinator.sequencer.SNAPSHOT_EVENTS", 7)
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B))
         for round in range(ROUNDS):

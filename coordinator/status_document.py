@@ -3,8 +3,8 @@
 from typing import Any
 
 from coordinator.journal import RecordedCommit
-from coordinator.membership import Member
-from coordinator.rounds import Rounds
+from coordinator.machine.membership import Member
+from coordinator.machine.rounds import Rounds
 from protocol.commits import Commit
 
 COMMITS_SHOWN = 10

@@ -17,8 +17,8 @@ Rules
 - A round closes early when every live member that was asked has announced and copies of all exist. A payload that
   died with its author's process, before anybody else held it, is not waited for.
 - A commit carries the learning rate of the step that it makes, which a round opened before a skip did not know.
-- The slot of a round follows what members needed in the last one (`coordinator.pacing`).
-- A member whose state differs is held to account by `coordinator.agreement`.
+- The slot of a round follows what members needed in the last one (`coordinator.machine.pacing`).
+- A member whose state differs is held to account by `coordinator.machine.digest_verdicts`.
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused ones return
   to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until then they serve
@@ -28,8 +28,8 @@ Rules
 
 from typing import assert_never
 
-from coordinator.agreement import Agreement
-from coordinator.events import (
+from coordinator.machine.digest_verdicts import Agreement
+from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
@@ -53,9 +53,9 @@ from coordinator.events import (
     Restarted,
     SkipRound,
 )
-from coordinator.inflight import InFlight, check_announcement, mean_loss, unused_part
-from coordinator.membership import Member, Membership
-from coordinator.pacing import Pace, next_pace, samples_per_share, smoothed_speed
+from coordinator.machine.membership import Member, Membership
+from coordinator.machine.pacing import Pace, next_pace, samples_per_share, smoothed_speed
+from coordinator.machine.undecided_round import InFlight, check_announcement, mean_loss, unused_part
 from protocol.clock import instants, stated_slot
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest
 from protocol.errors import LocalProtocolError
@@ -66,7 +66,7 @@ from protocol.shuffle import DataOrder
 
 
 class Rounds:
-    """State of one run as its coordinator knows it. Fields are read by `coordinator.report`, written here."""
+    """State of one run as its coordinator knows it. Fields are read by `coordinator.status_document`, written here."""
 
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id

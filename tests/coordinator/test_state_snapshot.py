@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from coordinator.memory import OF_MEMBERS, Memory, durable, recall, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import OF_MEMBERS, Memory, durable, recall, remember
 from protocol.errors import StorageError
-from tests.coordinator.driver import RUN, A, B, C, Driver
+from tests.coordinator.machine.driver import RUN, A, B, C, Driver
 
 UNCHANGED = {"_spec", "_no_lapse_before_ms"}
 """Of the member list: what it was made with, and what it reckons from the roster."""

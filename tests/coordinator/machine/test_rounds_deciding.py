@@ -1,16 +1,16 @@
 """When a round gets its final word, and what the word is; where the leased samples go."""
 
-from coordinator.events import (
+from coordinator.machine.events import (
     CommitRound,
     Evict,
     Renewed,
     SkipRound,
 )
-from coordinator.inflight import HOLDERS_TOLD_MAX
+from coordinator.machine.undecided_round import HOLDERS_TOLD_MAX
 from protocol.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share
-from tests.coordinator.driver import RUN, A, B, C, Driver, of_kind, payload_digest
+from tests.coordinator.machine.driver import RUN, A, B, C, Driver, of_kind, payload_digest
 
 # ---- deciding
 

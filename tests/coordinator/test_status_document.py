@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator import metrics, report
+from coordinator import metrics, status_document
 from coordinator.journal import RecordedCommit
 from protocol.commits import SignedCommit
-from tests.coordinator.driver import A, B, C, D, Driver, state_digest
+from tests.coordinator.machine.driver import A, B, C, D, Driver, state_digest
 
 
 def status_of(driver: Driver) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def status_of(driver: Driver) -> dict[str, Any]:
         (RecordedCommit(effect.commit.round, SignedCommit(b"", b""), effect.loss, 0xABC, 2, 1, b""), effect.commit)
         for effect in reversed(driver.commits)
     ]
-    return report.status(driver.machine, recorded[: report.COMMITS_SHOWN], driver.now_ms)
+    return status_document.status(driver.machine, recorded[: status_document.COMMITS_SHOWN], driver.now_ms)
 
 
 def samples_of(driver: Driver) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -110,7 +110,7 @@ def test_each_phase_is_reached_and_has_one_word(phase: str) -> None:
         driver.wait(1000)
     elif phase == "finished":
         driver.exchange(0, A, B)
-    assert report.phase(driver.machine) == phase
+    assert status_document.phase(driver.machine) == phase
     samples = samples_of(driver)
     found = {dict(labels)["phase"]: value for (name, labels), value in samples.items() if name.endswith("_phase")}
     assert found == {name: float(name == phase) for name in metrics.PHASES}

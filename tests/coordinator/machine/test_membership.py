@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Admit,
     Evict,
     Joined,
@@ -15,10 +15,10 @@ from coordinator.events import (
     Restarted,
     TellMembers,
 )
-from coordinator.membership import Membership
+from coordinator.machine.membership import Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
-from tests.coordinator.driver import A, B, C
+from tests.coordinator.machine.driver import A, B, C
 
 SPEC = MembershipSpec(members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2)
 

@@ -1,6 +1,6 @@
 """Members that come back, go away or lose their session in the middle of a round."""
 
-from coordinator.events import (
+from coordinator.machine.events import (
     AskResync,
     Evict,
     Lapsed,
@@ -9,7 +9,7 @@ from coordinator.events import (
     Renewed,
     Restarted,
 )
-from tests.coordinator.driver import A, B, C, Driver, of_kind, state_digest
+from tests.coordinator.machine.driver import A, B, C, Driver, of_kind, state_digest
 
 # ---- members in the middle of a round
 

@@ -1,4 +1,4 @@
-"""Do the replicas agree? Digests that nodes report after each commit, counted; `coordinator.agreement` judges.
+"""Do the replicas agree? Digests that nodes report after each commit, counted; `coordinator.machine.digest_verdicts` judges.
 
     open ----> decided by one ----> final               a level vote leaves a ballot open
       '--- most voters ---------------^

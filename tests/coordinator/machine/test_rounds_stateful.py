@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Announced,
     Applied,
     Effect,
@@ -19,10 +19,10 @@ from coordinator.events import (
     Renewed,
     Restarted,
 )
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, sha256
-from tests.coordinator.driver import PEERS, RUN, payload_digest, run_spec, state_digest
+from tests.coordinator.machine.driver import PEERS, RUN, payload_digest, run_spec, state_digest
 from tests.simulation.checkers import Referee, portrait
 
 peers = st.sampled_from(PEERS)

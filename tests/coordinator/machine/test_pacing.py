@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.events import Restarted
-from coordinator.pacing import HEADROOM_PERCENT, Needs, Pace, next_pace, samples_per_share, smoothed_speed
+from coordinator.machine.events import Restarted
+from coordinator.machine.pacing import HEADROOM_PERCENT, Needs, Pace, next_pace, samples_per_share, smoothed_speed
 from protocol.clock import Slot, longest_slot, stated_slot
 from protocol.ids import PeerId
 from protocol.runfile import RoundsSpec
-from tests.coordinator.driver import A, B, C, D, Driver
+from tests.coordinator.machine.driver import A, B, C, D, Driver
 
 members = st.dictionaries(
     st.integers(0, 2**32).map(lambda number: PeerId(f"{number:032x}")),

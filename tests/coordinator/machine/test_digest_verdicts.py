@@ -2,12 +2,12 @@
 
 import pytest
 
-from coordinator.agreement import REFUSED_MS, WRONG_RESULTS
-from coordinator.events import Admit, AskResync, Effect, Evict, Readied, RecordDigest, Refuse, Restarted
-from coordinator.memory import durable, recall, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.digest_verdicts import REFUSED_MS, WRONG_RESULTS
+from coordinator.machine.events import Admit, AskResync, Effect, Evict, Readied, RecordDigest, Refuse, Restarted
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import durable, recall, remember
 from protocol.ids import PeerId
-from tests.coordinator.driver import RUN, A, B, C, D, Driver, E, of_kind, state_digest
+from tests.coordinator.machine.driver import RUN, A, B, C, D, Driver, E, of_kind, state_digest
 
 WRONG = 666
 

@@ -18,9 +18,9 @@ repeats the last one heard. A request that was lost with its session is made aga
 
 from dataclasses import dataclass, field
 
-from coordinator.events import Applied, AskResync, Effect, Evict, Readied, RecordDigest, TellMembers
-from coordinator.membership import Membership
-from coordinator.votes import Ballot, Votes
+from coordinator.machine.digest_votes import Ballot, Votes
+from coordinator.machine.events import Applied, AskResync, Effect, Evict, Readied, RecordDigest, TellMembers
+from coordinator.machine.membership import Membership
 from protocol.ids import PeerId
 
 DIFFERENCES_MAX = 2

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from coordinator.events import Announced, Assignment, Instant
-from coordinator.pacing import Needs
+from coordinator.machine.events import Announced, Assignment, Instant
+from coordinator.machine.pacing import Needs
 from protocol.clock import Instants
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Assignment,
     FinishRun,
     Reached,
@@ -12,7 +12,7 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.schedule import scalars
 from protocol.shuffle import Share
-from tests.coordinator.driver import A, B, C, Driver, of_kind
+from tests.coordinator.machine.driver import A, B, C, Driver, of_kind
 
 
 def agreeing(driver: Driver, *peers: PeerId) -> None:
