@@ -2,8 +2,8 @@
 
 Commands are thin: each names its options and calls one function of one module, imported only then, so that
 `lockstep --help` is quick and what needs no torch runs without it. Settings come from the default, the
-settings file, the environment and the flag, the later winning (`lockstep.settings`). An error ends as one line
-on standard error and a documented exit code (`lockstep.exits`); --debug shows where it came from.
+settings file, the environment and the flag, the later winning (`lockstep.settings_file`). An error ends as one line
+on standard error and a documented exit code (`lockstep.exit_codes`); --debug shows where it came from.
 """
 
 import logging
@@ -16,9 +16,9 @@ import typer
 
 from lockstep import __version__
 from lockstep.console import error_line
-from lockstep.exits import MEANINGS, ExitCode, UsageError, exit_code
-from lockstep.logs import log_to_standard_error
-from lockstep.settings import read_settings
+from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
+from lockstep.service.logs import log_to_standard_error
+from lockstep.settings_file import read_settings
 from lockstep.wan.cli import wan_app
 from protocol.errors import LockstepError
 
@@ -133,7 +133,7 @@ def demo(
     json: Annotated[str, typer.Option(help="Summary; - prints it. [default: DIRECTORY/summary.json]")] = "",
 ) -> None:
     """A coordinator and several nodes train a small model on this machine."""
-    from lockstep.demo import DemoSettings, run_demo
+    from lockstep.cluster.demo import DemoSettings, run_demo
 
     run_demo(DemoSettings(directory, nodes, rounds, seed, json or str(directory / "summary.json")))
 
@@ -159,8 +159,8 @@ def coordinator(
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
     from coordinator.settings import CoordinatorSettings
-    from lockstep.operate import check_directory, coordinate
-    from lockstep.serve import ServeOptions
+    from lockstep.commands.coordinator import check_directory, coordinate
+    from lockstep.service.serve import ServeOptions
 
     if check is not None:
         check_directory(check)
@@ -201,8 +201,8 @@ def join(
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Give this machine to a run. Ctrl-C finishes the round and leaves; twice stops at once."""
-    from lockstep.join import join as join_run
-    from lockstep.serve import ServeOptions
+    from lockstep.commands.join import join as join_run
+    from lockstep.service.serve import ServeOptions
     from node.settings import NodeSettings
 
     place = directory.expanduser()
@@ -244,8 +244,8 @@ def relay(
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU and no torch."""
-    from lockstep.relay import relay as relay_run
-    from lockstep.serve import ServeOptions
+    from lockstep.commands.relay import relay as relay_run
+    from lockstep.service.serve import ServeOptions
     from node.relay.process import RelaySettings
 
     place = directory.expanduser()
@@ -269,7 +269,7 @@ def status(
     json: Annotated[str | None, typer.Option(help="Write the whole status there; - prints it.")] = None,
 ) -> None:
     """Show a run as its coordinator sees it."""
-    from lockstep.status import status as show
+    from lockstep.commands.status import status as show
 
     show(url, json)
 
@@ -282,7 +282,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a commented run file."""
-    from lockstep.init import ask, write_run_file
+    from lockstep.commands.init import ask, write_run_file
     from protocol.runfile import RunSpec
 
     write_run_file(path, RunSpec() if defaults else ask(path, force=force), force=force)
@@ -306,8 +306,8 @@ def verify(
     json: Annotated[str | None, typer.Option(help="Write the findings there; - prints them.")] = None,
 ) -> None:
     """Replay a run's log and compare it with what was published."""
-    from lockstep.verify import VerifySettings
-    from lockstep.verify import verify as verify_run
+    from lockstep.audit.verify import VerifySettings
+    from lockstep.audit.verify import verify as verify_run
 
     verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
 
@@ -324,7 +324,7 @@ def prepare(
     ] = "bytes",
 ) -> None:
     """Turn text into the shards that nodes train on."""
-    from lockstep.data import prepare as prepare_data
+    from lockstep.commands.data import prepare as prepare_data
 
     prepare_data(sources, out, tokenizer)
 
@@ -339,6 +339,6 @@ def generate(
     seed: Annotated[int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of the sampling.")] = 0,
 ) -> None:
     """Let a trained checkpoint go on from a prompt."""
-    from lockstep.generate import print_text
+    from lockstep.commands.generate import print_text
 
     print_text(checkpoint, prompt, max_tokens=tokens, temperature=temperature, seed=seed)

@@ -73,7 +73,7 @@ def shape(
     seed: Annotated[int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of jitter and loss.")] = 0,
 ) -> None:
     """Give an interface a home link's rate, delay and loss until stopped: for containers. Needs NET_ADMIN."""
+    from lockstep.wan.lab.shaping import shape as shape_interface
     from lockstep.wan.profiles import BUILTIN, read_profiles
-    from lockstep.wan.shape import shape as shape_interface
 
     shape_interface(interface, read_profiles(profiles_file or BUILTIN).profile(profile).link(), seed=seed)

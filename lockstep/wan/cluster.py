@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lockstep.local import RELAY, Cluster, ClusterSettings
+from lockstep.cluster.local import RELAY, Cluster, ClusterSettings
 from lockstep.wan.faults import COORDINATOR, Break, Fault, Mend, Schedule
-from lockstep.wan.lab import Counters, Laboratory
+from lockstep.wan.lab.laboratory import Counters, Laboratory
 
 PORTS = {COORDINATOR: 50700, RELAY: 50710}
 """Each has a computer to itself."""

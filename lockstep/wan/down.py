@@ -1,9 +1,9 @@
 """`lockstep wan down`: removes what killed laboratories left."""
 
 from lockstep.console import messages, output
-from lockstep.exits import UsageError
-from lockstep.wan.lab import unable
-from lockstep.wan.namespaces import remove_leftovers
+from lockstep.exit_codes import UsageError
+from lockstep.wan.lab.laboratory import unable
+from lockstep.wan.lab.namespaces import remove_leftovers
 
 
 def wan_down(*, even_in_use: bool = False) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.local import RELAY
+from lockstep.cluster.local import RELAY
 from protocol.errors import SettingsError
 
 COORDINATOR = "coordinator"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lockstep.wan.home_link import WANDER_S, HomeLink, Way
+from lockstep.wan.lab.home_link import WANDER_S, HomeLink, Way
 from protocol.errors import SettingsError
 
 BUILTIN = Path(__file__).with_name("profiles.toml")

@@ -12,21 +12,21 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
+from lockstep.cluster.local import RELAY, ClusterSettings
+from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.commands.init import write_run_file
 from lockstep.console import bytes_text, messages, output, progress, write_json
-from lockstep.demo import CORPUS_BYTES, DemoSettings, demo_spec
-from lockstep.exits import UsageError
-from lockstep.init import write_run_file
-from lockstep.local import RELAY, ClusterSettings
-from lockstep.results import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.exit_codes import UsageError
 from lockstep.wan.cluster import WanCluster, Way
 from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
-from lockstep.wan.home_link import HomeLink
-from lockstep.wan.lab import Laboratory, unable
-from lockstep.wan.measure import measure_all, require_as_asked
-from lockstep.wan.plan import Home, Line, Nat, Plan
+from lockstep.wan.lab.home_link import HomeLink
+from lockstep.wan.lab.laboratory import Laboratory, unable
+from lockstep.wan.lab.shaping import stopped_like_ctrl_c
+from lockstep.wan.lab.topology import Home, Line, Nat, Plan
+from lockstep.wan.link_check import measure_all, require_as_asked
+from lockstep.wan.live_table import links_table, shown_wan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
-from lockstep.wan.shape import stopped_like_ctrl_c
-from lockstep.wan.table import links_table, shown_wan
 from node.data.prepare import prepare_builtin
 from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError

@@ -35,10 +35,10 @@ from typing import Any
 
 from rich.table import Table
 
+from lockstep.audit.verify import Difference
+from lockstep.cluster.local import ClusterSettings
+from lockstep.commands.init import write_run_file
 from lockstep.console import messages, output, write_json
-from lockstep.init import write_run_file
-from lockstep.local import ClusterSettings
-from lockstep.verify import Difference
 from protocol.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running

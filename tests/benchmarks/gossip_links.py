@@ -1,6 +1,6 @@
 """How long gossip takes over shaped links: `python -m tests.benchmarks.gossip_links [--json PATH] [--quick]`.
 
-Every node is a process in a network namespace of its own behind the line of a home (`lockstep.wan.lab`), with the real
+Every node is a process in a network namespace of its own behind the line of a home (`lockstep.wan.lab.laboratory`), with the real
 swarm, links and log of a node (`tests.benchmarks.gossip_worker`). All publish one payload at the same instant; a round
 ends when everybody holds all N, verified and written. Needs root; takes a quarter of an hour.
 
@@ -32,8 +32,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.wan.lab import Laboratory, unable
-from lockstep.wan.plan import Home, Plan
+from lockstep.wan.lab.laboratory import Laboratory, unable
+from lockstep.wan.lab.topology import Home, Plan
 from lockstep.wan.profiles import Profile, read_profiles
 from tests.benchmarks.gossip_worker import Place
 from tests.benchmarks.links import machine

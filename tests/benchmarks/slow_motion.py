@@ -6,7 +6,7 @@ multiple of its time, and seconds are divided by that again, the same computing 
 
 from dataclasses import replace
 
-from lockstep.wan.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, Way
 from node.gossip.machine.events import SwarmLimits
 from node.links import window
 

@@ -5,7 +5,7 @@ import pytest
 from lockstep.wan.profiles import Profile
 from tests.benchmarks import gossip_links
 from tests.benchmarks.gossip_links import SLOW, Setting, line, measure, settings, shares
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 
 FAST = Profile(down_mbit_s=80, up_mbit_s=40, rtt_ms=10, jitter_ms=0, loss_percent=0)
 THIN = FAST.model_copy(update={"up_mbit_s": 4, "rtt_ms": 30})

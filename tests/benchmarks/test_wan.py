@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.wan.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, Way
 from lockstep.wan.profiles import read_profiles
 from node.data.corpus import Corpus
 from node.model.training import build_model, named_parameters_once
@@ -34,7 +34,7 @@ from tests.benchmarks.wan_methods import METHODS
 from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
 from tests.benchmarks.wan_report import Row, csv_of, duration, rows, table_of, write_report
 from tests.benchmarks.wan_results import Measurement, load_all, measured, parameters_of, predicted, save
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.support.tiny import tiny_corpus
 
 TASK = Task(layers=1, hidden=32, sequence_length=32, batch_samples=8, validation_samples=4, point_steps=2)

@@ -24,9 +24,9 @@ from itertools import product
 from pathlib import Path
 
 from lockstep.console import messages, output, write_json
-from lockstep.exits import UsageError
-from lockstep.wan.lab import unable
-from lockstep.wan.measure import measure_all, require_as_asked
+from lockstep.exit_codes import UsageError
+from lockstep.wan.lab.laboratory import unable
+from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.profiles import read_profiles
 from node.system.files import replacing_file
 from protocol.errors import LockstepError

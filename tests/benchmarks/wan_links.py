@@ -23,12 +23,12 @@ from typing import Any
 
 import msgspec
 
-from lockstep.init import write_run_file
-from lockstep.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.commands.init import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.faults import COORDINATOR
-from lockstep.wan.lab import Laboratory
-from lockstep.wan.plan import Home, Plan
+from lockstep.wan.lab.laboratory import Laboratory
+from lockstep.wan.lab.topology import Home, Plan
 from lockstep.wan.profiles import read_profiles
 from protocol.runfile import (
     AlgorithmSpec,

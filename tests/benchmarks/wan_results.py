@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from lockstep.wan.home_link import HomeLink
+from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.profiles import read_profiles
 from node.demo.chunks import ChunkLayout
 from node.system.files import replacing_file

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.chaos import Engine
-from lockstep.wan.measure import TOLERANCE
-from lockstep.wan.probe import Measured, measure, udp_socket
+from lockstep.wan.lab.probe import Measured, measure, udp_socket
+from lockstep.wan.link_check import TOLERANCE
 from lockstep.wan.profiles import read_profiles
 from tests.compose.stack import (
     StackError,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lockstep.local import Child
+from lockstep.cluster.local import Child
 from protocol.runfile import RunSpec
 
 END_S = 30.0

@@ -11,8 +11,8 @@ import pytest
 
 import lockstep
 from lockstep.cli import main
-from lockstep.exits import ExitCode
-from lockstep.init import run_file_text
+from lockstep.commands.init import run_file_text
+from lockstep.exit_codes import ExitCode
 from protocol.runfile import RunSpec
 
 WITHOUT_TORCH = """
@@ -111,7 +111,7 @@ def test_a_bug_ends_with_1_and_debug_shows_where(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr("lockstep.status.status", broken)
+    monkeypatch.setattr("lockstep.commands.status.status", broken)
     assert main(["status", "127.0.0.1:1"]) == ExitCode.BUG
     assert "ZeroDivisionError: a b" in error_line(capsys)
     assert main(["--debug", "status", "127.0.0.1:1"]) == ExitCode.BUG

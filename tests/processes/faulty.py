@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
-from lockstep.keys import KEY_NAME, load_or_create_key
-from lockstep.local import STOP_S, Child, Cluster, ClusterSettings
-from lockstep.records import RecordInFiles
-from lockstep.verify import Audit, Findings, Published
+from lockstep.audit.records import RecordInFiles
+from lockstep.audit.verify import Audit, Findings, Published
+from lockstep.cluster.local import STOP_S, Child, Cluster, ClusterSettings
+from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.replica.replica import Replica
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.handshake import public_bytes
@@ -211,7 +211,7 @@ class FaultyCluster(Cluster):
 
 def replayed(directory: Path, nodes: Sequence[str]) -> Findings:
     """Replay the log that a stopped cluster left, from genesis, and compare every node's checkpoint, byte for byte,
-    with the parameters at its round; raises `lockstep.verify.Difference` naming the first round that differs."""
+    with the parameters at its round; raises `lockstep.audit.verify.Difference` naming the first round that differs."""
     return asyncio.run(_replayed(directory, nodes))
 
 

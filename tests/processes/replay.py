@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from coordinator.journal import Journal
-from lockstep.keys import load_or_create_key
-from lockstep.operate import read_run_file
+from lockstep.commands.coordinator import read_run_file
+from lockstep.service.keys import load_or_create_key
 from node.gossip.payload_log import PayloadLog
 from node.replica.replica import Replica
 from protocol.commits import check_link, commit_digest, genesis_digest, open_commit

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.init import write_run_file
-from lockstep.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.commands.init import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.exits import ExitCode
-from lockstep.init import write_run_file
-from lockstep.keys import KEY_NAME
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
+from lockstep.exit_codes import ExitCode
+from lockstep.service.keys import KEY_NAME
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec

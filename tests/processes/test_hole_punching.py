@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.wan.lab import Laboratory
-from lockstep.wan.plan import Home, Plan
+from lockstep.wan.lab.laboratory import Laboratory
+from lockstep.wan.lab.topology import Home, Plan
 from node.links import mesh
 from node.links.network import Remote
 from node.transports.libp2p import hole_punching
@@ -25,7 +25,7 @@ from node.transports.libp2p.hole_punching import OBSERVERS_MIN
 from node.transports.libp2p.relay_proof import make_relay
 from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
-from tests.lockstep.wan.ground import eventually, needs_ground
+from tests.lockstep.wan.lab.fixture import eventually, needs_ground
 from tests.node.links.net import Member
 from tests.node.transports.conformance import echo
 from tests.node.transports.libp2p.p2pd import needs_p2pd

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from lockstep.init import write_run_file
-from lockstep.keys import KEY_NAME
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
+from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.lab import Laboratory
-from lockstep.wan.plan import Home, Nat, Plan
+from lockstep.wan.lab.laboratory import Laboratory
+from lockstep.wan.lab.topology import Home, Nat, Plan
 from protocol.runfile import RetentionSpec
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec

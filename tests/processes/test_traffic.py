@@ -16,15 +16,15 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep.init import write_run_file
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.live_table import total_bytes
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.home_link import HomeLink, Way
-from lockstep.wan.lab import Counters, Laboratory
-from lockstep.wan.plan import Home, Plan
-from lockstep.watch import total_bytes
+from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.laboratory import Counters, Laboratory
+from lockstep.wan.lab.topology import Home, Plan
 from protocol.runfile import RunSpec
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from lockstep.local import Cluster
+from lockstep.cluster.local import Cluster
 
 PATIENCE_S = 120.0
 """Longer than anything takes on a machine that others use too."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.local import ClusterSettings
+from lockstep.cluster.local import ClusterSettings
 from lockstep.wan import cluster as cluster_module
 from lockstep.wan.cluster import LineUse, WanCluster
 from lockstep.wan.faults import parse_faults
-from lockstep.wan.lab import Counters
+from lockstep.wan.lab.laboratory import Counters
 
 
 class PaperLaboratory:

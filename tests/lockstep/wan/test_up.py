@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.demo import demo_spec
-from lockstep.exits import ExitCode
-from lockstep.wan import lab, measure, namespaces, up
+from lockstep.cluster.demo import demo_spec
+from lockstep.exit_codes import ExitCode
+from lockstep.wan import link_check, up
+from lockstep.wan.lab.laboratory import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
 from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
 from protocol.errors import SettingsError
 from tests.lockstep.shared import tiny_model
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 
 ROUNDS = 30
 
@@ -76,7 +77,7 @@ def test_a_name_that_is_none_is_an_error(change: dict[str, Any], why: str) -> No
 def test_without_root_it_says_so_in_one_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lab.sys, "platform", "linux")
+    monkeypatch.setattr(laboratory.sys, "platform", "linux")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["wan", *command]) == ExitCode.USAGE
     error = capsys.readouterr().err
@@ -131,14 +132,14 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tm
 def test_a_link_that_is_not_as_asked_is_an_error_before_any_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truly = lab.Laboratory.measure
+    truly = laboratory.Laboratory.measure
 
-    def hindered(laboratory: lab.Laboratory, name: str) -> Any:
+    def hindered(laboratory: laboratory.Laboratory, name: str) -> Any:
         laboratory.slow(name, 0.5)
         return truly(laboratory, name)
 
-    monkeypatch.setattr(lab.Laboratory, "measure", hindered)
-    monkeypatch.setattr(measure, "ATTEMPTS", 1)
+    monkeypatch.setattr(laboratory.Laboratory, "measure", hindered)
+    monkeypatch.setattr(link_check, "ATTEMPTS", 1)
     path = tmp_path / "out.json"
     options = ["--nodes", "1", "--profiles", "dsl", "--directory", str(tmp_path / "wan"), "--json", str(path)]
     assert main(["wan", "up", *options]) == ExitCode.UNREACHABLE

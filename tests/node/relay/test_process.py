@@ -33,7 +33,7 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "numpy", "transformers", "safetensors", "tokenizers", "hivemind"):
     sys.modules[name] = None
-import node.relay.process, lockstep.relay
+import node.relay.process, lockstep.commands.relay
 """
 
 
