@@ -7,8 +7,9 @@ multiple of its time, and seconds are divided by that again, the same computing 
 from dataclasses import replace
 
 from lockstep.wan.lab.home_link import HomeLink, Way
+from node.gossip.machine import idle_uplink, pull_policy
 from node.gossip.machine.events import SwarmLimits
-from node.links import window
+from node.links import link, protocol, upload_queue, window
 
 WAITS = (
     (window, "QUEUE_MS"),
