@@ -1,8 +1,8 @@
 """Is a journal what its events make of it? The whole history is folded again from the first event.
 
-Checked: the file itself, that no event is missing or damaged, that every commit on record is the one that the events
-decide, signed by this run's key and linked to the one before, and that every snapshot is the state of its events.
-"""
+Checked: the file itself, that no event is missing or damaged, that every commit on record is the
+one that the events decide, signed by this run's key and linked to the one before, and that every
+snapshot is the state of its events."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,8 @@ class Checked:
 
 
 def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> Checked:
-    """Fold `journal` into the fresh machine `rounds`. Raises `StorageError` that says where it is damaged."""
+    """Fold `journal` into the fresh machine `rounds`. Raises `StorageError` that says where it is
+    damaged."""
     if damage := journal.damage():
         raise StorageError(f"the journal's file is damaged: {damage}")
     recorded = _recorded(journal)
@@ -37,13 +38,19 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
         try:
             effects = rounds.handle(event, at_ms)
         except LockstepError as error:
-            raise StorageError(f"event {sequence} ({event}) does not follow from those before it: {error}") from None
+            raise StorageError(
+                f"event {sequence} ({event}) does not follow from those before it: {error}"
+            ) from None
         _compare_commits(effects, recorded, coordinator_key, sequence)
         if sequence in snapshots and durable(snapshots[sequence]) != durable(remember(rounds)):
-            raise StorageError(f"the snapshot after event {sequence} is not the state that the events lead to")
+            raise StorageError(
+                f"the snapshot after event {sequence} is not the state that the events lead to"
+            )
         count = sequence
     if recorded:
-        raise StorageError(f"the commit of round {min(recorded)} is on record, and no event decides it")
+        raise StorageError(
+            f"the commit of round {min(recorded)} is on record, and no event decides it"
+        )
     return Checked(count, rounds.committed, len(snapshots), rounds.head_round)
 
 
@@ -55,7 +62,10 @@ def _recorded(journal: Journal) -> dict[int, RecordedCommit]:
 
 
 def _compare_commits(
-    effects: list[Effect], recorded: dict[int, RecordedCommit], coordinator_key: bytes, sequence: int
+    effects: list[Effect],
+    recorded: dict[int, RecordedCommit],
+    coordinator_key: bytes,
+    sequence: int,
 ) -> None:
     """Take the commits that an event decided off the record; the machine itself links them."""
     for effect in effects:
@@ -63,5 +73,7 @@ def _compare_commits(
             row = recorded.pop(effect.commit.round, None)
             if row is None or row.signed.body != commit_bytes(effect.commit):
                 found = "no commit" if row is None else "another commit"
-                raise StorageError(f"event {sequence} decides round {effect.commit.round}, and {found} is on record")
+                raise StorageError(
+                    f"event {sequence} decides round {effect.commit.round}, and {found} is on record"
+                )
             open_commit(row.signed, coordinator_key)

@@ -1,4 +1,5 @@
-"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and the admin port."""
+"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and
+the admin port."""
 
 import asyncio
 import time
@@ -27,8 +28,8 @@ GOODBYE_POLL_SECONDS = 0.1
 
 
 class CoordinatorProcess:
-    """One run's coordinator. `key` signs its commits and, with the run file, names the run; `overhead` tells what
-    nobody owns of its traffic."""
+    """One run's coordinator. `key` signs its commits and, with the run file, names the run;
+    `overhead` tells what nobody owns of its traffic."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class CoordinatorProcess:
         self.registry: CollectorRegistry = metrics.registry(self._rounds, self._traffic)
 
     async def start(self) -> None:
-        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`, `SettingsError`,
-        `VersionError`."""
+        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
+        `SettingsError`, `VersionError`."""
         self._journal.bind(self.run_id, run_json(self._rounds.spec))
         await asyncio.to_thread(self._core.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -72,7 +73,8 @@ class CoordinatorProcess:
         await self._server.start()
 
     async def finished(self) -> None:
-        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they were let go.
+        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
+        were let go.
 
         Raises what ended the core: `StorageError` when the journal could not be written."""
         assert self._loop_task is not None, "start() comes first"

@@ -1,9 +1,9 @@
 """A run's whole state as bytes, so that a restart need not fold its history from the first event.
 
-The state is what the events have made of the machines; these bytes are only a shorter way to the same state, and
-`lockstep coordinator --check` folds the whole history to see that they are. What is listed in `Memory` is all that
-`Rounds` changes; a test compares the two, so that a new field cannot be forgotten.
-"""
+The state is what the events have made of the machines; these bytes are only a shorter way to the
+same state, and `lockstep coordinator --check` folds the whole history to see that they are. What is
+listed in `Memory` is all that `Rounds` changes; a test compares the two, so that a new field cannot
+be forgotten."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -21,7 +21,8 @@ from protocol.shuffle import DataOrder
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The fields of `Rounds`, and of its member list the roster and the lapsed, that events change."""
+    """The fields of `Rounds`, and of its member list the roster and the lapsed, that events
+    change."""
 
     roster: dict[PeerId, Member]
     lapsed_ms: dict[PeerId, int]
@@ -53,23 +54,28 @@ OF_MEMBERS = ("roster", "lapsed_ms")
 
 def remember(rounds: Rounds) -> bytes:
     """The state of the machines now."""
-    values = {field.name: getattr(_owner(rounds, field.name), field.name) for field in fields(Memory)}
+    values = {
+        field.name: getattr(_owner(rounds, field.name), field.name) for field in fields(Memory)
+    }
     return msgspec.msgpack.encode(Memory(**values))
 
 
 def recall(rounds: Rounds, state: bytes) -> None:
-    """Put fresh machines of the same run into a remembered state; `StorageError` for bytes that are none."""
+    """Put fresh machines of the same run into a remembered state; `StorageError` for bytes that are
+    none."""
     memory = _decoded(state)
     for field in fields(Memory):
         setattr(_owner(rounds, field.name), field.name, getattr(memory, field.name))
 
 
 def durable(state: bytes) -> Memory:
-    """A remembered state without what heartbeats move (leases, the time, the words about now): equal for machines
-    that took the same durable events."""
+    """A remembered state without what heartbeats move (leases, the time, the words about now):
+    equal for machines that took the same durable events."""
     memory = _decoded(state)
     roster = {peer: replace(member, lease_until_ms=0) for peer, member in memory.roster.items()}
-    loss = memory.loss if memory.loss == memory.loss else None  # not a number is not equal to itself
+    loss = (
+        memory.loss if memory.loss == memory.loss else None
+    )  # not a number is not equal to itself
     return replace(memory, roster=roster, loss=loss, last_ms=0, reason="")
 
 
@@ -77,7 +83,9 @@ def _decoded(state: bytes) -> Memory:
     try:
         return msgspec.msgpack.decode(state, type=Memory)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"expected a snapshot of a run's state, got bytes that do not decode: {error}") from None
+        raise StorageError(
+            f"expected a snapshot of a run's state, got bytes that do not decode: {error}"
+        ) from None
 
 
 def _owner(rounds: Rounds, name: str) -> object:

@@ -10,8 +10,11 @@ from protocol.commits import Commit
 COMMITS_SHOWN = 10
 
 
-def status(rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int) -> dict[str, Any]:
-    """Everything an operator asks first; times in seconds, losses in nats per token, digests in hexadecimal."""
+def status(
+    rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
+) -> dict[str, Any]:
+    """Everything an operator asks first; times in seconds, losses in nats per token, digests in
+    hexadecimal."""
     return {
         "run_id": rounds.run_id,
         "name": rounds.spec.name,
@@ -56,7 +59,10 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
     elif held:
         state, reason = "held", held
     elif member.state == "catching up":
-        state, reason = "catching up", f"its state holds round {member.round}, the log {rounds.head_round}"
+        state, reason = (
+            "catching up",
+            f"its state holds round {member.round}, the log {rounds.head_round}",
+        )
     elif muted:
         state, reason = "muted", muted
     elif flight and member.peer in flight.announced:
@@ -85,7 +91,9 @@ def _pace(rounds: Rounds) -> dict[str, Any]:
     """The slot of the next round, in seconds, and why it is not the stated one."""
     slot = rounds.pace.slot
     parts = (slot.compute_ms / 1000, slot.publish_ms / 1000, slot.exchange_ms / 1000)
-    return dict(zip(("compute", "publish", "exchange"), parts, strict=True)) | {"reason": rounds.pace.reason}
+    return dict(zip(("compute", "publish", "exchange"), parts, strict=True)) | {
+        "reason": rounds.pace.reason
+    }
 
 
 def _commit(recorded: RecordedCommit, commit: Commit) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""DeMo in a training loop of one's own: a tiny character model, trained on several processes of this machine.
+"""DeMo in a training loop of one's own: a tiny character model, trained on several processes of
+this machine.
 
     torchrun --nproc-per-node 2 examples/torchrun_demo.py
 
-The text is a source file of the Python standard library, so nothing is downloaded. Every rank trains on its own
-samples, gradients are never averaged, and only DeMo's few coefficients travel. In the end all ranks compare a digest
-of their parameters.
-"""
+The text is a source file of the Python standard library, so nothing is downloaded. Every rank
+trains on its own samples, gradients are never averaged, and only DeMo's few coefficients travel. In
+the end all ranks compare a digest of their parameters."""
 
 import argparse
 import hashlib
@@ -70,7 +70,9 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
 
 def main() -> None:
     """Train, and fail unless the loss fell and all ranks hold the same bits."""
-    parser = argparse.ArgumentParser(description="train a tiny character model with DeMo under torchrun")
+    parser = argparse.ArgumentParser(
+        description="train a tiny character model with DeMo under torchrun"
+    )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=128, help="samples per rank and step")
     arguments = parser.parse_args()

@@ -1,8 +1,7 @@
 """Exit codes: what a script, a service manager or a person's shell can act on.
 
-The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a program. The
-table below is the only one: `lockstep --help` and the README print it.
-"""
+The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a
+program. The table below is the only one: `lockstep --help` and the README print it."""
 
 from enum import IntEnum
 
@@ -82,6 +81,9 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def error_of(code: int) -> type[LockstepError]:
-    """The kind of error that ends a process with `code`: how a parent passes on what its child died of."""
-    kinds = (kind for kind, own in _CODES.items() if own == code and issubclass(kind, LockstepError))
+    """The kind of error that ends a process with `code`: how a parent passes on what its child died
+    of."""
+    kinds = (
+        kind for kind, own in _CODES.items() if own == code and issubclass(kind, LockstepError)
+    )
     return next(kinds, UnavailableError)

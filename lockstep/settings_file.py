@@ -1,7 +1,7 @@
 """Settings of a command: default < file < environment < flag, in that order and nowhere else.
 
-typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a TOML with one
-table per command (`lockstep --settings FILE join ...`):
+typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a TOML
+with one table per command (`lockstep --settings FILE join ...`):
 
     [join]
     directory = "/var/lib/lockstep"
@@ -38,10 +38,14 @@ def _checked(values: Mapping[str, Any], commands: Commands, where: str) -> dict[
     for key, value in values.items():
         name = key if key in commands else key.replace("-", "_")
         if name not in commands:
-            raise SettingsError(f"{where}: expected one of {', '.join(sorted(commands))}, found {key!r}")
+            raise SettingsError(
+                f"{where}: expected one of {', '.join(sorted(commands))}, found {key!r}"
+            )
         inner = commands[name]
         if isinstance(value, Mapping) != isinstance(inner, Mapping):
             expected = "a table" if isinstance(inner, Mapping) else "a value"
             raise SettingsError(f"{where}: {key}: expected {expected}, found {value!r}")
-        checked[name] = _checked(value, inner, f"{where}: [{key}]") if isinstance(inner, Mapping) else value
+        checked[name] = (
+            _checked(value, inner, f"{where}: [{key}]") if isinstance(inner, Mapping) else value
+        )
     return checked

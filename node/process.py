@@ -1,5 +1,5 @@
-"""A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds signals and the
-admin port."""
+"""A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds
+signals and the admin port."""
 
 import asyncio
 import logging
@@ -56,10 +56,15 @@ TRAFFIC_SECONDS = 1
 
 
 class NodeProcess:
-    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its traffic."""
+    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its
+    traffic."""
 
     def __init__(
-        self, settings: NodeSettings, key: Ed25519PrivateKey, software: str, overhead: Overhead = unknown_overhead
+        self,
+        settings: NodeSettings,
+        key: Ed25519PrivateKey,
+        software: str,
+        overhead: Overhead = unknown_overhead,
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
@@ -78,8 +83,8 @@ class NodeProcess:
     async def start(self) -> None:
         """Everything up to the point where rounds can come.
 
-        Raises `UnavailableError` when no coordinator has ever answered at the address, `VersionError`,
-        `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
+        Raises `UnavailableError` when no coordinator has ever answered at the address,
+        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
         settings, progress = self._settings, self._progress
         progress.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
@@ -90,8 +95,12 @@ class NodeProcess:
         progress.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         progress.phase = "builds the model"
-        replica = await asyncio.to_thread(Replica, info.spec, info.run_id, device, settings.micro_batch)
-        require_fits(replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length)
+        replica = await asyncio.to_thread(
+            Replica, info.spec, info.run_id, device, settings.micro_batch
+        )
+        require_fits(
+            replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+        )
         progress.parameters = replica.layout.parameters
         ledger = Ledger(info.run_id, info.coordinator_key, self._client.fetch_commits)
         position = await asyncio.to_thread(replica.load, self._state_path)
@@ -122,7 +131,14 @@ class NodeProcess:
                 progress,
                 self._saver(replica),
                 settings.save_every,
-                CatchUp(info, replica, snapshots, self._swarm, self._client.fetch_commits, progress=progress),
+                CatchUp(
+                    info,
+                    replica,
+                    snapshots,
+                    self._swarm,
+                    self._client.fetch_commits,
+                    progress=progress,
+                ),
                 position,
             )
         )
@@ -142,7 +158,9 @@ class NodeProcess:
         failing = asyncio.create_task(self._swarm.failed())
         self._background += [session, traffic, failing]
         try:
-            await asyncio.wait({training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in (session, traffic, failing):
                 if task.done():
                     task.result()
@@ -188,33 +206,50 @@ class NodeProcess:
     # ---- parts
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
-        """An answer of the coordinator: for ever once it has answered, else within `first_contact.FIRST_CONTACT_SECONDS`."""
+        """An answer of the coordinator: for ever once it has answered, else within
+        `first_contact.FIRST_CONTACT_SECONDS`."""
 
         def say(why: str) -> None:
             self._progress.phase = why
 
         known = first_contact.is_known(self._settings.directory, self._client.address)
-        return await first_contact.reach(call, say, None if known else first_contact.FIRST_CONTACT_SECONDS)
+        return await first_contact.reach(
+            call, say, None if known else first_contact.FIRST_CONTACT_SECONDS
+        )
 
     @property
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
 
     def _make_swarm(
-        self, info: RunInfo, replica: Replica, snapshots: Snapshots, relays: Mapping[PeerId, tuple[str, ...]]
+        self,
+        info: RunInfo,
+        replica: Replica,
+        snapshots: Snapshots,
+        relays: Mapping[PeerId, tuple[str, ...]],
     ) -> Swarm:
         retention = info.spec.retention
         listen = self._settings.listen
         if listen == "auto":
             listen = address_towards(self._client.address)
         kinds = parse_kinds(self._settings.links)
-        ways = [address for addresses in relays.values() for address in addresses if address.startswith("/")]
+        ways = [
+            address
+            for addresses in relays.values()
+            for address in addresses
+            if address.startswith("/")
+        ]
         advertise = announced(listen, self._settings.advertise, self._client.address)
         transports = self._transports = make_transports(kinds, self._key, listen, advertise, ways)
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
-        self._mesh = Mesh(Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms)
+        self._mesh = Mesh(
+            Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms
+        )
         payloads = PayloadLog(
-            self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max, snapshots.held_round
+            self._settings.directory / "payloads",
+            retention.log_rounds,
+            retention.log_bytes_max,
+            snapshots.held_round,
         )
         return Swarm(
             self._peer,
@@ -250,7 +285,12 @@ class NodeProcess:
         }
         model, tokenizer = self._replica.trainee.model, self._corpus.tokenizer
         await asyncio.to_thread(
-            save_checkpoint, self._settings.directory / "checkpoint", model, self._replica.committed, tokenizer, about
+            save_checkpoint,
+            self._settings.directory / "checkpoint",
+            model,
+            self._replica.committed,
+            tokenizer,
+            about,
         )
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flushed(LEAVE_SECONDS)

@@ -1,4 +1,5 @@
-"""What a node says about itself: one record that the trainer writes and the status page and metrics read."""
+"""What a node says about itself: one record that the trainer writes and the status page and metrics
+read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,7 +59,11 @@ class Progress:
             "samples_late": self.samples_late,
             "tokens": self.tokens,
             "resyncs": self.resyncs,
-            "payload": {"bytes": self.payload_bytes, "values": self.payload_values, "bits_per_value": bits},
+            "payload": {
+                "bytes": self.payload_bytes,
+                "values": self.payload_values,
+                "bits_per_value": bits,
+            },
             "traffic": dict(self.traffic),
         }
 
@@ -74,24 +79,40 @@ class ProgressCollector(Collector):
         """All families."""
         now = self._progress
         yield _counter("rounds_trained", "Rounds in which this node did work.", now.rounds_trained)
-        yield _counter("rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted)
-        yield _counter("rounds_reclaimed", "Payloads taken back into the momentum.", now.rounds_reclaimed)
+        yield _counter(
+            "rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted
+        )
+        yield _counter(
+            "rounds_reclaimed", "Payloads taken back into the momentum.", now.rounds_reclaimed
+        )
         yield _counter("samples_trained", "Samples trained.", now.samples)
-        yield _counter("samples_late", "Samples trained before the round in front was applied.", now.samples_late)
+        yield _counter(
+            "samples_late",
+            "Samples trained before the round in front was applied.",
+            now.samples_late,
+        )
         yield _counter("tokens_trained", "Tokens predicted in training.", now.tokens)
         yield _counter("resyncs", "Times the state was discarded.", now.resyncs)
         yield _gauge("applied_round", "Newest round in the parameters; -1 at genesis.", now.round)
         yield _gauge("parameters", "Parameters of the model.", now.parameters)
         if now.loss is not None:
             yield _gauge("loss_nats_per_token", "Loss of the last round's samples.", now.loss)
-        traffic = CounterMetricFamily("lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"])
+        traffic = CounterMetricFamily(
+            "lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
+        )
         counts = self._traffic(now.traffic)
         for kind in ("payload", "catch_up", "control", "overhead"):
             for direction in ("up", "down"):
-                if kind != "overhead" or f"overhead_{direction}_bytes" in counts:  # else it is not known
-                    traffic.add_metric([kind, direction], counts.get(f"{kind}_{direction}_bytes", 0))
+                if (
+                    kind != "overhead" or f"overhead_{direction}_bytes" in counts
+                ):  # else it is not known
+                    traffic.add_metric(
+                        [kind, direction], counts.get(f"{kind}_{direction}_bytes", 0)
+                    )
         yield traffic
-        yield _counter("duplicate_bytes", "Payload bytes received in vain.", counts.get("duplicate_bytes", 0))
+        yield _counter(
+            "duplicate_bytes", "Payload bytes received in vain.", counts.get("duplicate_bytes", 0)
+        )
 
 
 def registry(progress: Progress) -> CollectorRegistry:

@@ -6,9 +6,8 @@
     peer <-> peer         LinkHello(public key, nonce)     both at once, each with 32 random bytes
     peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key and nonce, other's)
 
-A signature covers the run and what is random in this one meeting, so it proves nothing anywhere else; a peer's also
-covers who is meant, so that it cannot be passed on or reflected.
-"""
+A signature covers the run and what is random in this one meeting, so it proves nothing anywhere
+else; a peer's also covers who is meant, so that it cannot be passed on or reflected."""
 
 from dataclasses import dataclass
 
@@ -56,7 +55,9 @@ def check_greeting(own: Greeting, other: Greeting) -> None:
     """`RemoteProtocolError` when the other's greeting cannot be answered with a proof."""
     if len(other.public_key) != KEY_BYTES or len(other.nonce) != NONCE_BYTES:
         got = f"{len(other.public_key)} and {len(other.nonce)}"
-        raise RemoteProtocolError(f"expected a key of {KEY_BYTES} and a nonce of {NONCE_BYTES} bytes, got {got}")
+        raise RemoteProtocolError(
+            f"expected a key of {KEY_BYTES} and a nonce of {NONCE_BYTES} bytes, got {got}"
+        )
     if other.public_key == own.public_key:
         raise RemoteProtocolError("expected a peer, got a greeting with this node's own key")
 
@@ -85,5 +86,7 @@ def _verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
     except InvalidSignature:
-        raise RemoteProtocolError("expected a signature of the key that is named, got another one") from None
+        raise RemoteProtocolError(
+            "expected a signature of the key that is named, got another one"
+        ) from None
     return peer_id(public_key)

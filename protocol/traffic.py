@@ -1,4 +1,5 @@
-"""What of a process's traffic has no owner of its own: nodes, relays and coordinator ask for it alike."""
+"""What of a process's traffic has no owner of its own: nodes, relays and coordinator ask for it
+alike."""
 
 from collections.abc import Callable
 from typing import TypeAlias

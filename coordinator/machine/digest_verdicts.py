@@ -6,28 +6,39 @@
       '-------------------------------------------------'                                    wrong results"
          unmuted by agreeing on a later round, cleared by agreeing on one that counts its payload
 
-When votes are level (1 against 1) nobody can say who is right, and the replay of the log decides: all who voted are
-held back and told to replay. A replica is a pure function of the log, so a sound machine comes to the same digest
-again: who comes to another one was wrong before. If sound-looking machines still differ, a second replay would tell
-nothing new: they stay held back, and the run says so, until a further node breaks the tie or one of them goes. So
-nobody is refused without being outvoted twice or contradicting itself, and two sound machines never are.
+When votes are level (1 against 1) nobody can say who is right, and the replay of the log decides:
+all who voted are held back and told to replay. A replica is a pure function of the log, so a sound
+machine comes to the same digest again: who comes to another one was wrong before. If sound-looking
+machines still differ, a second replay would tell nothing new: they stay held back, and the run says
+so, until a further node breaks the tie or one of them goes. So nobody is refused without being
+outvoted twice or contradicting itself, and two sound machines never are.
 
-A node is only blamed for a state that it had after it was told to start over: each request has a number, and `Ready`
-repeats the last one heard. A request that was lost with its session is made again and counts once.
-"""
+A node is only blamed for a state that it had after it was told to start over: each request has a
+number, and `Ready` repeats the last one heard. A request that was lost with its session is made
+again and counts once."""
 
 from dataclasses import dataclass, field
 
 from coordinator.machine.digest_votes import Ballot, Votes
-from coordinator.machine.events import Applied, AskResync, Effect, Evict, Readied, RecordDigest, TellMembers
+from coordinator.machine.events import (
+    Applied,
+    AskResync,
+    Effect,
+    Evict,
+    Readied,
+    RecordDigest,
+    TellMembers,
+)
 from coordinator.machine.membership import Membership
 from protocol.ids import PeerId
 
 DIFFERENCES_MAX = 2
-"""Wrong states in a row for which a node is refused: one may be a flipped bit, two are a machine."""
+"""Wrong states in a row for which a node is refused: one may be a flipped bit, two are a
+machine."""
 
 REFUSED_MS = 3_600_000
-"""How long: a broken machine costs the run at most two replays an hour, a repaired one need not wait for a day."""
+"""How long: a broken machine costs the run at most two replays an hour, a repaired one need not
+wait for a day."""
 
 RECORDS_MAX = 4096
 """Nodes with a record at most; the oldest one goes first. As many as a run may have members."""
@@ -37,10 +48,12 @@ WRONG_RESULTS = "this machine computes wrong results"
 
 @dataclass(slots=True)
 class Record:
-    """What the coordinator remembers of a node that was once told to start over; it outlives its membership."""
+    """What the coordinator remembers of a node that was once told to start over; it outlives its
+    membership."""
 
     asked: int = 0
-    """Number of the last request to start over; 0 once it has been obeyed, for a new process knows of none."""
+    """Number of the last request to start over; 0 once it has been obeyed, for a new process knows
+    of none."""
     differed: int = 0
     """Wrong states since the node last agreed on a round that counted its payload."""
     round: int = -1
@@ -53,7 +66,8 @@ class Record:
 
 @dataclass(slots=True)
 class Agreement(Votes):
-    """Votes, and the records of those who were on the wrong side; `held` says why a node gets no work."""
+    """Votes, and the records of those who were on the wrong side; `held` says why a node gets no
+    work."""
 
     records: dict[PeerId, Record] = field(default_factory=dict)
     held: dict[PeerId, str] = field(default_factory=dict)
@@ -79,14 +93,22 @@ class Agreement(Votes):
     # ---- what happens
 
     def report(self, said: Applied | Readied, members: Membership, now_ms: int) -> list[Effect]:
-        """A member says what its state is. An `AskResync` or `Evict` for it means that it is not ready."""
+        """A member says what its state is. An `AskResync` or `Evict` for it means that it is not
+        ready."""
         record = self.records.get(said.peer)
         if isinstance(said, Readied) and record:
             if said.resyncs < record.asked:
-                return self._ask(said.peer, said.round, "a request to start over was not heard", members)
+                return self._ask(
+                    said.peer, said.round, "a request to start over was not heard", members
+                )
             record.asked = 0
         member = members.get(said.peer)
-        if isinstance(said, Applied) and member and member.state != "ready" and not self._replays(said):
+        if (
+            isinstance(said, Applied)
+            and member
+            and member.state != "ready"
+            and not self._replays(said)
+        ):
             return []  # said before it heard that it must start over
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
         passed = [*self.pass_by(said.peer, said.round), *self.overdue()]
@@ -110,7 +132,9 @@ class Agreement(Votes):
 
     def ahead(self, said: Readied, head_round: int, members: Membership) -> list[Effect]:
         """A member's state is from the future of a journal that was lost."""
-        return self._ask(said.peer, head_round, f"round {said.round} is ahead of the log's {head_round}", members)
+        return self._ask(
+            said.peer, head_round, f"round {said.round} is ahead of the log's {head_round}", members
+        )
 
     # ---- verdicts
 
@@ -127,15 +151,21 @@ class Agreement(Votes):
             return self._decide(round, ballot, winner, members, now_ms)
         return self._level(round, ballot, members) if ballot.reports and not ballot.awaited else []
 
-    def _compare(self, said: Applied | Readied, ballot: Ballot, members: Membership, now_ms: int) -> list[Effect]:
+    def _compare(
+        self, said: Applied | Readied, ballot: Ballot, members: Membership, now_ms: int
+    ) -> list[Effect]:
         """One more report of a round whose digest is final."""
         agrees = said.state_digest == ballot.verdict
         if agrees:
             self._agrees(said.peer, said.round, ballot)
         effects = self._record(said.round, ballot) if not agrees or not ballot.awaited else []
-        return effects if agrees else effects + self._differs(said.peer, said.round, members, now_ms)
+        return (
+            effects if agrees else effects + self._differs(said.peer, said.round, members, now_ms)
+        )
 
-    def _decide(self, round: int, ballot: Ballot, verdict: int, members: Membership, now_ms: int) -> list[Effect]:
+    def _decide(
+        self, round: int, ballot: Ballot, verdict: int, members: Membership, now_ms: int
+    ) -> list[Effect]:
         said = {peer: digest for peer, (digest, _) in sorted(ballot.reports.items())}
         ballot.decide(verdict)
         for peer in (peer for peer, digest in said.items() if digest == verdict):
@@ -154,7 +184,11 @@ class Agreement(Votes):
             ballot.close()
         if round == self.newest:
             self.last = ballot.verdict
-        return [RecordDigest(round, ballot.verdict, ballot.reported, ballot.dissent, ballot.snapshot_sha256)]
+        return [
+            RecordDigest(
+                round, ballot.verdict, ballot.reported, ballot.dissent, ballot.snapshot_sha256
+            )
+        ]
 
     def _level(self, round: int, ballot: Ballot, members: Membership) -> list[Effect]:
         """Nobody can say who is right: those who have not yet replayed the log do."""
@@ -164,7 +198,9 @@ class Agreement(Votes):
         if not fresh:
             self._hold(round, ballot)
             return effects
-        reason = f"votes of {len(ballot.reports)} nodes on the state after round {round} are level: "
+        reason = (
+            f"votes of {len(ballot.reports)} nodes on the state after round {round} are level: "
+        )
         for peer in ballot.reports:
             self.held[peer] = reason + "the replay of the log decides"
         for peer in fresh:
@@ -174,7 +210,9 @@ class Agreement(Votes):
             ballot.awaited.add(peer)
         return effects
 
-    def _weigh_replays(self, round: int, ballot: Ballot, members: Membership, now_ms: int) -> list[Effect]:
+    def _weigh_replays(
+        self, round: int, ballot: Ballot, members: Membership, now_ms: int
+    ) -> list[Effect]:
         """All who were asked have replayed, or gone: whose digest has changed was wrong."""
         changed = [
             peer
@@ -199,7 +237,9 @@ class Agreement(Votes):
     def _hold(self, round: int, ballot: Ballot) -> None:
         """Those who differ go no further until a new report or a departure settles it."""
         for peer in ballot.reports:
-            self.held[peer] = f"states after round {round} differ even after a replay: waits for a further node"
+            self.held[peer] = (
+                f"states after round {round} differ even after a replay: waits for a further node"
+            )
 
     # ---- consequences
 
@@ -225,20 +265,24 @@ class Agreement(Votes):
             return []
         effects = self._blame(peer, round, members, now_ms)
         if not effects:
-            effects = self._ask(peer, round, f"state after round {round} differs from the majority's", members)
+            effects = self._ask(
+                peer, round, f"state after round {round} differs from the majority's", members
+            )
         return effects
 
     def _blame(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
         record = self._recorded(peer)
-        record.differed, record.muted, record.round = record.differed + 1, True, max(record.round, round)
+        record.differed, record.muted, record.round = (
+            record.differed + 1,
+            True,
+            max(record.round, round),
+        )
         if record.differed < DIFFERENCES_MAX:
             return []
         record.refused_until_ms, record.differed = now_ms + REFUSED_MS, DIFFERENCES_MAX - 1
         members.evict(peer)
         minutes = REFUSED_MS // 60_000
-        reason = (
-            f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; refused for {minutes} min"
-        )
+        reason = f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; refused for {minutes} min"
         return [Evict(peer, reason, True), TellMembers(gone=(peer,))]
 
     def _ask(self, peer: PeerId, round: int, reason: str, members: Membership) -> list[Effect]:

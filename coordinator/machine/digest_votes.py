@@ -1,4 +1,5 @@
-"""Do the replicas agree? Digests that nodes report after each commit, counted; `coordinator.machine.digest_verdicts` judges.
+"""Do the replicas agree? Digests that nodes report after each commit, counted;
+`coordinator.machine.digest_verdicts` judges.
 
     open ----> decided by one ----> final               a level vote leaves a ballot open
       '--- most voters ---------------^
@@ -17,12 +18,12 @@ from dataclasses import dataclass, field
 from protocol.ids import PeerId
 
 ROUNDS_KEPT = 64
-"""Newest rounds whose ballots are kept. A report of an older round counts for nothing: the node is catching up and
-compares itself with the recorded digest, which one late report must not replace."""
+"""Newest rounds whose ballots are kept. A report of an older round counts for nothing: the node is
+catching up and compares itself with the recorded digest, which one late report must not replace."""
 
 AWAITED_ROUNDS = 8
-"""A voter that is so many rounds behind is not awaited any more: its word would hold up every verdict, and with them
-the recorded snapshots that it may need itself."""
+"""A voter that is so many rounds behind is not awaited any more: its word would hold up every
+verdict, and with them the recorded snapshots that it may need itself."""
 
 VOICES_FINAL = 2
 """Nodes with the same digest that make it final."""
@@ -30,7 +31,8 @@ VOICES_FINAL = 2
 
 @dataclass(slots=True)
 class Ballot:
-    """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node, and what was made of them."""
+    """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node, and what was
+    made of them."""
 
     voters: set[PeerId] = field(default_factory=set)
     awaited: set[PeerId] = field(default_factory=set)
@@ -49,8 +51,11 @@ class Ballot:
     checked: bool = False
     disputed: bool = False
 
-    def leading(self, among: dict[PeerId, tuple[int, bytes]] | None = None) -> tuple[int | None, int]:
-        """The digest that most reports name and its lead over the next; (None, 0) when two are level."""
+    def leading(
+        self, among: dict[PeerId, tuple[int, bytes]] | None = None
+    ) -> tuple[int | None, int]:
+        """The digest that most reports name and its lead over the next; (None, 0) when two are
+        level."""
         counted = self.reports if among is None else among
         ranked = Counter(digest for digest, _ in counted.values()).most_common(2)
         if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
@@ -63,7 +68,9 @@ class Ballot:
             return self.leading()[0]
         if len(self.reports) <= len(self.awaited):
             return None  # no lead can be large enough yet
-        digest, lead = self.leading({peer: said for peer, said in self.reports.items() if peer in self.voters})
+        digest, lead = self.leading(
+            {peer: said for peer, said in self.reports.items() if peer in self.voters}
+        )
         return digest if lead > len(self.awaited) else None
 
     def decide(self, verdict: int) -> None:
@@ -76,7 +83,8 @@ class Ballot:
         self.snapshot_sha256 = ranked[0][0] if ranked else b""
 
     def forget(self, peer: PeerId) -> bool:
-        """The node went and, while nothing is final, takes its word along; was it in this ballot?"""
+        """The node went and, while nothing is final, takes its word along; was it in this
+        ballot?"""
         known = peer in self.awaited or peer in self.reports
         self.awaited.discard(peer)
         self.before.pop(peer, None)
@@ -99,8 +107,8 @@ class Ballot:
 class Votes:
     """Ballots by round; a later report of the same node replaces its earlier one.
 
-    `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed` those among them in
-    which two digests were ever reported, `last` is the newest verdict."""
+    `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed`
+    those among them in which two digests were ever reported, `last` is the newest verdict."""
 
     ballots: dict[int, Ballot] = field(default_factory=dict)
     newest: int = -1
@@ -113,7 +121,9 @@ class Votes:
         self.ballots[round] = Ballot(voters, set(voters), authors)
         self._slide(round)
 
-    def take(self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes) -> Ballot | None:
+    def take(
+        self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
+    ) -> Ballot | None:
         """Note one report, unless its round is too old. Round -1 is genesis."""
         if round <= self.newest - ROUNDS_KEPT:
             return None
@@ -135,9 +145,13 @@ class Votes:
         return ballot
 
     def pass_by(self, peer: PeerId, round: int) -> list[int]:
-        """The node has reported a state of `round`: it says no more about earlier ones, and which of those awaited
-        it."""
-        passed = [earlier for earlier, ballot in self.ballots.items() if earlier < round and peer in ballot.awaited]
+        """The node has reported a state of `round`: it says no more about earlier ones, and which
+        of those awaited it."""
+        passed = [
+            earlier
+            for earlier, ballot in self.ballots.items()
+            if earlier < round and peer in ballot.awaited
+        ]
         for earlier in passed:
             self.ballots[earlier].awaited.discard(peer)
         return passed
@@ -154,8 +168,8 @@ class Votes:
         return late
 
     def excuse(self, peer: PeerId) -> None:
-        """The node was told to start over: nobody waits for what it would have said, and what it said of the state that
-        it discards counts nowhere any more."""
+        """The node was told to start over: nobody waits for what it would have said, and what it
+        said of the state that it discards counts nowhere any more."""
         for ballot in self.ballots.values():
             ballot.awaited.discard(peer)
             if ballot.verdict is None and not ballot.before:

@@ -1,10 +1,9 @@
 """What goes into the coordinator's machines and what comes out.
 
-Events that change durable state are journalled before any effect of theirs leaves the process; `Renewed` is
-the one volatile event: it moves a lease, which a restart extends anyway. Time enters only as `now_ms` and as
-`Lapsed` and `Reached`, which the machine itself asks for (`Rounds.due`), so that the journal replays without
-the heartbeats.
-"""
+Events that change durable state are journalled before any effect of theirs leaves the process;
+`Renewed` is the one volatile event: it moves a lease, which a restart extends anyway. Time enters
+only as `now_ms` and as `Lapsed` and `Reached`, which the machine itself asks for (`Rounds.due`), so
+that the journal replays without the heartbeats."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -203,7 +202,8 @@ class SkipRound:
 
 @dataclass(frozen=True, slots=True)
 class RecordDigest:
-    """Record what the majority reported for a committed round; no reports withdraw an earlier record."""
+    """Record what the majority reported for a committed round; no reports withdraw an earlier
+    record."""
 
     round: int
     state_digest: int
@@ -214,7 +214,8 @@ class RecordDigest:
 
 @dataclass(frozen=True, slots=True)
 class AskResync:
-    """Tell a node to discard its state and catch up, and to say what it comes to after `round` on the way."""
+    """Tell a node to discard its state and catch up, and to say what it comes to after `round` on
+    the way."""
 
     peer: PeerId
     round: int
@@ -230,5 +231,14 @@ class FinishRun:
 
 
 Effect = (
-    Admit | Refuse | Evict | TellMembers | OpenRound | CommitRound | SkipRound | RecordDigest | AskResync | FinishRun
+    Admit
+    | Refuse
+    | Evict
+    | TellMembers
+    | OpenRound
+    | CommitRound
+    | SkipRound
+    | RecordDigest
+    | AskResync
+    | FinishRun
 )

@@ -41,7 +41,8 @@ from protocol.runfile import MembershipSpec
 
 @dataclass(slots=True)
 class Member:
-    """One row of the member list. Speed is in thousandths of a sample per second, 0 while unknown."""
+    """One row of the member list. Speed is in thousandths of a sample per second, 0 while
+    unknown."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -62,8 +63,8 @@ class Member:
 
 
 class Membership:
-    """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through the verdicts of the
-    rounds: `renew`, `set_back`, `evict`, `punctual` and `late`."""
+    """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through
+    the verdicts of the rounds: `renew`, `set_back`, `evict`, `punctual` and `late`."""
 
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
@@ -84,7 +85,11 @@ class Membership:
 
     def ready(self) -> list[Member]:
         """Members that have caught up and can be reached, sorted."""
-        ready = [member for member in self.roster.values() if member.state == "ready" and member.connected]
+        ready = [
+            member
+            for member in self.roster.values()
+            if member.state == "ready" and member.connected
+        ]
         return sorted(ready, key=lambda member: member.peer)
 
     def live(self, peer: PeerId) -> bool:
@@ -93,8 +98,8 @@ class Membership:
         return member is not None and member.connected
 
     def keeps_time(self, peer: PeerId) -> bool:
-        """Is the node one whose needs the slot of a round follows? Not when it has been late again and again, though
-        the slot grew meanwhile."""
+        """Is the node one whose needs the slot of a round follows? Not when it has been late again
+        and again, though the slot grew meanwhile."""
         return self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
 
     def muted_reason(self, member: Member) -> str:
@@ -113,7 +118,9 @@ class Membership:
             case Readied(peer, round, _, has_momentum):
                 if member := self.roster.get(peer):
                     member.state, member.round = "ready", round
-                    member.warmup_left = 0 if has_momentum or round < 0 else self._spec.warmup_rounds
+                    member.warmup_left = (
+                        0 if has_momentum or round < 0 else self._spec.warmup_rounds
+                    )
                     member.lease_until_ms = now_ms + self._spec.lease_ms
                 return []
             case Renewed(peer):
@@ -129,7 +136,10 @@ class Membership:
                 if self.roster.pop(peer, None) is None:
                     return []
                 self.lapsed_ms[peer] = now_ms
-                return [Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"), TellMembers(gone=(peer,))]
+                return [
+                    Evict(peer, f"silent for {self._spec.lease_ms / 1000:g} s"),
+                    TellMembers(gone=(peer,)),
+                ]
             case Restarted():
                 for member in self.roster.values():
                     member.lease_until_ms, member.connected = now_ms + self._spec.lease_ms, True
@@ -167,17 +177,21 @@ class Membership:
         earliest_ms = self.next_lapse_ms()
         if earliest_ms is None or now_ms < earliest_ms:
             return []
-        self._no_lapse_before_ms = None  # the leases of those who are left were renewed since it was reckoned
+        self._no_lapse_before_ms = (
+            None  # the leases of those who are left were renewed since it was reckoned
+        )
         return [member.peer for member in self if member.lease_until_ms <= now_ms]
 
     def missing(self, since_ms: int) -> list[PeerId]:
         """Nodes that lapsed at or after `since_ms` and have not come back."""
-        self.lapsed_ms = {peer: at_ms for peer, at_ms in self.lapsed_ms.items() if at_ms >= since_ms}
+        self.lapsed_ms = {
+            peer: at_ms for peer, at_ms in self.lapsed_ms.items() if at_ms >= since_ms
+        }
         return sorted(self.lapsed_ms)
 
     def next_lapse_ms(self) -> int | None:
-        """When the first lease may run out, never too late: leases only grow, so it is reckoned anew when it has come
-        and not with each sign of life."""
+        """When the first lease may run out, never too late: leases only grow, so it is reckoned
+        anew when it has come and not with each sign of life."""
         if self._no_lapse_before_ms is None:
             leases_ms = (member.lease_until_ms for member in self.roster.values())
             self._no_lapse_before_ms = min(leases_ms, default=None)

@@ -1,4 +1,5 @@
-"""THE state machine of a run: opens rounds, decides each once, keeps the data order and the members.
+"""THE state machine of a run: opens rounds, decides each once, keeps the data order and the
+members.
 
     waiting --------> round in flight                                            finished
       ^    enough      opened --bell--> exchanging --publish_by--> closing          ^
@@ -66,7 +67,8 @@ from protocol.shuffle import DataOrder
 
 
 class Rounds:
-    """State of one run as its coordinator knows it. Fields are read by `coordinator.status_document`, written here."""
+    """State of one run as its coordinator knows it. Fields are read by
+    `coordinator.status_document`, written here."""
 
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
@@ -99,16 +101,23 @@ class Rounds:
 
         Raises `RemoteProtocolError` for what no honest node sends, with the state untouched."""
         if now_ms < self.last_ms:
-            raise LocalProtocolError(f"expected time at or after {self.last_ms}, got {now_ms} with {event}")
+            raise LocalProtocolError(
+                f"expected time at or after {self.last_ms}, got {now_ms} with {event}"
+            )
         effects = self._dispatch(event, now_ms)
         if isinstance(event, Announced | Held | Applied):
-            self.members.renew(event.peer, now_ms)  # a sign of life, even when it comes too late for its round
-        if not isinstance(event, Renewed):  # else a replay would count an outage from another instant
+            self.members.renew(
+                event.peer, now_ms
+            )  # a sign of life, even when it comes too late for its round
+        if not isinstance(
+            event, Renewed
+        ):  # else a replay would count an outage from another instant
             self.last_ms = now_ms
         return effects + self._advance(now_ms)
 
     def due(self, now_ms: int) -> list[Event]:
-        """Events that time alone has brought about; the shell journals and handles them one by one."""
+        """Events that time alone has brought about; the shell journals and handles them one by
+        one."""
         lapsed: list[Event] = [Lapsed(peer) for peer in self.members.lapsed(now_ms)]
         reached: list[Event] = []
         for flight in self.in_flight:
@@ -139,7 +148,9 @@ class Rounds:
                 return self._announced(event, now_ms)
             case Held(peer, round, digests):
                 flight = self.flight(round)
-                if flight and self.members.get(peer):  # a late receipt, or one from a former member, says nothing
+                if flight and self.members.get(
+                    peer
+                ):  # a late receipt, or one from a former member, says nothing
                     for digest in digests:
                         flight.hold(peer, digest, now_ms)
                 return []
@@ -205,7 +216,10 @@ class Rounds:
             return self._judged(self.votes.ahead(event, self.head_round, self.members), now_ms)
         verdicts = self.votes.report(event, self.members, now_ms)
         effects = self._judged(verdicts, now_ms)
-        if any(isinstance(effect, AskResync | Evict) and effect.peer == event.peer for effect in verdicts):
+        if any(
+            isinstance(effect, AskResync | Evict) and effect.peer == event.peer
+            for effect in verdicts
+        ):
             return effects
         effects += self.members.handle(event, now_ms)
         for flight in self.in_flight:
@@ -218,8 +232,8 @@ class Rounds:
         return effects
 
     def _judged(self, effects: list[Effect], now_ms: int) -> list[Effect]:
-        """With what follows when a verdict has removed members, or sent them back to the log: what they were to train
-        on a state that is discarded is lost, and nobody waits for it."""
+        """With what follows when a verdict has removed members, or sent them back to the log: what
+        they were to train on a state that is discarded is lost, and nobody waits for it."""
         for effect in effects:
             if isinstance(effect, Evict):
                 effects = effects + self._gone(effect.peer, now_ms)
@@ -266,7 +280,9 @@ class Rounds:
     def _behind(self) -> list[PeerId]:
         """Who lacks the last commit of a finished run and may still ask others for it."""
         behind = [member.peer for member in self.members if member.round < self.head_round]
-        return behind + self.members.missing(self.conclude_by_ms - 4 * self.spec.membership.lease_ms)
+        return behind + self.members.missing(
+            self.conclude_by_ms - 4 * self.spec.membership.lease_ms
+        )
 
     def _conclude(self) -> Effect:
         self.concluded = True
@@ -278,8 +294,12 @@ class Rounds:
         live, roster = self.members.live, self.members.roster
         if flight.reached != "publish_by" and flight.waits(live):
             return False
-        if any(peer in roster for peer in flight.assignments) and not any(map(live, flight.assignments)):
-            return False  # everyone's session is gone at once: the network here, rather than the nodes
+        if any(peer in roster for peer in flight.assignments) and not any(
+            map(live, flight.assignments)
+        ):
+            return (
+                False  # everyone's session is gone at once: the network here, rather than the nodes
+            )
         return not flight.waits_for_copies(roster)
 
     def _decide(self, flight: InFlight, now_ms: int) -> Effect:
@@ -287,7 +307,9 @@ class Rounds:
         self.decided_round = flight.round
         self.samples_lost += flight.unannounced()
         needs = flight.needs(self.members.keeps_time, now_ms)
-        self.pace = next_pace(self.pace, needs, rounds, hides=rounds.overlap_at(self.next_round) > 0)
+        self.pace = next_pace(
+            self.pace, needs, rounds, hides=rounds.overlap_at(self.next_round) > 0
+        )
         # A lost session makes no member fewer, or a blip would let an uncopied payload pass.
         counted = flight.available(self.members.roster)
         if len(counted) < rounds.quorum:
@@ -310,20 +332,29 @@ class Rounds:
         for payload in counted:
             if member := self.members.get(payload.peer):
                 member.rounds_counted += 1
-        return CommitRound(commit, tuple(flight.told_holders(entry.digest) for entry in entries), self.loss)
+        return CommitRound(
+            commit, tuple(flight.told_holders(entry.digest) for entry in entries), self.loss
+        )
 
     def _may_open(self) -> bool:
         spec = self.spec
         undecided_max = spec.rounds.overlap_at(self.next_round)
-        if self.committed + len(self.in_flight) >= spec.schedule.steps or len(self.in_flight) > undecided_max:
+        if (
+            self.committed + len(self.in_flight) >= spec.schedule.steps
+            or len(self.in_flight) > undecided_max
+        ):
             return False
         if self.in_flight and not self.in_flight[-1].computed(self.members.live):
             return False
         ready = len(self._ready())
-        needed = max(spec.rounds.quorum, spec.membership.start_members if self.next_round == 0 else 1)
+        needed = max(
+            spec.rounds.quorum, spec.membership.start_members if self.next_round == 0 else 1
+        )
         if ready < needed:
             held = next(iter(self.votes.held.values()), "")
-            self.reason = f"waiting for members: {ready} of {needed} are ready" + (f"; {held}" if held else "")
+            self.reason = f"waiting for members: {ready} of {needed} are ready" + (
+                f"; {held}" if held else ""
+            )
             return False
         self.reason = f"{ready} members train round {self.next_round}"
         return True
@@ -335,7 +366,9 @@ class Rounds:
         muted = self._muted(ready)
         assignments = {}
         for member in ready:
-            halved = f"share halved {member.strikes} times for late rounds" if member.strikes else ""
+            halved = (
+                f"share halved {member.strikes} times for late rounds" if member.strikes else ""
+            )
             shares = self.order.lease(wanted[member.peer])
             reason = "; ".join(filter(None, (muted.get(member.peer, halved), self.pace.reason)))
             assignments[member.peer] = Assignment(member.peer, shares, member.peer in muted, reason)
@@ -356,8 +389,8 @@ class Rounds:
         return self.votes.muted_reason(member.peer) or self.members.muted_reason(member)
 
     def _muted(self, ready: list[Member]) -> dict[PeerId, str]:
-        """Who does not count this round, and why. Nobody is muted when the others are fewer than the quorum:
-        a run must not wait for members that only a round can free."""
+        """Who does not count this round, and why. Nobody is muted when the others are fewer than
+        the quorum: a run must not wait for members that only a round can free."""
         reasons = {member.peer: reason for member in ready if (reason := self.muted_reason(member))}
         return reasons if len(ready) - len(reasons) >= self.spec.rounds.quorum else {}
 

@@ -1,11 +1,12 @@
-"""Where the record of a run is read from: the files it left, or the coordinator and the members of a live one.
+"""Where the record of a run is read from: the files it left, or the coordinator and the members of
+a live one.
 
     a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/ of it or of the directories beside it
     a directory of a demo        coordinator/, node-*/payloads, checkpoint/
 
-Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it, alone: a live run
-is asked by its address instead. Files need no network. Nothing that is read is trusted: `lockstep.audit.verify` checks it.
-"""
+Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it,
+alone: a live run is asked by its address instead. Files need no network. Nothing that is read is
+trusted: `lockstep.audit.verify` checks it."""
 
 import asyncio
 import contextlib
@@ -32,7 +33,13 @@ from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.commits import Entry
-from protocol.errors import DivergedError, RemoteProtocolError, SettingsError, StorageError, UnavailableError
+from protocol.errors import (
+    DivergedError,
+    RemoteProtocolError,
+    SettingsError,
+    StorageError,
+    UnavailableError,
+)
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
@@ -53,8 +60,8 @@ class Record(Protocol):
     async def payload(self, round: int, entry: Entry) -> bytes:
         """The bytes that a commit's entry names, whatever their digest.
 
-        Raises `DivergedError` when all that is there under its name is something else, `StorageError` or
-        `UnavailableError` when it is nowhere."""
+        Raises `DivergedError` when all that is there under its name is something else,
+        `StorageError` or `UnavailableError` when it is nowhere."""
 
     async def close(self) -> None:
         """Let go of files and connections."""
@@ -67,9 +74,15 @@ class RecordInFiles:
     """The record that a coordinator's journal and some nodes' payload logs hold."""
 
     def __init__(self, directory: Path, payloads: tuple[Path, ...]) -> None:
-        place = directory / "coordinator" if (directory / "coordinator" / JOURNAL_NAME).is_file() else directory
+        place = (
+            directory / "coordinator"
+            if (directory / "coordinator" / JOURNAL_NAME).is_file()
+            else directory
+        )
         if not (place / JOURNAL_NAME).is_file():
-            raise UsageError(f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}")
+            raise UsageError(
+                f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}"
+            )
         self.info = _info(place)
         self._payloads = payloads or _payload_directories(place)
         self._journal = Journal(place / JOURNAL_NAME)
@@ -99,13 +112,21 @@ class RecordInFiles:
                 return blob
         name = f"the payload of {short(entry.author)} for round {round}"
         if present:
-            raise DivergedError(f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, got other bytes")
+            raise DivergedError(
+                f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, got other bytes"
+            )
         searched = ", ".join(map(str, self._payloads)) or "no directory of payloads"
-        raise StorageError(f"expected {name} in {searched}, found none; name the directory that has it with --payloads")
+        raise StorageError(
+            f"expected {name} in {searched}, found none; name the directory that has it with --payloads"
+        )
 
 
 def _payload_directories(place: Path) -> tuple[Path, ...]:
-    return tuple(sorted(path for path in (place / "payloads", *place.parent.glob("*/payloads")) if path.is_dir()))
+    return tuple(
+        sorted(
+            path for path in (place / "payloads", *place.parent.glob("*/payloads")) if path.is_dir()
+        )
+    )
 
 
 def _info(place: Path) -> RunInfo:
@@ -113,20 +134,26 @@ def _info(place: Path) -> RunInfo:
     with _opened(place / JOURNAL_NAME) as database:
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
     if "run_id" not in meta or "run_json" not in meta:
-        raise StorageError(f"{place / JOURNAL_NAME}: expected the journal of a run, found an empty one")
+        raise StorageError(
+            f"{place / JOURNAL_NAME}: expected the journal of a run, found an empty one"
+        )
     if not (place / KEY_NAME).is_file():
         raise StorageError(f"{place}: expected the coordinator's key in {KEY_NAME}, found none")
     key = public_bytes(load_or_create_key(place))
     spec = parse_run_json(bytes(meta["run_json"]), f"run file in {place / JOURNAL_NAME}")
     if run_id(spec, key) != meta["run_id"]:
-        raise SettingsError(f"{place}: expected the key and the run file of run {meta['run_id']}, got another's")
+        raise SettingsError(
+            f"{place}: expected the key and the run file of run {meta['run_id']}, got another's"
+        )
     return RunInfo(spec, RunId(meta["run_id"]), key)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as database:
             yield database
     except sqlite3.Error as error:
         raise StorageError(f"cannot read {path}: {error}") from error
@@ -142,12 +169,15 @@ class RecordOverNetwork:
         self.info = info
         self._client = client
         identity = Identity(key, info.run_id, secrets.randbits(64))
-        self._links = Mesh(identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms)
+        self._links = Mesh(
+            identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms
+        )
         self._members: list[Remote] = []
 
     @classmethod
     async def connect(cls, address: str) -> "RecordOverNetwork":
-        """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not answer."""
+        """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
+        answer."""
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(address, key)
         try:
@@ -165,7 +195,8 @@ class RecordOverNetwork:
     async def payload(self, round: int, entry: Entry) -> bytes:
         """See `Record`. Members are asked in turn, the one that gave the last payload first."""
         self._members = self._members or [
-            Remote(peer, addresses) for peer, addresses in (await self._client.fetch_members()).members.items()
+            Remote(peer, addresses)
+            for peer, addresses in (await self._client.fetch_members()).members.items()
         ]
         liars = list[str]()
         for member in list(self._members):
@@ -183,7 +214,9 @@ class RecordOverNetwork:
             liars.append(f"{short(member.peer_id)} sent other bytes")
         name = f"the payload of {short(entry.author)} for round {round}"
         if liars:
-            raise DivergedError(f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}")
+            raise DivergedError(
+                f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}"
+            )
         raise UnavailableError(
             f"expected {name} from one of {len(self._members)} members, none gives it: they keep the last "
             f"{self.info.spec.retention.log_rounds} rounds; begin later with --from SNAPSHOT"
@@ -195,7 +228,9 @@ class RecordOverNetwork:
         await self._client.close()
 
     async def _fetch(self, member: Remote, entry: Entry, transfer: Transfer) -> None:
-        async with aclosing(self._links.fetch(member, Blob(entry.digest), Purpose.CATCH_UP)) as parts:
+        async with aclosing(
+            self._links.fetch(member, Blob(entry.digest), Purpose.CATCH_UP)
+        ) as parts:
             async for part in parts:
                 if transfer.take(part, member.peer_id, None):
                     return

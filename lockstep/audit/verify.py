@@ -4,9 +4,9 @@
         -> for each commit: signature, link, payloads by digest, apply, recorded state digest
         -> the parameters, bit for bit -> the published checkpoint
 
-The run file gives genesis, the commits name every payload and every scalar, and the arithmetic is exact: whoever has
-the record gets the same bits, on any machine. The audit ends at the first round that differs, and names it.
-"""
+The run file gives genesis, the commits name every payload and every scalar, and the arithmetic is
+exact: whoever has the record gets the same bits, on any machine. The audit ends at the first round
+that differs, and names it."""
 
 import asyncio
 import time
@@ -29,7 +29,14 @@ from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
-from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
+from protocol.commits import (
+    Commit,
+    SignedCommit,
+    check_link,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+)
 from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
 
 
@@ -111,7 +118,9 @@ async def _verify(settings: VerifySettings) -> Findings:
     findings, started_s = Findings(record.info.run_id), time.monotonic()
     try:
         beside = str(Path(settings.target) / "checkpoint")
-        checkpoint = settings.checkpoint or (Path(beside) if local and _is_directory(beside) else None)
+        checkpoint = settings.checkpoint or (
+            Path(beside) if local and _is_directory(beside) else None
+        )
         published = Published(checkpoint, findings.run_id) if checkpoint else None
         with progress("replaying", "commits") as advance:
             await Audit(record, findings, published, settings.snapshot).run(advance)
@@ -134,15 +143,20 @@ def _is_directory(path: str) -> bool:
 class Published:
     """A checkpoint, and where in the log its parameters were met.
 
-    Raises `DataError` for what is no checkpoint of a run, `DivergedError` for one of another run."""
+    Raises `DataError` for what is no checkpoint of a run, `DivergedError` for one of another
+    run."""
 
     def __init__(self, directory: Path, run_id: str) -> None:
         loaded = load_checkpoint(directory)
         claims, self.directory = loaded.metadata, directory
         if not isinstance(claims.get("round"), int) or "run_id" not in claims:
-            raise DataError(f"{directory}: expected a checkpoint that says its run and its round, got {sorted(claims)}")
+            raise DataError(
+                f"{directory}: expected a checkpoint that says its run and its round, got {sorted(claims)}"
+            )
         if claims["run_id"] != run_id:
-            raise DivergedError(f"{directory}: expected a checkpoint of run {run_id}, got one of {claims['run_id']}")
+            raise DivergedError(
+                f"{directory}: expected a checkpoint of run {run_id}, got one of {claims['run_id']}"
+            )
         self.round: int = claims["round"]
         parameters = named_parameters_once(loaded.model)
         self._digest, self._sha256 = state_digest(parameters), canonical_sha256(parameters)
@@ -150,26 +164,35 @@ class Published:
         self.verdict = ""
 
     def compare(self, round: int, replica: Replica) -> None:
-        """The replica holds the state after `round`: is it the checkpoint's? `Difference` when it should be."""
+        """The replica holds the state after `round`: is it the checkpoint's? `Difference` when it
+        should be."""
         if replica.digest == self._digest:
             self._met = round
         if round == self.round:
             if canonical_sha256(replica.committed) != self._sha256:
                 met = "" if self._met is None else f"; it holds those of round {self._met}"
-                raise Difference(round, f"{self.directory} does not hold the parameters that the log produces{met}")
+                raise Difference(
+                    round,
+                    f"{self.directory} does not hold the parameters that the log produces{met}",
+                )
             self.verdict = f"{self.directory} is what the log produces at round {round}"
 
     def require_compared(self, first: int, last: int) -> None:
-        """`Difference` when the checkpoint's round did not come by: rounds `first` to `last` did."""
+        """`Difference` when the checkpoint's round did not come by: rounds `first` to `last`
+        did."""
         if not self.verdict:
             text = f"the replay went from round {first} to round {last}, and no commit is of that round"
-            raise Difference(self.round, f"{self.directory} claims to be of round {self.round}: {text}")
+            raise Difference(
+                self.round, f"{self.directory} claims to be of round {self.round}: {text}"
+            )
 
 
 class Audit:
     """One walk through a record. `findings` is filled on the way."""
 
-    def __init__(self, record: Record, findings: Findings, published: Published | None, snapshot: Path | None) -> None:
+    def __init__(
+        self, record: Record, findings: Findings, published: Published | None, snapshot: Path | None
+    ) -> None:
         self._record, self._findings, self._published = record, findings, published
         info = record.info
         self._replica = Replica(info.spec, info.run_id, torch.device("cpu"), 1)
@@ -192,15 +215,17 @@ class Audit:
             self._stand_at(commit.round)
             advance(findings.commits, self._record.info.spec.schedule.steps)
         if self._awaited:
-            raise DivergedError(f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}")
+            raise DivergedError(
+                f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
+            )
         if self._published:
             self._published.require_compared(self._first, findings.round)
             findings.checkpoint = self._published.verdict
         findings.canonical_sha256 = canonical_sha256(replica.committed).hex()
 
     async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
-        """The commits in order, each signed by the coordinator and linked to the one before it; up to the newest at
-        the beginning, for a live run may go on faster than its replay."""
+        """The commits in order, each signed by the coordinator and linked to the one before it; up
+        to the newest at the beginning, for a live run may go on faster than its replay."""
         info, findings = self._record.info, self._findings
         head, last = genesis_digest(info.run_id), None
         while last is None or findings.round < last:
@@ -211,10 +236,14 @@ class Audit:
             for recorded in reply.commits:
                 before = findings.round
                 try:
-                    commit = open_commit(SignedCommit(recorded.body, recorded.signature), info.coordinator_key)
+                    commit = open_commit(
+                        SignedCommit(recorded.body, recorded.signature), info.coordinator_key
+                    )
                     check_link(commit, info.run_id, head, before)
                 except RemoteProtocolError as error:
-                    raise Difference(before + 1, f"the commit that follows round {before}: {error}") from None
+                    raise Difference(
+                        before + 1, f"the commit that follows round {before}: {error}"
+                    ) from None
                 head, findings.round = commit_digest(commit), commit.round
                 findings.commits += 1
                 yield commit, recorded

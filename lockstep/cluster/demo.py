@@ -1,11 +1,11 @@
-"""`lockstep demo`: a whole run on one machine, in separate processes over real sockets, judged at its end.
+"""`lockstep demo`: a whole run on one machine, in separate processes over real sockets, judged at
+its end.
 
     prepare the corpus once -> coordinator and nodes train (live table) -> evaluate genesis and checkpoint
         -> summary: table, JSON, plot, checkpoint
 
-The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a byte-level
-llama of a million parameters on the Python standard library's own sources.
-"""
+The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
+byte-level llama of a million parameters on the Python standard library's own sources."""
 
 import shutil
 import signal
@@ -20,7 +20,14 @@ from rich.table import Table
 from lockstep.cluster.live_table import shown
 from lockstep.cluster.local import Child, Cluster, ClusterSettings
 from lockstep.cluster.loss_plot import plot_loss
-from lockstep.cluster.summary import Evaluation, Finished, a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.cluster.summary import (
+    Evaluation,
+    Finished,
+    a_checkpoint,
+    evaluate,
+    run_to_its_end,
+    summary,
+)
 from lockstep.commands.init import write_run_file
 from lockstep.commands.status import agreement
 from lockstep.console import bytes_text, messages, output, progress, write_json
@@ -53,7 +60,8 @@ class DemoSettings:
     """What `lockstep demo` is asked to do."""
 
     directory: Path
-    """Everything goes here; an earlier demo's processes' state is replaced, the prepared corpus is kept."""
+    """Everything goes here; an earlier demo's processes' state is replaced, the prepared corpus is
+    kept."""
 
     nodes: int
     """Node processes."""
@@ -75,7 +83,9 @@ def run_demo(settings: DemoSettings) -> None:
     spec = demo_spec(settings)
     with progress("preparing the corpus", "tokens") as advance:
         data = directory / "data"
-        prepare_builtin(data, byte_limit=CORPUS_BYTES, progress=lambda _, tokens: advance(tokens, CORPUS_BYTES))
+        prepare_builtin(
+            data, byte_limit=CORPUS_BYTES, progress=lambda _, tokens: advance(tokens, CORPUS_BYTES)
+        )
         advance(CORPUS_BYTES, CORPUS_BYTES)
     write_run_file(directory / "run.toml", spec, force=True)
     cluster = Cluster(ClusterSettings(directory, directory / "run.toml", data, settings.nodes))
@@ -86,10 +96,14 @@ def run_demo(settings: DemoSettings) -> None:
         evaluation = evaluate(spec, data, checkpoint)
     document = summary(spec, finished, evaluation)
     picture = _picture_path(settings)
-    plot_loss(picture, finished.losses, _validation(finished, evaluation), f"{settings.nodes} nodes, DeMo")
+    plot_loss(
+        picture, finished.losses, _validation(finished, evaluation), f"{settings.nodes} nodes, DeMo"
+    )
     write_json(settings.json_path, document)
     _print_summary(document)
-    messages.print(f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True)
+    messages.print(
+        f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
+    )
     messages.print(f"try: lockstep generate {checkpoint} --prompt 'def '", soft_wrap=True)
 
 
@@ -101,7 +115,9 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         seed=settings.seed,
         model=model.model_copy(update={"config": {**model.config, "num_hidden_layers": 5}}),
         schedule=ScheduleSpec(
-            steps=settings.rounds, learning_rate=LEARNING_RATE, warmup_steps=min(5, settings.rounds // 10)
+            steps=settings.rounds,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=min(5, settings.rounds // 10),
         ),
         rounds=RoundsSpec(
             compute_ms=6_000,
@@ -131,11 +147,14 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def _clear(directory: Path) -> None:
-    """Makes room for a new run where an earlier demo was; `UsageError` for a directory of anything else."""
+    """Makes room for a new run where an earlier demo was; `UsageError` for a directory of anything
+    else."""
     mark = directory / MARK_NAME
     with storage_errors(directory):
         if directory.exists() and any(directory.iterdir()) and not mark.exists():
-            raise UsageError(f"{directory} is not empty and not a demo's; choose another --directory")
+            raise UsageError(
+                f"{directory} is not empty and not a demo's; choose another --directory"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         mark.touch()
         for old in (*directory.glob("node-*"), directory / "coordinator", directory / "checkpoint"):
@@ -154,7 +173,9 @@ def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
 def _picture_path(settings: DemoSettings) -> Path:
     """Beside the summary; in the directory when that went to standard output."""
     return (
-        settings.directory / "loss.png" if settings.json_path == "-" else Path(settings.json_path).with_suffix(".png")
+        settings.directory / "loss.png"
+        if settings.json_path == "-"
+        else Path(settings.json_path).with_suffix(".png")
     )
 
 

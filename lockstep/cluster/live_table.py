@@ -1,4 +1,5 @@
-"""What a person sees while a cluster trains: a live table, or a line now and then where nothing can move."""
+"""What a person sees while a cluster trains: a live table, or a line now and then where nothing can
+move."""
 
 import math
 import time
@@ -78,10 +79,15 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
     counts, digests = status.get("steps", {}), status.get("digests", {})
     facts = [f"round {status.get('round')} {status.get('phase')}"]
     if counts.get("committed"):
-        facts += [f"step {counts['committed']}/{steps}", f"loss {status.get('loss') or math.nan:.3f}"]
+        facts += [
+            f"step {counts['committed']}/{steps}",
+            f"loss {status.get('loss') or math.nan:.3f}",
+        ]
         facts += [f"{counts['skipped']} skipped"] if counts.get("skipped") else []
         facts.append(
-            f"replicas {agreement(digests.get('agreed'))}" if digests.get("rounds_checked") else "no digest yet"
+            f"replicas {agreement(digests.get('agreed'))}"
+            if digests.get("rounds_checked")
+            else "no digest yet"
         )
     elif status.get("reason"):
         facts.append(str(status["reason"]))
@@ -102,10 +108,19 @@ def _cells(node: Child) -> tuple[str, ...]:
     up, down = (bytes_text(total_bytes(traffic, way)) for way in ("up", "down"))
     phase = str(status.get("phase", ""))[:PHASE_COLUMNS]
     digest = str(status.get("state_digest") or "")[:8]
-    return node.name, phase, str(status.get("round", "")), number(status.get("loss")), up, down, digest
+    return (
+        node.name,
+        phase,
+        str(status.get("round", "")),
+        number(status.get("loss")),
+        up,
+        down,
+        digest,
+    )
 
 
 def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
-    """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are known."""
+    """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are
+    known."""
     owners = ("payload", "catch_up", "control", "overhead")
     return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in owners)

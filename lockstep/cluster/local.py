@@ -1,4 +1,5 @@
-"""A cluster on this machine: real processes of the `lockstep` command, started, watched and stopped.
+"""A cluster on this machine: real processes of the `lockstep` command, started, watched and
+stopped.
 
     coordinator, once it serves -> the relay, if there is one, once it relays -> nodes
 
@@ -7,10 +8,10 @@
                              ^                                        | killed, or exit code not 0
                              +----------- started again --------------+   (RESTARTS_MAX times)
 
-Each process has a directory with its state, its log and the note of `lockstep.service.serve`, from which its admin
-port is known; nothing is guessed about ports, so clusters can run side by side. A process follows its standard
-input, the other end of which only this one holds: if this one dies, whatever the signal, they leave.
-"""
+Each process has a directory with its state, its log and the note of `lockstep.service.serve`, from
+which its admin port is known; nothing is guessed about ports, so clusters can run side by side. A
+process follows its standard input, the other end of which only this one holds: if this one dies,
+whatever the signal, they leave."""
 
 import os
 import subprocess
@@ -35,14 +36,15 @@ RESTARTS_MAX = 5
 """A process that dies more often has a reason that another start does not remove."""
 
 START_S = 60.0
-"""A coordinator opens its ports within a second, a relay within some, of which libp2p needs most; on a busy machine
-both take far longer."""
+"""A coordinator opens its ports within a second, a relay within some, of which libp2p needs most;
+on a busy machine both take far longer."""
 
 STOP_S = 20.0
 """From asking a process to leave to killing it: a round is finished in less."""
 
 STATUS_TIMEOUT_S = 1.0
-"""An admin port answers in milliseconds; a stopped process must not hold up the others' line for long."""
+"""An admin port answers in milliseconds; a stopped process must not hold up the others' line for
+long."""
 
 HOPELESS = {ExitCode.USAGE, ExitCode.SETTINGS, ExitCode.VERSION, ExitCode.STORAGE, ExitCode.DATA}
 """Exit codes that another start would only repeat."""
@@ -128,7 +130,14 @@ class Child:
 
     def start(self, *more_arguments: str) -> None:
         """Starts the process, adding to its log."""
-        command = [sys.executable, "-m", "lockstep", *self._arguments, *more_arguments, "--follow-parent"]
+        command = [
+            sys.executable,
+            "-m",
+            "lockstep",
+            *self._arguments,
+            *more_arguments,
+            "--follow-parent",
+        ]
         with storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             for stale in (NOTE_NAME, STATUS_NAME):
@@ -138,12 +147,15 @@ class Child:
         self.started_s = time.monotonic()
 
     def restart(self, *more_arguments: str) -> None:
-        """Starts the next process on the same directory; raises what it died of when that would not help."""
+        """Starts the next process on the same directory; raises what it died of when that would not
+        help."""
         self.restarts += 1
         self._close_input()
         if self.restarts > RESTARTS_MAX or self.exit_status in HOPELESS:
             kind = error_of(self.exit_status or 0)
-            raise kind(f"{self.name} died {self.restarts} times, see {self.log}: {self.last_words()}")
+            raise kind(
+                f"{self.name} died {self.restarts} times, see {self.log}: {self.last_words()}"
+            )
         self.earlier.append(self.status)
         self.status = {}
         self.start(*more_arguments)
@@ -188,7 +200,8 @@ class Child:
             self._process.stdin.close()
 
     def _spawn(self, command: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        # In a session of its own, so that Ctrl-C reaches the cluster's owner alone, which stops it in order.
+        # In a session of its own, so that Ctrl-C reaches the cluster's owner alone, which stops it
+        # in order.
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -221,7 +234,9 @@ class Cluster:
     def __init__(self, settings: ClusterSettings, where: Where = here) -> None:
         self.coordinator = _child("coordinator", settings, {}, where)
         kinds = dict.fromkeys(kind for links in settings.links for kind in parse_kinds(links))
-        self.relays = [_child(RELAY, settings, {"--links": ",".join(kinds)}, where)] if settings.relay else []
+        self.relays = (
+            [_child(RELAY, settings, {"--links": ",".join(kinds)}, where)] if settings.relay else []
+        )
         """None or one."""
         self.nodes = [_node(settings, number, where) for number in range(settings.nodes)]
         self.address = ""
@@ -239,7 +254,8 @@ class Cluster:
         return [self.coordinator, *self.relays, *self.nodes]
 
     def start(self) -> None:
-        """Starts the coordinator, then the relay, then the nodes, each when what it needs is there."""
+        """Starts the coordinator, then the relay, then the nodes, each when what it needs is
+        there."""
         self.coordinator.start(*self._arguments(self.coordinator))
         self.address = self.wait_for_coordinator()
         for relay in self.relays:
@@ -253,12 +269,18 @@ class Cluster:
         return "127.0.0.1:0"
 
     def wait_for_coordinator(self) -> str:
-        """Address of the coordinator once it serves; raises what it died of, with its last words."""
-        return str(self._wait_for(self.coordinator, lambda: (self.coordinator.note() or {}).get("coordinator")))
+        """Address of the coordinator once it serves; raises what it died of, with its last
+        words."""
+        return str(
+            self._wait_for(
+                self.coordinator, lambda: (self.coordinator.note() or {}).get("coordinator")
+            )
+        )
 
     @property
     def finished(self) -> bool:
-        """The run is over: the coordinator has ended well, and so its nodes have or could not any more."""
+        """The run is over: the coordinator has ended well, and so its nodes have or could not any
+        more."""
         return self.coordinator.exit_status == 0
 
     def watch(self) -> list[str]:
@@ -273,7 +295,8 @@ class Cluster:
         return happened
 
     def wait(self) -> None:
-        """After the end of the run: gives the nodes `STOP_S` to save and leave, then takes the last statuses."""
+        """After the end of the run: gives the nodes `STOP_S` to save and leave, then takes the last
+        statuses."""
         deadline = time.monotonic() + STOP_S
         for node in self.nodes:
             node.wait(deadline)
@@ -281,7 +304,8 @@ class Cluster:
             child.refresh()
 
     def stop(self, patience_s: float = STOP_S) -> None:
-        """Asks every process to leave, nodes first, and kills those that do not within so many seconds."""
+        """Asks every process to leave, nodes first, and kills those that do not within so many
+        seconds."""
         deadline = time.monotonic() + patience_s
         try:
             for children in (self.nodes, self.relays, [self.coordinator]):
@@ -297,14 +321,19 @@ class Cluster:
         """What a process is started with besides its own options."""
         if child is self.coordinator:  # which nodes look for where it was
             return str(self._run_file), "--listen", self.address or self.listens(child.name)
-        return (self.address, "--listen", self.listens(child.name)) if child in self.relays else (self.address,)
+        return (
+            (self.address, "--listen", self.listens(child.name))
+            if child in self.relays
+            else (self.address,)
+        )
 
     def _asked(self) -> Mapping[str, Any]:
         self.coordinator.refresh()
         return self.coordinator.status
 
     def _wait_for(self, child: Child, found: Callable[[], object]) -> object:
-        """What is found, as soon as it is something; raises what the child died of, with its last words."""
+        """What is found, as soon as it is something; raises what the child died of, with its last
+        words."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if something := found():
@@ -328,16 +357,26 @@ def _node(settings: ClusterSettings, number: int, where: Where) -> Child:
 
 
 def _child(
-    name: str, settings: ClusterSettings, options: Mapping[str, str], where: Where, *, command: str = ""
+    name: str,
+    settings: ClusterSettings,
+    options: Mapping[str, str],
+    where: Where,
+    *,
+    command: str = "",
 ) -> Child:
     """A process with a directory of its own; `command` is its name unless given."""
     directory = settings.directory / name
-    flags = [word for option in {"--directory": str(directory), **options}.items() for word in option]
-    return Child(name, directory, [command or name, *flags, *_ANY_ADMIN_PORT], _environment(), where)
+    flags = [
+        word for option in {"--directory": str(directory), **options}.items() for word in option
+    ]
+    return Child(
+        name, directory, [command or name, *flags, *_ANY_ADMIN_PORT], _environment(), where
+    )
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without LOCKSTEP_* settings, which would reach every process of the cluster."""
+    """This process's environment without LOCKSTEP_* settings, which would reach every process of
+    the cluster."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), THREADS)
     return {**kept, **pools, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
@@ -349,5 +388,9 @@ def _died(child: Child) -> bool:
 
 def _obituary(child: Child) -> str:
     status = child.exit_status or 0
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}: {child.last_words()}"
+    how = (
+        f"was killed by signal {-status}"
+        if status < 0
+        else f"ended with exit code {status}: {child.last_words()}"
+    )
     return f"{child.name} {how}; starting it again"

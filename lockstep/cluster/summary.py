@@ -6,9 +6,8 @@
     traffic.dense_bf16_bytes        what a dense bfloat16 gradient would take
     traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
 
-The last one counts what was really uploaded: among R nodes a payload travels R - 1 times, so a single upload
-of it, which is what many comparisons count, would look R - 1 times better.
-"""
+The last one counts what was really uploaded: among R nodes a payload travels R - 1 times, so a
+single upload of it, which is what many comparisons count, would look R - 1 times better."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -54,7 +53,8 @@ class Finished:
 
 
 def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
-    """Starts a cluster and shows it until its run is over; whatever ends this stops all processes."""
+    """Starts a cluster and shows it until its run is over; whatever ends this stops all
+    processes."""
     started_s = time.monotonic()
     losses: dict[int, float] = {}
     with cluster:
@@ -72,7 +72,8 @@ def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Fin
 
 
 def _losses(status: Mapping[str, Any]) -> dict[int, float]:
-    """Training loss by round, in nats per token, of the commits that a coordinator's status shows."""
+    """Training loss by round, in nats per token, of the commits that a coordinator's status
+    shows."""
     commits = status.get("last_commits", ())
     return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
@@ -96,7 +97,9 @@ def a_checkpoint(nodes: Sequence[Child]) -> Path:
     for node in nodes:
         if (checkpoint := node.directory / "checkpoint").is_dir():
             return checkpoint
-    raise LocalProtocolError(f"expected a checkpoint in {nodes[0].directory}, found none: {nodes[0].last_words()}")
+    raise LocalProtocolError(
+        f"expected a checkpoint in {nodes[0].directory}, found none: {nodes[0].last_words()}"
+    )
 
 
 def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
@@ -114,10 +117,13 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
 
 
 def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:
-    """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed round."""
+    """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed
+    round."""
     coordinator, losses = finished.coordinator, finished.losses
     if not losses:
-        raise LocalProtocolError(f"the run ended without a committed round: {coordinator.get('reason') or 'no status'}")
+        raise LocalProtocolError(
+            f"the run ended without a committed round: {coordinator.get('reason') or 'no status'}"
+        )
     steps, digests = coordinator["steps"], coordinator["digests"]
     return {
         "run_id": coordinator["run_id"],
@@ -150,8 +156,12 @@ def traffic(finished: Finished, parameters: int) -> dict[str, float]:
     return {
         "payload_bytes": round(committed["payload_bytes"] / committed["payloads"]),
         "bits_per_value": round(sum(bits) / len(bits), 3) if bits else 0.0,
-        "up_bytes_per_node_round": round(sum(total_bytes(count, "up") for count in counts) / node_rounds),
-        "down_bytes_per_node_round": round(sum(total_bytes(count, "down") for count in counts) / node_rounds),
+        "up_bytes_per_node_round": round(
+            sum(total_bytes(count, "up") for count in counts) / node_rounds
+        ),
+        "down_bytes_per_node_round": round(
+            sum(total_bytes(count, "down") for count in counts) / node_rounds
+        ),
         "dense_bf16_bytes": dense,
         "times_less_than_dense": round(dense * node_rounds / payload_up, 1) if payload_up else 0.0,
     }

@@ -1,4 +1,5 @@
-"""`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the run."""
+"""`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the
+run."""
 
 import asyncio
 from pathlib import Path
@@ -19,11 +20,14 @@ from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
 
 
 def read_run_file(path: Path) -> RunSpec:
-    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of another format."""
+    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of
+    another format."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one") from None
+        raise SettingsError(
+            f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one"
+        ) from None
     return parse_run_file(text.decode("utf-8", errors="replace"), str(path))
 
 
@@ -38,7 +42,9 @@ def check_directory(directory: Path) -> None:
     """Verifies the journal of a stopped coordinator; `StorageError` says where it is damaged."""
     path = directory / JOURNAL_NAME
     if not path.exists() or not (directory / KEY_NAME).exists():
-        raise StorageError(f"{directory}: expected a coordinator's directory with {JOURNAL_NAME} and {KEY_NAME}")
+        raise StorageError(
+            f"{directory}: expected a coordinator's directory with {JOURNAL_NAME} and {KEY_NAME}"
+        )
     key = public_bytes(load_or_create_key(directory))
     journal = Journal(path)
     try:
@@ -57,7 +63,9 @@ def check_directory(directory: Path) -> None:
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
     """How it ended, in words."""
     line = Line()
-    process = CoordinatorProcess(spec, settings, load_or_create_key(settings.directory), line.overhead)
+    process = CoordinatorProcess(
+        spec, settings, load_or_create_key(settings.directory), line.overhead
+    )
     asked = asyncio.Event()
 
     async def work() -> str:
@@ -67,7 +75,9 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
                 return f"run {process.run_id} ({spec.name}) is finished"
-            return f"stopped; the same command with --directory {settings.directory} goes on from here"
+            return (
+                f"stopped; the same command with --directory {settings.directory} goes on from here"
+            )
         finally:
             for end in ends:
                 end.cancel()

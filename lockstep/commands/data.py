@@ -14,7 +14,8 @@ BUILTIN = "builtin"
 def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     """Prepares `sources` into `out` and says what is there; nothing is done twice.
 
-    Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as `node.data.prepare`."""
+    Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as
+    `node.data.prepare`."""
     with progress("preparing", "tokens") as advance:
 
         def report(documents: int, tokens: int) -> None:
@@ -25,7 +26,13 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
         elif len(sources) == 1 and tokenizer == "bytes":
             manifest = prepare_builtin(out, progress=report)
         else:
-            raise UsageError(f"{BUILTIN} stands alone and is prepared as bytes, got {' '.join(sources)}, {tokenizer}")
+            raise UsageError(
+                f"{BUILTIN} stands alone and is prepared as bytes, got {' '.join(sources)}, {tokenizer}"
+            )
     for split in manifest.splits:
-        output.print(f"{split}: {manifest.documents[split]:,} documents, {manifest.tokens(split):,} tokens")
-    output.print(f"vocabulary: {manifest.vocabulary_size:,}\nmanifest_sha256: {manifest.digest.hex()}")
+        output.print(
+            f"{split}: {manifest.documents[split]:,} documents, {manifest.tokens(split):,} tokens"
+        )
+    output.print(
+        f"vocabulary: {manifest.vocabulary_size:,}\nmanifest_sha256: {manifest.digest.hex()}"
+    )

@@ -1,8 +1,9 @@
-"""`lockstep init`: a commented run file, made from the run file's own descriptions, bounds and defaults.
+"""`lockstep init`: a commented run file, made from the run file's own descriptions, bounds and
+defaults.
 
-Nothing is written twice: `protocol.runfile` documents each field where it is declared, and this module lays
-those texts out as TOML comments. What it writes parses back to the `RunSpec` it was given.
-"""
+Nothing is written twice: `protocol.runfile` documents each field where it is declared, and this
+module lays those texts out as TOML comments. What it writes parses back to the `RunSpec` it was
+given."""
 
 import json
 import sys
@@ -42,7 +43,8 @@ _HEADING = (
 
 
 def write_run_file(path: Path, spec: RunSpec, *, force: bool = False) -> None:
-    """Writes a commented run file; `UsageError` when there is one already and `force` is not set."""
+    """Writes a commented run file; `UsageError` when there is one already and `force` is not
+    set."""
     if path.exists() and not force:
         raise UsageError(_EXISTS.format(path=path))
     with replacing_file(path) as temporary:
@@ -55,7 +57,8 @@ def run_file_text(spec: RunSpec) -> str:
 
 
 def _table(values: BaseModel, defaults: BaseModel, name: str) -> Iterator[str]:
-    """Plain fields first, then sub-tables: in TOML what follows a table's header belongs to that table."""
+    """Plain fields first, then sub-tables: in TOML what follows a table's header belongs to that
+    table."""
     fields = type(values).model_json_schema()["properties"]
     tables = [field for field in fields if isinstance(getattr(values, field), BaseModel | dict)]
     if name:
@@ -81,13 +84,17 @@ def _comment(schema: Mapping[str, Any], default: object) -> str:
     if default is not None:
         facts.append(f"default {_toml(default)}")
     lines = textwrap.wrap(" ".join(schema.get("description", "").split()), COMMENT_COLUMNS - 2)
-    return "\n" + "".join(f"# {line}\n" for line in [*lines, f"[{'; '.join(facts)}]"] if line != "[]")
+    return "\n" + "".join(
+        f"# {line}\n" for line in [*lines, f"[{'; '.join(facts)}]"] if line != "[]"
+    )
 
 
 def _toml(value: object) -> str:
     """One value as TOML; JSON's strings, numbers, booleans and arrays are TOML's too."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, float):
@@ -100,7 +107,8 @@ def _key(key: str) -> str:
 
 
 def ask(path: Path, *, force: bool) -> RunSpec:
-    """A run file from a few answers, the rest defaults; `UsageError` when there is nobody to answer."""
+    """A run file from a few answers, the rest defaults; `UsageError` when there is nobody to
+    answer."""
     if not sys.stdin.isatty():
         raise UsageError("nobody is here to answer: `lockstep init --defaults` asks nothing")
     if path.exists() and not force:

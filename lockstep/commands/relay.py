@@ -18,7 +18,10 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
 
 
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
-    """How it ended, in words. The process is made inside the loop on which its channel will live."""
+    """How it ended, in words. The process is made inside the loop on which its channel will
+    live."""
     line, key = Line(), load_or_create_key(settings.directory)
     process = RelayProcess(settings, key, f"lockstep {__version__}", line.overhead)
-    return await serve(process, process.run, process.leave, lambda: settings.coordinator, options, line=line)
+    return await serve(
+        process, process.run, process.leave, lambda: settings.coordinator, options, line=line
+    )

@@ -36,24 +36,35 @@ def status(url: str, json_path: str | None) -> None:
 def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """The status document of the coordinator at host:port.
 
-    Raises `UnavailableError`, `VersionError` when something else answers, `RemoteProtocolError` for nonsense."""
+    Raises `UnavailableError`, `VersionError` when something else answers, `RemoteProtocolError` for
+    nonsense."""
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
-            reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(wire_pb2.GetStatusRequest(), timeout=timeout_s)
+            reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
+                wire_pb2.GetStatusRequest(), timeout=timeout_s
+            )
         except grpc.RpcError as error:
             raise _translated(error, address, timeout_s) from None
     try:
         document = msgspec.json.decode(reply.json)
     except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"coordinator {address}: expected a status in JSON, got {error}") from None
+        raise RemoteProtocolError(
+            f"coordinator {address}: expected a status in JSON, got {error}"
+        ) from None
     if not isinstance(document, dict):
-        raise RemoteProtocolError(f"coordinator {address}: expected an object, got {type(document).__name__}")
+        raise RemoteProtocolError(
+            f"coordinator {address}: expected an object, got {type(document).__name__}"
+        )
     return document
 
 
-def _translated(error: grpc.RpcError, address: str, timeout_s: float) -> UnavailableError | VersionError:
+def _translated(
+    error: grpc.RpcError, address: str, timeout_s: float
+) -> UnavailableError | VersionError:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return VersionError(f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server")
+        return VersionError(
+            f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server"
+        )
     reason = error.details() or error.code().name.lower()
     return UnavailableError(
         f"no coordinator answers at {address} (asked for its status by gRPC for up to {timeout_s:g} s: {reason}); "
@@ -95,7 +106,13 @@ def _run_table(document: Mapping[str, Any]) -> Table:
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(
-        "node", "name", "state", box=SIMPLE_HEAD, pad_edge=False, title=f"{len(members)} members", title_justify="left"
+        "node",
+        "name",
+        "state",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{len(members)} members",
+        title_justify="left",
     )
     for heading in ("round", "samples/s", "strikes"):
         table.add_column(heading, justify="right")
@@ -143,4 +160,6 @@ def agreement(agreed: object) -> str:
 def replicas_text(digests: Mapping[str, Any]) -> str:
     """In how many rounds digests were compared, and with what result."""
     checked = digests.get("rounds_checked") or 0
-    return f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+    return (
+        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+    )

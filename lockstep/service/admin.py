@@ -5,9 +5,8 @@
     GET /readyz       200 when the process does its work, else 503 with the reason in words
     GET /status.json  the process's own status document
 
-Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it has no
-authentication; it answers questions and changes nothing.
-"""
+Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it
+has no authentication; it answers questions and changes nothing."""
 
 import errno
 from typing import Protocol
@@ -55,9 +54,11 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> str:
-        """Binds and serves; the URL that was bound (the port is known only now when 0 was asked for).
+        """Binds and serves; the URL that was bound (the port is known only now when 0 was asked
+        for).
 
-        Raises `SettingsError` for an address that is none, `AddressInUseError` for one that is taken."""
+        Raises `SettingsError` for an address that is none, `AddressInUseError` for one that is
+        taken."""
         host, _, port = parse_address(self._listen, default_port=0).rpartition(":")
         await self._runner.setup()
         site = web.TCPSite(self._runner, host.strip("[]"), int(port))
@@ -74,7 +75,10 @@ class AdminServer:
         await self._runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._service.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(self._service.registry),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
+        )
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -84,8 +88,11 @@ class AdminServer:
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def _status(self, _: web.Request) -> web.Response:
-        # msgspec writes NaN and infinity as null; the standard encoder would write what is not JSON.
-        return web.Response(body=msgspec.json.encode(self._service.status()), content_type="application/json")
+        # msgspec writes NaN and infinity as null; the standard encoder would write what is not
+        # JSON.
+        return web.Response(
+            body=msgspec.json.encode(self._service.status()), content_type="application/json"
+        )
 
 
 def _bind_error(error: OSError, listen: str) -> AddressInUseError | SettingsError:

@@ -1,9 +1,8 @@
 """The ed25519 key of a process on disk.
 
-A coordinator's key signs commits and, with the run file, names the run: losing it ends the run. A node's key
-is its identity. PKCS #8 in PEM, unencrypted, readable by its owner alone: a process that restarts at night has
-nobody to ask for a passphrase.
-"""
+A coordinator's key signs commits and, with the run file, names the run: losing it ends the run. A
+node's key is its identity. PKCS #8 in PEM, unencrypted, readable by its owner alone: a process that
+restarts at night has nobody to ask for a passphrase."""
 
 from pathlib import Path
 
@@ -23,7 +22,8 @@ KEY_NAME = "key.pem"
 
 
 def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
-    """The key of the process that has `directory`, made on first use; `StorageError` for a file of anything else."""
+    """The key of the process that has `directory`, made on first use; `StorageError` for a file of
+    anything else."""
     path = directory / KEY_NAME
     if not path.exists():
         _write_key(path, Ed25519PrivateKey.generate())
@@ -32,7 +32,9 @@ def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(text, password=None)
     except ValueError as error:
-        raise StorageError(f"{path}: expected an ed25519 key in PEM, got something else: {error}") from None
+        raise StorageError(
+            f"{path}: expected an ed25519 key in PEM, got something else: {error}"
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise StorageError(f"{path}: expected an ed25519 key, got {type(key).__name__}")
     return key

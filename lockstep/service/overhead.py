@@ -2,18 +2,19 @@
 
     overhead = frames of all its TCP connections (`lockstep.service.tcp_counters`) - payload, catch-up and control
 
-That is what transports and the operating system add: TLS, HTTP/2 and gRPC, headers, acknowledgements, retransmissions,
-and what was begun and not ended. Processes count the other three by themselves, and ask here for the fourth.
+That is what transports and the operating system add: TLS, HTTP/2 and gRPC, headers,
+acknowledgements, retransmissions, and what was begun and not ended. Processes count the other three
+by themselves, and ask here for the fourth.
 
-Ours are the connections that this process or a descendant of it holds, such as libp2p's daemon, and those that one of
-them held: the kernel sends their last bytes, and counts them. (Not of one that its process resets, as libp2p's daemon
-does where it closes first: its last figures are zeros, so the last seen count.) It is asked every second, so a
-connection that begins and ends between two looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor
-is UDP: a name server is asked now and then. Left out is who reads the admin page on this machine.
+Ours are the connections that this process or a descendant of it holds, such as libp2p's daemon, and
+those that one of them held: the kernel sends their last bytes, and counts them. (Not of one that
+its process resets, as libp2p's daemon does where it closes first: its last figures are zeros, so
+the last seen count.) It is asked every second, so a connection that begins and ends between two
+looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor is UDP: a name server is
+asked now and then. Left out is who reads the admin page on this machine.
 
-Bytes lie in buffers between the kernel's count and that of their owners, so the difference wavers by what is on its
-way, and what is exported as a counter has to be kept from falling.
-"""
+Bytes lie in buffers between the kernel's count and that of their owners, so the difference wavers
+by what is on its way, and what is exported as a counter has to be kept from falling."""
 
 import asyncio
 import contextlib
@@ -32,7 +33,8 @@ LOOK_SECONDS = 1.0
 """How often the kernel is asked: that takes a millisecond or two."""
 
 LAST_WORD_SECONDS = 10.0
-"""How long a connection that is gone is remembered: the kernel tells its last figures a moment after its end."""
+"""How long a connection that is gone is remembered: the kernel tells its last figures a moment
+after its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ class Tells(Protocol):
 
 
 class Line:
-    """The connections of this process and its descendants, within a `with` block. Where the kernel does not tell there
-    are no figures."""
+    """The connections of this process and its descendants, within a `with` block. Where the kernel
+    does not tell there are no figures."""
 
     def __init__(
         self,
@@ -84,7 +86,9 @@ class Line:
         self._own_sockets = own_sockets or Family().sockets
         self._clock = clock
         self._figures: dict[int, Both] = {}  # of our connections, by cookie
-        self._gone_s: dict[int, float] = {}  # of these, since when such as are not there any more are missed
+        self._gone_s: dict[
+            int, float
+        ] = {}  # of these, since when such as are not there any more are missed
         self._past = Both()
         self._kernel: Tells | None = None
 
@@ -101,7 +105,8 @@ class Line:
             self._kernel = None
 
     def overhead(self, up: int, down: int) -> tuple[int, int] | None:
-        """Bytes up and down that nobody owns, when others own so many; None: the kernel does not tell."""
+        """Bytes up and down that nobody owns, when others own so many; None: the kernel does not
+        tell."""
         carried = self.carried()
         return (max(0, carried.up - up), max(0, carried.down - down)) if carried else None
 
@@ -122,7 +127,11 @@ class Line:
             return
         try:
             own = self._own_sockets()
-            found = [each for each in self._kernel.open() if each.cookie in self._figures or self._is_ours(each, own)]
+            found = [
+                each
+                for each in self._kernel.open()
+                if each.cookie in self._figures or self._is_ours(each, own)
+            ]
             destroyed = self._kernel.destroyed()
         except (UnavailableError, OSError) as error:
             self._give_up(str(error))
@@ -135,7 +144,11 @@ class Line:
         now_s = self._clock()
         gone = self._figures.keys() - {each.cookie for each in found}
         self._gone_s = {cookie: self._gone_s.get(cookie, now_s) for cookie in gone}
-        for cookie in [cookie for cookie, since_s in self._gone_s.items() if now_s - since_s >= LAST_WORD_SECONDS]:
+        for cookie in [
+            cookie
+            for cookie, since_s in self._gone_s.items()
+            if now_s - since_s >= LAST_WORD_SECONDS
+        ]:
             self._end(cookie)  # its last word was lost
 
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:

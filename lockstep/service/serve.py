@@ -1,10 +1,11 @@
-"""The shell of a long-lived process: admin port, signals, and a note on disk that says where to find it.
+"""The shell of a long-lived process: admin port, signals, and a note on disk that says where to
+find it.
 
-While a process runs its directory holds `process.json` (pid, admin URL, the coordinator's address), so that
-other commands on the machine need no ports on their command lines. The note of a killed process names a pid
-that is gone; the next start overwrites it. The admin port opens first: a slow start says there what it does.
-A process that comes to its end leaves `status.json`, its last status.
-"""
+While a process runs its directory holds `process.json` (pid, admin URL, the coordinator's address),
+so that other commands on the machine need no ports on their command lines. The note of a killed
+process names a pid that is gone; the next start overwrites it. The admin port opens first: a slow
+start says there what it does. A process that comes to its end leaves `status.json`, its last
+status."""
 
 import asyncio
 import logging
@@ -56,7 +57,8 @@ class ServeOptions:
     """Address of the admin port, host:port; port 0 takes a free one."""
 
     follow_parent: bool = False
-    """Leave when standard input ends, that is when the command that started this process is gone."""
+    """Leave when standard input ends, that is when the command that started this process is
+    gone."""
 
 
 async def serve(
@@ -68,9 +70,11 @@ async def serve(
     *,
     line: Line,
 ) -> _Result:
-    """Starts a process, waits for the end of its work and stops it; `leave` asks the work to end early.
+    """Starts a process, waits for the end of its work and stops it; `leave` asks the work to end
+    early.
 
-    `coordinator` tells the coordinator's address once the process has started; `line` is watched while it runs."""
+    `coordinator` tells the coordinator's address once the process has started; `line` is watched
+    while it runs."""
     admin = AdminServer(process, options.admin)
     started = asyncio.Event()
 
@@ -96,15 +100,23 @@ async def serve(
     with line:
         task = asyncio.ensure_future(life())
         return await until_stopped(
-            task, lambda: leave() if started.is_set() else _cancel(task), follow_parent=options.follow_parent
+            task,
+            lambda: leave() if started.is_set() else _cancel(task),
+            follow_parent=options.follow_parent,
         )
 
 
 def log_versions(settings: object) -> None:
     """The first record of every process: what runs here, and with which settings."""
-    found = {name: _version(name) for name in ("torch", "transformers", "grpcio", "protobuf", "numpy")}
+    found = {
+        name: _version(name) for name in ("torch", "transformers", "grpcio", "protobuf", "numpy")
+    }
     versions = {"lockstep": __version__, "python": platform.python_version(), **found}
-    _log.info("starting", extra={name: number for name, number in versions.items() if number} | {"settings": settings})
+    _log.info(
+        "starting",
+        extra={name: number for name, number in versions.items() if number}
+        | {"settings": settings},
+    )
 
 
 def read_note(path: Path) -> dict[str, Any] | None:

@@ -4,9 +4,8 @@
     second one                everything is cancelled now: `StoppedError`, exit code 130
     parent gone               (only with `follow_parent`) end of standard input counts as a first signal
 
-Following standard input is how a cluster on one machine leaves no orphans: when the command that started it
-dies, even by SIGKILL, the kernel closes the pipe.
-"""
+Following standard input is how a cluster on one machine leaves no orphans: when the command that
+started it dies, even by SIGKILL, the kernel closes the pipe."""
 
 import asyncio
 import logging
@@ -33,10 +32,13 @@ def run(main: Coroutine[Any, Any, _Result]) -> _Result:
     return uvloop.run(main)
 
 
-async def until_stopped(work: Awaitable[_Result], leave: Callable[[], None], *, follow_parent: bool = False) -> _Result:
+async def until_stopped(
+    work: Awaitable[_Result], leave: Callable[[], None], *, follow_parent: bool = False
+) -> _Result:
     """The result of `work`, which `leave` asks to end early.
 
-    Raises `StoppedError` when it was cancelled on request: by a second signal, or by `leave` itself."""
+    Raises `StoppedError` when it was cancelled on request: by a second signal, or by `leave`
+    itself."""
     task = asyncio.ensure_future(work)
     stopping = _Stopping(task, leave)
     loop = asyncio.get_running_loop()

@@ -1,16 +1,18 @@
-"""Every TCP connection of this computer as its kernel counts it, asked over netlink (sock_diag, as `ss -i` does).
+"""Every TCP connection of this computer as its kernel counts it, asked over netlink (sock_diag, as
+`ss -i` does).
 
     dump                 all open connections, now
     a group's messages   each connection once more in the moment it is destroyed: its last figures, or zeros where its
                          process reset it (closed it with a linger time of 0)
 
-From a connection's `tcp_info` follow the bytes of its frames on the line: what was sent, retransmissions included, and
-for each segment, acknowledgements too, an Ethernet, an IP and a TCP header. Not seen, and small: the first answer of
-who was called, some options of first segments and of selective acknowledgements, and content that arrived twice.
+From a connection's `tcp_info` follow the bytes of its frames on the line: what was sent,
+retransmissions included, and for each segment, acknowledgements too, an Ethernet, an IP and a TCP
+header. Not seen, and small: the first answer of who was called, some options of first segments and
+of selective acknowledgements, and content that arrived twice.
 
-No privilege is needed. Written out, because a netlink library is a hundred modules for these two messages.
-Sources: linux/sock_diag.h, inet_diag.h, tcp.h (a tcp_info with `tcpi_bytes_sent`: Linux 4.19).
-"""
+No privilege is needed. Written out, because a netlink library is a hundred modules for these two
+messages. Sources: linux/sock_diag.h, inet_diag.h, tcp.h (a tcp_info with `tcpi_bytes_sent`: Linux
+4.19)."""
 
 import errno
 import os
@@ -25,11 +27,17 @@ _SOCK_DIAG, _BY_FAMILY, _ERROR, _DONE = 4, 20, 2, 3
 _REQUEST_DUMP = 0x1 | 0x300
 _GROUPS_DESTROYED = 1 << 0 | 1 << 2  # TCP over IPv4, TCP over IPv6
 _WITH_INFO, _INFO = 1 << 1, 2
-_STATES = 0xFFF & ~(1 << 6 | 1 << 7 | 1 << 10)  # not TIME_WAIT, CLOSE and LISTEN: no figures of their own
+_STATES = 0xFFF & ~(
+    1 << 6 | 1 << 7 | 1 << 10
+)  # not TIME_WAIT, CLOSE and LISTEN: no figures of their own
 _HEADER, _DIAG = struct.Struct("=IHHII"), struct.Struct("=4B2H16s16sI2I5I")
 _PORTS = struct.Struct("!2H")
 _ATTRIBUTE = struct.Struct("=HH")
-_OPTIONS, _RECEIVED_AND_SEGMENTS, _SENT = struct.Struct("=5xB"), struct.Struct("=128xQ2I"), struct.Struct("=200xQ")
+_OPTIONS, _RECEIVED_AND_SEGMENTS, _SENT = (
+    struct.Struct("=5xB"),
+    struct.Struct("=128xQ2I"),
+    struct.Struct("=200xQ"),
+)
 _TIMESTAMPS = 1
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -69,28 +77,41 @@ class Kernel:
     """The line to the kernel, for the network namespace in which it is made."""
 
     def __init__(self) -> None:
-        """`UnavailableError` where the system is not Linux, is too old, or does not let this process ask."""
+        """`UnavailableError` where the system is not Linux, is too old, or does not let this
+        process ask."""
         try:
             self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
-            self._hearing = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG)
+            self._hearing = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG
+            )
             self._asking.settimeout(ANSWER_SECONDS)
             self._hearing.bind((0, _GROUPS_DESTROYED))
         except (AttributeError, OSError) as error:
             raise UnavailableError(f"the kernel does not tell of connections: {error}") from None
 
     def open(self) -> list[Connection]:
-        """All connections that are not destroyed yet; `UnavailableError` where the kernel does not say."""
+        """All connections that are not destroyed yet; `UnavailableError` where the kernel does not
+        say."""
         try:
-            return [each for family in (socket.AF_INET, socket.AF_INET6) for each in self._dumped(family)]
+            return [
+                each
+                for family in (socket.AF_INET, socket.AF_INET6)
+                for each in self._dumped(family)
+            ]
         except OSError as error:
             raise UnavailableError(f"the kernel does not tell of connections: {error}") from None
 
     def destroyed(self) -> list[Connection]:
-        """Those that were destroyed since the last call; when they are too many at once, some of them are missing."""
+        """Those that were destroyed since the last call; when they are too many at once, some of
+        them are missing."""
         found = list[Connection]()
         while True:
             try:
-                found += [connection for _, connection in parsed(self._hearing.recv(RECEIVE_BYTES)) if connection]
+                found += [
+                    connection
+                    for _, connection in parsed(self._hearing.recv(RECEIVE_BYTES))
+                    if connection
+                ]
             except BlockingIOError:
                 return found
             except OSError as error:
@@ -104,7 +125,9 @@ class Kernel:
 
     def _dumped(self, family: int) -> Iterator[Connection]:
         asked = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, _WITH_INFO, 0, _STATES)
-        self._asking.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _REQUEST_DUMP, 0, 0) + asked)
+        self._asking.send(
+            _HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _REQUEST_DUMP, 0, 0) + asked
+        )
         done = False
         while not done:
             for kind, connection in parsed(self._asking.recv(RECEIVE_BYTES)):
@@ -126,8 +149,11 @@ def parsed(answer: bytes) -> Iterator[tuple[int, Connection | None]]:
 
 
 def _connection(message: bytes) -> Connection | None:
-    """None where the kernel has no figures: of what is not a connection any more, or never was one."""
-    family, _, _, _, _, _, local, remote, _, low, high, _, unread, _, _, inode = _DIAG.unpack_from(message)
+    """None where the kernel has no figures: of what is not a connection any more, or never was
+    one."""
+    family, _, _, _, _, _, local, remote, _, low, high, _, unread, _, _, inode = _DIAG.unpack_from(
+        message
+    )
     info = _attribute(message[_DIAG.size :], _INFO)
     if info is None or len(info) < _SENT.size:
         return None

@@ -1,4 +1,5 @@
-"""Whether the links are what was asked for: no figure of a laboratory is worth more than its links."""
+"""Whether the links are what was asked for: no figure of a laboratory is worth more than its
+links."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,12 +18,14 @@ ATTEMPTS = 3
 """To find a link as it was asked for."""
 
 LOSS_DEVIATIONS = 4
-"""Of a share of so many packets, drawn by chance: once in sixteen thousand links it is further off."""
+"""Of a share of so many packets, drawn by chance: once in sixteen thousand links it is further
+off."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """One home's line, asked against measured: bits per second of whole frames, seconds, shares of packets."""
+    """One home's line, asked against measured: bits per second of whole frames, seconds, shares of
+    packets."""
 
     home: str
     profile: str
@@ -55,9 +58,14 @@ class MeasuredLink:
             if abs(measured - asked) > TOLERANCE * asked
         ]
         samples = 2 * self.packets
-        chance = LOSS_DEVIATIONS * math.sqrt(self.asked_loss * (1 - self.asked_loss) / samples) + 2 / samples
+        chance = (
+            LOSS_DEVIATIONS * math.sqrt(self.asked_loss * (1 - self.asked_loss) / samples)
+            + 2 / samples
+        )
         if abs(self.measured_loss - self.asked_loss) > TOLERANCE * self.asked_loss + chance:
-            wrong.append(f"{self.home}: loss: asked {self.asked_loss:.2%}, measured {self.measured_loss:.2%}")
+            wrong.append(
+                f"{self.home}: loss: asked {self.asked_loss:.2%}, measured {self.measured_loss:.2%}"
+            )
         return wrong
 
     def document(self) -> dict[str, Any]:
@@ -91,9 +99,11 @@ def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -
 def measure_all(
     laboratory: Laboratory, profiles: dict[str, str], advance: Callable[[float, float | None], None]
 ) -> list[MeasuredLink]:
-    """Measures the line of every home of `profiles` (home: profile), one after the other, nothing else running.
+    """Measures the line of every home of `profiles` (home: profile), one after the other, nothing
+    else running.
 
-    One that is off is measured again: a busy moment of the machine passes, a wrong link stays wrong."""
+    One that is off is measured again: a busy moment of the machine passes, a wrong link stays
+    wrong."""
     links: list[MeasuredLink] = []
     for home, profile in profiles.items():
         advance(len(links), len(profiles))

@@ -1,4 +1,5 @@
-"""The laboratory for a person's eyes: links as asked and as measured, and the training as it goes, at 80 columns."""
+"""The laboratory for a person's eyes: links as asked and as measured, and the training as it goes,
+at 80 columns."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ def links_table(links: Sequence[MeasuredLink]) -> Table:
 
 @contextmanager
 def shown_wan(cluster: WanCluster, links: Mapping[str, HomeLink], steps: int) -> Iterator[Show]:
-    """Yields the function that shows the cluster's newest statuses; lines now and then where nothing can move."""
+    """Yields the function that shows the cluster's newest statuses; lines now and then where
+    nothing can move."""
     if not messages.is_terminal:
         with shown(cluster, steps) as show:
             yield show
@@ -72,7 +74,15 @@ def _cells(node: Child, link: HomeLink, usage: LineUse) -> tuple[str, ...]:
     use = f"{_share(usage.up_bit_s, link.up)} {_share(usage.down_bit_s, link.down)}"
     status = node.status
     if not status:
-        return node.name, f"starting, {time.monotonic() - node.started_s:.0f} s", "", "", "", "", use
+        return (
+            node.name,
+            f"starting, {time.monotonic() - node.started_s:.0f} s",
+            "",
+            "",
+            "",
+            "",
+            use,
+        )
     traffic = status.get("traffic", {})
     up, down = (bytes_text(total_bytes(traffic, way)) for way in ("up", "down"))
     phase = str(status.get("phase", ""))[:PHASE_COLUMNS]

@@ -1,1 +1,2 @@
-"""The line to the coordinator: session, decisions, members, addresses. Imports `transports`, `system`, `traffic`."""
+"""The line to the coordinator: session, decisions, members, addresses. Imports `transports`,
+`system`, `traffic`."""

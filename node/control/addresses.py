@@ -1,9 +1,10 @@
-"""Where peers can reach this machine, when nobody says; and how the run hears of it when that changes.
+"""Where peers can reach this machine, when nobody says; and how the run hears of it when that
+changes.
 
     member list --relays--> transport that uses relays --other addresses--> coordinator --> every node
 
-The coordinator takes a node's addresses with its hello, so another session is opened to tell it of others.
-"""
+The coordinator takes a node's addresses with its hello, so another session is opened to tell it of
+others."""
 
 import asyncio
 import logging
@@ -20,11 +21,12 @@ from protocol.errors import UnavailableError
 from protocol.limits import ADDRESSES_MAX
 
 SETTLE_SECONDS = 1.0
-"""How long addresses must stay as they are before they are told: relays come in twos and threes, in any order."""
+"""How long addresses must stay as they are before they are told: relays come in twos and threes, in
+any order."""
 
 TELL_SECONDS = 30.0
-"""Pause between two sessions for the sake of addresses, each of which may cost a node its part in a round; and how long
-one that is gone, with none in its place, stays told: another relay may come."""
+"""Pause between two sessions for the sake of addresses, each of which may cost a node its part in a
+round; and how long one that is gone, with none in its place, stays told: another relay may come."""
 
 _log = logging.getLogger("lockstep.node")
 
@@ -44,7 +46,8 @@ class Relayed(Protocol):
 
 
 class RelayWatch:
-    """A coordinator client's listener that tells a transport of the run's relays, and another listener everything."""
+    """A coordinator client's listener that tells a transport of the run's relays, and another
+    listener everything."""
 
     def __init__(self, listener: Listener, transport: Relayed) -> None:
         self._listener, self._transport, self._roster = listener, transport, Roster()
@@ -67,9 +70,14 @@ class RelayWatch:
 
 
 async def keep_session(
-    client: CoordinatorClient, info: RunInfo, hello: wire.Hello, listener: Listener, transports: Sequence[Transport]
+    client: CoordinatorClient,
+    info: RunInfo,
+    hello: wire.Hello,
+    listener: Listener,
+    transports: Sequence[Transport],
 ) -> None:
-    """Keep a session open until cancelled, and open another one whenever peers reach this node elsewhere.
+    """Keep a session open until cancelled, and open another one whenever peers reach this node
+    elsewhere.
 
     `hello` is changed then. Raises what `CoordinatorClient.run` raises."""
     moving = next((transport for transport in transports if isinstance(transport, Relayed)), None)
@@ -79,7 +87,9 @@ async def keep_session(
     watch, pause = RelayWatch(listener, moving), 0.0
     while True:
         session = asyncio.create_task(client.run(info, hello, watch))
-        moved = asyncio.create_task(_moved(moving, tuple(hello.addresses), time.monotonic() + pause))
+        moved = asyncio.create_task(
+            _moved(moving, tuple(hello.addresses), time.monotonic() + pause)
+        )
         try:
             await asyncio.wait({session, moved}, return_when=asyncio.FIRST_COMPLETED)
             if session.done():
@@ -95,8 +105,8 @@ async def keep_session(
 
 
 async def _moved(transport: Relayed, told: tuple[str, ...], earliest_s: float) -> tuple[str, ...]:
-    """All addresses of this node, once those of a transport are others than it told and have settled, and not before
-    the given time."""
+    """All addresses of this node, once those of a transport are others than it told and have
+    settled, and not before the given time."""
     before = tuple(address for address in told if transport.dials(address))
     settled = False
     while not settled:
@@ -121,11 +131,13 @@ def announced(listen: str, advertise: tuple[str, ...], coordinator: str) -> tupl
 
 
 def address_towards(coordinator: str) -> str:
-    """HOST:0 of the local interface that leads to `coordinator` (HOST:PORT), for a link to listen on.
+    """HOST:0 of the local interface that leads to `coordinator` (HOST:PORT), for a link to listen
+    on.
 
-    A node of a coordinator on loopback listens on loopback, one of a coordinator in the house on the house's network,
-    one behind a router on its private address: there peers from outside cannot dial it, and it dials them. No packet
-    is sent. Raises `UnavailableError` when the name does not resolve or nothing leads there."""
+    A node of a coordinator on loopback listens on loopback, one of a coordinator in the house on
+    the house's network, one behind a router on its private address: there peers from outside cannot
+    dial it, and it dials them. No packet is sent. Raises `UnavailableError` when the name does not
+    resolve or nothing leads there."""
     host, _, port = coordinator.rpartition(":")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(

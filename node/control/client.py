@@ -1,10 +1,10 @@
-"""The node's line to its coordinator: one session, opened again and again for as long as the node lives.
+"""The node's line to its coordinator: one session, opened again and again for as long as the node
+lives.
 
-A lost session is nobody's error: the client says so, waits (exponential backoff with jitter) and opens the next.
-What is sent while there is none is dropped on purpose: after each welcome the owner says again what still holds
-(`Listener.welcomed`). Only the coordinator's own refusal ends the client, with its reason; being
-removed for silence does not.
-"""
+A lost session is nobody's error: the client says so, waits (exponential backoff with jitter) and
+opens the next. What is sent while there is none is dropped on purpose: after each welcome the owner
+says again what still holds (`Listener.welcomed`). Only the coordinator's own refusal ends the
+client, with its reason; being removed for silence does not."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,13 @@ from node.links.network import Traffic
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
-from protocol.errors import DivergedError, RefusedError, RemoteProtocolError, UnavailableError, VersionError
+from protocol.errors import (
+    DivergedError,
+    RefusedError,
+    RemoteProtocolError,
+    UnavailableError,
+    VersionError,
+)
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
@@ -75,7 +81,8 @@ class CoordinatorClient:
         self.clock = ClockOffset()
         self.state = "not connected yet"
         self.traffic = Traffic()
-        """Bytes of messages: the run and old commits are what a late joiner needs, all else is control."""
+        """Bytes of messages: the run and old commits are what a late joiner needs, all else is
+        control."""
         self._key = key
         self._channel: grpc.aio.Channel | None = None
         self._outbox: _Outbox | None = None
@@ -103,9 +110,12 @@ class CoordinatorClient:
     async def fetch_run(self, patience_seconds: float = 30) -> RunInfo:
         """The run, checked: its name must be the hash of what was received.
 
-        Raises `UnavailableError` when the coordinator does not answer in time, `VersionError`, `SettingsError`."""
+        Raises `UnavailableError` when the coordinator does not answer in time, `VersionError`,
+        `SettingsError`."""
         try:
-            run = await self._stub.GetRun(wire.GetRunRequest(), timeout=patience_seconds, wait_for_ready=True)
+            run = await self._stub.GetRun(
+                wire.GetRunRequest(), timeout=patience_seconds, wait_for_ready=True
+            )
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
@@ -116,7 +126,9 @@ class CoordinatorClient:
             )
         spec = parse_run_json(run.run_json, f"run file from {self.address}")
         if run_id(spec, run.coordinator_key) != run.run_id:
-            raise RemoteProtocolError(f"{self.address}: expected the run id to be the hash of the run file, it is not")
+            raise RemoteProtocolError(
+                f"{self.address}: expected the run id to be the hash of the run file, it is not"
+            )
         return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
@@ -133,7 +145,8 @@ class CoordinatorClient:
                 await asyncio.sleep(BACKOFF_SECONDS[0] * random.uniform(1, 3))
 
     async def fetch_members(self) -> Roster:
-        """The run's members and relays, without being one; `UnavailableError` when nobody answers in time."""
+        """The run's members and relays, without being one; `UnavailableError` when nobody answers
+        in time."""
         try:
             members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -167,8 +180,8 @@ class CoordinatorClient:
     async def run(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         """Keep a session open until cancelled.
 
-        Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says that this machine
-        computes wrong results."""
+        Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says
+        that this machine computes wrong results."""
         pause = BACKOFF_SECONDS[0]
         while True:
             opened = time.monotonic()
@@ -176,10 +189,14 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self.state = f"the coordinator at {self.address} closed the session; reconnecting"
             except (grpc.aio.AioRpcError, TimeoutError) as error:
-                detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else "it fell silent"
+                detail = (
+                    error.details() if isinstance(error, grpc.aio.AioRpcError) else "it fell silent"
+                )
                 self.state = f"lost the coordinator at {self.address} ({detail}); reconnecting"
             except RemoteProtocolError as error:
-                self.state = f"the coordinator at {self.address} broke the protocol ({error}); reconnecting"
+                self.state = (
+                    f"the coordinator at {self.address} broke the protocol ({error}); reconnecting"
+                )
             finally:
                 self._outbox = None
             log.warning("session lost reason=%s", self.state)
@@ -198,15 +215,21 @@ class CoordinatorClient:
                 self.traffic.control_down += message.ByteSize()
                 kind = message.WhichOneof("kind")
                 if kind == "challenge":
-                    outbox.put_nowait(wire.NodeMessage(hello=self._signed(hello, info, message.challenge.nonce)))
+                    outbox.put_nowait(
+                        wire.NodeMessage(hello=self._signed(hello, info, message.challenge.nonce))
+                    )
                 elif kind == "refused":
                     error = DivergedError if message.refused.wrong_results else RefusedError
                     raise error(f"the coordinator refused this node: {message.refused.reason}")
                 elif kind == "evicted" and message.evicted.wrong_results:
-                    raise DivergedError(f"the coordinator removed this node: {message.evicted.reason}")
+                    raise DivergedError(
+                        f"the coordinator removed this node: {message.evicted.reason}"
+                    )
                 elif kind == "heartbeat":
                     beat = message.heartbeat
-                    self.clock.observe(beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms())
+                    self.clock.observe(
+                        beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
+                    )
                 elif kind == "welcome":
                     self._outbox, self.state = outbox, "connected"
                     beating = beating or asyncio.create_task(self._beat(outbox, heartbeat_seconds))
@@ -227,12 +250,16 @@ class CoordinatorClient:
     async def _beat(self, outbox: _Outbox, seconds: float) -> None:
         while True:
             with contextlib.suppress(asyncio.QueueFull):
-                outbox.put_nowait(wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=own_clock_ms())))
+                outbox.put_nowait(
+                    wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=own_clock_ms()))
+                )
             await asyncio.sleep(seconds)
 
     def _signed(self, hello: wire.Hello, info: RunInfo, nonce: bytes) -> wire.Hello:
         if len(nonce) != NONCE_BYTES:
-            raise RemoteProtocolError(f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
+            raise RemoteProtocolError(
+                f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
+            )
         signed = wire.Hello()
         signed.CopyFrom(hello)
         signed.protocol_version, signed.run_id = PROTOCOL_VERSION, info.run_id
@@ -255,7 +282,8 @@ def own_clock_ms() -> int:
 
 
 def _end(outbox: _Outbox) -> None:
-    """gRPC goes on to wait for the messages of a call that the other side has ended; nothing else stops it."""
+    """gRPC goes on to wait for the messages of a call that the other side has ended; nothing else
+    stops it."""
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)

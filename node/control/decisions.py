@@ -1,9 +1,9 @@
 """The run's final words in order, whether they come over the session or are fetched afterwards.
 
-Every round number ends in exactly one word: a commit or a skip. The node takes them one by one; what a session
-did not deliver (it was lost, or the node joined later) is fetched from the coordinator, checked against its
-signature and the hash chain. A word is checked once, here; whoever gets one may rely on it.
-"""
+Every round number ends in exactly one word: a commit or a skip. The node takes them one by one;
+what a session did not deliver (it was lost, or the node joined later) is fetched from the
+coordinator, checked against its signature and the hash chain. A word is checked once, here; whoever
+gets one may rely on it."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
+from protocol.commits import (
+    Commit,
+    SignedCommit,
+    check_link,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+)
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_peer_id
 from protocol.limits import COMMITS_PER_REPLY, MEMBERS_MAX
@@ -20,13 +27,15 @@ LIVE_WORDS_MAX = 256
 """Words from the session that may wait; beyond it they are fetched again when their turn comes."""
 
 FETCHED_WORDS_MAX = 4096
-"""Words taken from one reply: bounds what a coordinator that claims many skipped rounds can make a node hold."""
+"""Words taken from one reply: bounds what a coordinator that claims many skipped rounds can make a
+node hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalWord:
-    """What became of a round. `commit` is None for a skipped one, `holders[i]` are known to hold entry i's payload,
-    the recorded digest is None when unknown, the SHA-256 of the snapshot empty."""
+    """What became of a round. `commit` is None for a skipped one, `holders[i]` are known to hold
+    entry i's payload, the recorded digest is None when unknown, the SHA-256 of the snapshot
+    empty."""
 
     round: int
     commit: Commit | None
@@ -37,9 +46,12 @@ class FinalWord:
 
 
 class Ledger:
-    """Hands out the words of rounds `next_round`, `next_round + 1`, ...; starts after `settled_round`."""
+    """Hands out the words of rounds `next_round`, `next_round + 1`, ...; starts after
+    `settled_round`."""
 
-    def __init__(self, run_id: RunId, coordinator_key: bytes, fetch: Callable[[int], Awaitable[wire.Commits]]) -> None:
+    def __init__(
+        self, run_id: RunId, coordinator_key: bytes, fetch: Callable[[int], Awaitable[wire.Commits]]
+    ) -> None:
         self._run_id, self._key, self._fetch = run_id, coordinator_key, fetch
         self._live: dict[int, FinalWord] = {}
         self._fetched: deque[FinalWord] = deque()
@@ -52,7 +64,8 @@ class Ledger:
         self._start(0, genesis_digest(self._run_id), -1)
 
     def resume(self, next_round: int, head: Digest, head_round: int) -> None:
-        """Continue after a saved state: `head` is the digest of its last commit, of round `head_round`."""
+        """Continue after a saved state: `head` is the digest of its last commit, of round
+        `head_round`."""
         self._start(next_round, head, head_round)
 
     def _start(self, next_round: int, head: Digest, head_round: int) -> None:
@@ -70,8 +83,12 @@ class Ledger:
         """Take a commit from the session."""
         commit = self._opened(message.commit)
         if len(message.holders) != len(commit.entries):
-            raise RemoteProtocolError(f"round {commit.round}: expected holders of {len(commit.entries)} payloads")
-        holders = tuple(tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders)
+            raise RemoteProtocolError(
+                f"round {commit.round}: expected holders of {len(commit.entries)} payloads"
+            )
+        holders = tuple(
+            tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders
+        )
         self._take(FinalWord(commit.round, commit, holders))
 
     def skipped(self, message: wire.RoundSkipped) -> None:
@@ -94,9 +111,9 @@ class Ledger:
         return self._live.get(self.next_round)
 
     def in_step(self, round: int, overlap: int) -> bool:
-        """Is `round` undecided, and `next_round` no further back than the overlap allows? Then it may be trained before
-        the word that is there is taken, as it would be had the word come a moment later; whoever applies first is late,
-        and the others wait."""
+        """Is `round` undecided, and `next_round` no further back than the overlap allows? Then it
+        may be trained before the word that is there is taken, as it would be had the word come a
+        moment later; whoever applies first is late, and the others wait."""
         return self.decided_round < round <= self.next_round + overlap
 
     async def next(self) -> FinalWord:
@@ -130,13 +147,17 @@ class Ledger:
             commit = self._opened(message)
             digest = message.state_digest if message.digest_reports else None
             unknown = tuple(() for _ in commit.entries)
-            word = FinalWord(commit.round, commit, unknown, digest, snapshot_sha256=message.snapshot_sha256)
+            word = FinalWord(
+                commit.round, commit, unknown, digest, snapshot_sha256=message.snapshot_sha256
+            )
             commits[commit.round] = word
         full = len(commits) == COMMITS_PER_REPLY
         last = max(commits) if full else reply.decided_round
         last = min(last, self.next_round + FETCHED_WORDS_MAX - 1)
         if last < self.next_round:
-            raise RemoteProtocolError(f"expected the final word of round {self.next_round}, it is not told")
+            raise RemoteProtocolError(
+                f"expected the final word of round {self.next_round}, it is not told"
+            )
         for round in range(self.next_round, last + 1):
             self._fetched.append(commits.get(round) or FinalWord(round, None))
 

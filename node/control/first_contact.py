@@ -1,11 +1,12 @@
-"""Reaching the coordinator before there is a session: how long to wait for one that does not answer.
+"""Reaching the coordinator before there is a session: how long to wait for one that does not
+answer.
 
     an address at which nobody has ever answered this node    it may be wrong: `FIRST_CONTACT_SECONDS`, then an error
     one at which somebody has, now or in an earlier life      it is right, and the rest is the network: for ever
 
-Only `UnavailableError` is waited out. What a coordinator answers (another version, a broken run file) ends the node,
-for no waiting mends it. Which address is right is noted in the node's directory.
-"""
+Only `UnavailableError` is waited out. What a coordinator answers (another version, a broken run
+file) ends the node, for no waiting mends it. Which address is right is noted in the node's
+directory."""
 
 import asyncio
 import logging
@@ -23,19 +24,23 @@ _Answer = TypeVar("_Answer")
 log = logging.getLogger("lockstep.node")
 
 FIRST_CONTACT_SECONDS = 30.0
-"""How long a node asks at an address that was never right: a coordinator started in the same minute is up by then."""
+"""How long a node asks at an address that was never right: a coordinator started in the same minute
+is up by then."""
 
 NOTE_NAME = "coordinator"
 """The file that holds the address at which a coordinator has answered."""
 
 
 async def reach(
-    call: Callable[[float], Awaitable[_Answer]], say: Callable[[str], None], seconds: float | None = None
+    call: Callable[[float], Awaitable[_Answer]],
+    say: Callable[[str], None],
+    seconds: float | None = None,
 ) -> _Answer:
-    """What `call(patience_seconds)` answers, asked again and again, for `seconds` in all or for ever.
+    """What `call(patience_seconds)` answers, asked again and again, for `seconds` in all or for
+    ever.
 
-    `say` is told why it takes so long. Raises the last `UnavailableError` when the time is over, and at once whatever
-    else `call` raises."""
+    `say` is told why it takes so long. Raises the last `UnavailableError` when the time is over,
+    and at once whatever else `call` raises."""
     pause = BACKOFF_SECONDS[0]
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:

@@ -15,7 +15,8 @@ class Roster:
         self._told: dict[PeerId, tuple[Addresses, bool]] = {}
 
     def take(self, told: wire.Members) -> None:
-        """Take the whole list, or what has changed in it. `RemoteProtocolError` for names that are none."""
+        """Take the whole list, or what has changed in it. `RemoteProtocolError` for names that are
+        none."""
         if not told.changes:
             self._told.clear()
         for member in told.members:

@@ -1,1 +1,2 @@
-"""Text to samples: prepares a corpus, learns a tokenizer, serves the data order. Imports `system`."""
+"""Text to samples: prepares a corpus, learns a tokenizer, serves the data order. Imports
+`system`."""

@@ -1,9 +1,10 @@
 """Prepared data: what a manifest says, and the samples in the shards it names.
 
-A corpus directory holds shards, files of raw little-endian tokens, and `manifest.json`, which is written last
-and says what they are. A sample is a window of sequence_length + 1 tokens; windows start every
-sequence_length tokens, so each token but a shard's first is a target once, and none crosses a shard. Sample
-numbers run through the shards in order; which sample comes when is `protocol.shuffle`'s business.
+A corpus directory holds shards, files of raw little-endian tokens, and `manifest.json`, which is
+written last and says what they are. A sample is a window of sequence_length + 1 tokens; windows
+start every sequence_length tokens, so each token but a shard's first is a target once, and none
+crosses a shard. Sample numbers run through the shards in order; which sample comes when is
+`protocol.shuffle`'s business.
 
 Shards are memory-mapped: a corpus may be far larger than memory.
 """
@@ -80,8 +81,9 @@ class Manifest:
 
     @property
     def digest(self) -> Digest:
-        """SHA-256 of the canonical JSON without the source, which may be a path on somebody's machine: two
-        corpora have one digest exactly if they hold the same tokens in the same shards."""
+        """SHA-256 of the canonical JSON without the source, which may be a path on somebody's
+        machine: two corpora have one digest exactly if they hold the same tokens in the same
+        shards."""
         return sha256(replace(self, source="").to_json())
 
     def tokens(self, split: str) -> int:
@@ -90,7 +92,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, blob: bytes, origin: str) -> Self:
-        """The manifest in `blob`; `DataError` (or `VersionError`) naming `origin`, expected and got."""
+        """The manifest in `blob`; `DataError` (or `VersionError`) naming `origin`, expected and
+        got."""
         try:
             value = json.loads(blob)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -98,7 +101,9 @@ class Manifest:
         if not isinstance(value, dict):
             raise DataError(f"{origin}: expected an object, got {type(value).__name__}")
         if value.get("version") != MANIFEST_VERSION:
-            raise VersionError(f"{origin}: expected version {MANIFEST_VERSION}, got {value.get('version')!r}")
+            raise VersionError(
+                f"{origin}: expected version {MANIFEST_VERSION}, got {value.get('version')!r}"
+            )
         match value:
             case {
                 "source": str(source),
@@ -108,11 +113,18 @@ class Manifest:
                 "documents": dict(documents),
                 "splits": dict(splits),
             } if dtype in _DTYPES and vocabulary_size > 0 and sorted(splits) == sorted(SPLITS):
-                shards = {name: tuple(_shard(entry, origin) for entry in splits[name] or ()) for name in SPLITS}
+                shards = {
+                    name: tuple(_shard(entry, origin) for entry in splits[name] or ())
+                    for name in SPLITS
+                }
                 if not all(shards.values()):
-                    raise DataError(f"{origin}: expected at least one shard in each split; prepare the data again")
+                    raise DataError(
+                        f"{origin}: expected at least one shard in each split; prepare the data again"
+                    )
                 return cls(source, tokenizer, vocabulary_size, dtype, documents, shards)
-        raise DataError(f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the data again")
+        raise DataError(
+            f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the data again"
+        )
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -137,16 +149,22 @@ class Corpus:
         self.directory = directory
         self.manifest = manifest
         self._shards = {
-            split: [_mapped(directory, manifest, shard) for shard in manifest.splits[split]] for split in SPLITS
+            split: [_mapped(directory, manifest, shard) for shard in manifest.splits[split]]
+            for split in SPLITS
         }
 
     @classmethod
-    def open(cls, directory: Path, *, verify: bool = False, progress: Callable[[int, int], None] | None = None) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        verify: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
         """The corpus in `directory`. Sizes are always checked, SHA-256 when `verify` is set.
 
-        `progress` is told the bytes hashed so far and in all. Raises `DataError` naming the file, what was
-        expected and what was found.
-        """
+        `progress` is told the bytes hashed so far and in all. Raises `DataError` naming the file,
+        what was expected and what was found."""
         manifest = read_manifest(directory)
         corpus = cls(directory, manifest)
         if verify:
@@ -169,11 +187,13 @@ class Corpus:
             )
         return samples
 
-    def batch(self, first: int, count: int, sequence_length: int, seed: int) -> npt.NDArray[np.int64]:
+    def batch(
+        self, first: int, count: int, sequence_length: int, seed: int
+    ) -> npt.NDArray[np.int64]:
         """Training samples at positions first .. first + count - 1 of the run's endless data order.
 
-        Returns int64 [count, sequence_length + 1]. Raises `DataError` for a token outside the vocabulary.
-        """
+        Returns int64 [count, sequence_length + 1]. Raises `DataError` for a token outside the
+        vocabulary."""
         numbers = samples_of(first, count, self.samples(sequence_length), seed)
         return self._gather(numbers, sequence_length, "train")
 
@@ -184,14 +204,18 @@ class Corpus:
         """
         windows = self.samples(sequence_length, "validation")
         chosen = min(count, windows)
-        return self._gather(np.arange(chosen, dtype=np.int64) * windows // chosen, sequence_length, "validation")
+        return self._gather(
+            np.arange(chosen, dtype=np.int64) * windows // chosen, sequence_length, "validation"
+        )
 
     def _ends(self, sequence_length: int, split: str) -> npt.NDArray[np.int64]:
         """Samples in all shards up to and including each: int64 [shards]."""
         windows = [(shard.tokens - 1) // sequence_length for shard in self.manifest.splits[split]]
         return np.cumsum(windows, dtype=np.int64)
 
-    def _gather(self, numbers: npt.NDArray[np.int64], sequence_length: int, split: str) -> npt.NDArray[np.int64]:
+    def _gather(
+        self, numbers: npt.NDArray[np.int64], sequence_length: int, split: str
+    ) -> npt.NDArray[np.int64]:
         """Windows by sample number: int64 [len(numbers), sequence_length + 1]."""
         ends = self._ends(sequence_length, split)
         shards = np.searchsorted(ends, numbers, side="right")
@@ -203,7 +227,8 @@ class Corpus:
         return windows
 
     def _require_known_tokens(self, window: npt.NDArray[np.int64], split: str, shard: int) -> None:
-        """A token beyond the vocabulary would end in an unexplained device fault inside the model."""
+        """A token beyond the vocabulary would end in an unexplained device fault inside the
+        model."""
         if (largest := int(window.max())) >= self.manifest.vocabulary_size:
             raise DataError(
                 f"{self.directory / self.manifest.splits[split][shard].file}: expected tokens below "
@@ -212,13 +237,16 @@ class Corpus:
 
 
 def _shard(entry: Any, origin: str) -> Shard:
-    """A shard from JSON. Its name stays inside the directory: a manifest may come from a stranger."""
+    """A shard from JSON. Its name stays inside the directory: a manifest may come from a
+    stranger."""
     match entry:
         case {"file": str(file), "tokens": int(tokens), "sha256": str(digest)} if (
             tokens > 0 and len(digest) == 64 and re.fullmatch(r"[a-z]+-[0-9]+\.bin", file)
         ):
             return Shard(file, tokens, digest)
-    raise DataError(f"{origin}: expected a shard's file name, tokens and sha256, got {str(entry)[:160]}")
+    raise DataError(
+        f"{origin}: expected a shard's file name, tokens and sha256, got {str(entry)[:160]}"
+    )
 
 
 def _mapped(directory: Path, manifest: Manifest, shard: Shard) -> npt.NDArray[Any]:
@@ -228,7 +256,9 @@ def _mapped(directory: Path, manifest: Manifest, shard: Shard) -> npt.NDArray[An
     with _readable(path):
         found = path.stat().st_size
         if found != expected:
-            raise DataError(f"{path}: expected {expected:,} bytes, got {found:,}; prepare the data again")
+            raise DataError(
+                f"{path}: expected {expected:,} bytes, got {found:,}; prepare the data again"
+            )
         return np.memmap(path, dtype=dtype, mode="r")
 
 
@@ -256,4 +286,6 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; prepare the data again") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}; prepare the data again"
+        ) from error

@@ -1,14 +1,14 @@
 """Text to shards: preparing a corpus that `node.data.corpus` reads.
 
-Documents become tokens, each followed by the tokenizer's document end. A document belongs to the validation
-split when the hash of its NAME falls into one part in fifty, whatever stands before or after it: no document
-is in both, and adding text later moves nothing across. (If none falls there, the one with the least hash does:
-a small corpus needs one too.) Texts longer than `DOCUMENT_CHARACTERS_MAX` are cut and count as several.
+Documents become tokens, each followed by the tokenizer's document end. A document belongs to the
+validation split when the hash of its NAME falls into one part in fifty, whatever stands before or
+after it: no document is in both, and adding text later moves nothing across. (If none falls there,
+the one with the least hash does: a small corpus needs one too.) Texts longer than
+`DOCUMENT_CHARACTERS_MAX` are cut and count as several.
 
-Preparing happens once: processes that start together queue for a lock that the operating system frees when
-its holder dies. `manifest.json` appears last and at once; without it a directory counts for nothing and is
-prepared anew, with it the work is done.
-"""
+Preparing happens once: processes that start together queue for a lock that the operating system
+frees when its holder dies. `manifest.json` appears last and at once; without it a directory counts
+for nothing and is prepared anew, with it the work is done."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,20 +51,24 @@ def prepare(
     shard_tokens_max: int = SHARD_TOKENS_MAX,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Writes a corpus of `sources` into `out_dir`, unless it is there already, and returns its manifest.
+    """Writes a corpus of `sources` into `out_dir`, unless it is there already, and returns its
+    manifest.
 
-    sources: names and texts, read only if needed; `source` says in words what they are and must be what an
-    existing manifest says. Raises `DataError` for fewer than two documents or another corpus in `out_dir`,
-    `StorageError` for a disk that is full or refuses.
-    """
+    sources: names and texts, read only if needed; `source` says in words what they are and must be
+    what an existing manifest says. Raises `DataError` for fewer than two documents or another
+    corpus in `out_dir`, `StorageError` for a disk that is full or refuses."""
 
     def write() -> Manifest:
-        writer = _Writer(out_dir, tokenizer, shard_tokens_max, progress or (lambda documents, tokens: None))
+        writer = _Writer(
+            out_dir, tokenizer, shard_tokens_max, progress or (lambda documents, tokens: None)
+        )
         return writer.write(sources, source)
 
     manifest = _once(out_dir, source, write)
     if manifest.tokenizer != tokenizer.to_json():
-        raise DataError(f"{out_dir}: prepared with another tokenizer than the one asked for; {_OTHER_PLACE}")
+        raise DataError(
+            f"{out_dir}: prepared with another tokenizer than the one asked for; {_OTHER_PLACE}"
+        )
     return manifest
 
 
@@ -76,26 +80,33 @@ def prepare_from(
     shard_tokens_max: int = SHARD_TOKENS_MAX,
     progress: Progress | None = None,
 ) -> Manifest:
-    """`prepare` as a person asks for it: `specs` as `documents` takes them, tokenizer as `tokenizer_for`."""
+    """`prepare` as a person asks for it: `specs` as `documents` takes them, tokenizer as
+    `tokenizer_for`."""
     source = f"{' '.join(specs)}; tokenizer {tokenizer_choice}"
 
     def write() -> Manifest:
         tokenizer = tokenizer_for(tokenizer_choice, lambda: (text for _, text in documents(specs)))
-        writer = _Writer(out_dir, tokenizer, shard_tokens_max, progress or (lambda documents, tokens: None))
+        writer = _Writer(
+            out_dir, tokenizer, shard_tokens_max, progress or (lambda documents, tokens: None)
+        )
         return writer.write(documents(specs), source)
 
     return _once(out_dir, source, write)
 
 
-def prepare_builtin(out_dir: Path, *, byte_limit: int | None = None, progress: Progress | None = None) -> Manifest:
-    """The Python standard library's own sources as bytes: about 12 MB of good text on every machine.
+def prepare_builtin(
+    out_dir: Path, *, byte_limit: int | None = None, progress: Progress | None = None
+) -> Manifest:
+    """The Python standard library's own sources as bytes: about 12 MB of good text on every
+    machine.
 
-    byte_limit: only the first files that fit into this many bytes. Python versions differ in their sources,
-    so the manifest's digest is equal between nodes of one version only.
-    """
+    byte_limit: only the first files that fit into this many bytes. Python versions differ in their
+    sources, so the manifest's digest is equal between nodes of one version only."""
     part = "" if byte_limit is None else f", the first {byte_limit:,} bytes"
     source = f"the Python standard library's sources{part}"
-    return prepare(library_documents(byte_limit), out_dir, ByteTokenizer(), source=source, progress=progress)
+    return prepare(
+        library_documents(byte_limit), out_dir, ByteTokenizer(), source=source, progress=progress
+    )
 
 
 @dataclass(slots=True)
@@ -114,10 +125,12 @@ class _Split:
 
 
 class _Writer:
-    """Writes one corpus. It keeps back the document with the least hash seen so far: if no document falls
-    into the validation part of all hashes, that one does."""
+    """Writes one corpus. It keeps back the document with the least hash seen so far: if no document
+    falls into the validation part of all hashes, that one does."""
 
-    def __init__(self, out_dir: Path, tokenizer: Tokenizer, shard_tokens_max: int, progress: Progress) -> None:
+    def __init__(
+        self, out_dir: Path, tokenizer: Tokenizer, shard_tokens_max: int, progress: Progress
+    ) -> None:
         if shard_tokens_max < 1:
             raise SettingsError(f"shard_tokens_max: expected at least 1, got {shard_tokens_max}")
         self._out_dir = out_dir
@@ -142,7 +155,9 @@ class _Writer:
             short = self._splits["validation"].documents == 0
             self._add("validation" if short or _is_validation(least[0]) else "train", least[1])
         if not all(split.documents for split in self._splits.values()):
-            raise DataError(f"{source}: expected at least two documents with text, one for each split")
+            raise DataError(
+                f"{source}: expected at least two documents with text, one for each split"
+            )
         for name in self._splits:
             self._flush(name)
         return self._finish(source)
@@ -155,7 +170,9 @@ class _Writer:
                     stale.unlink()
 
     def _tokens(self, text: str) -> npt.NDArray[Any]:
-        return np.append(self._tokenizer.encode(text), self._tokenizer.document_end).astype(self._dtype)
+        return np.append(self._tokenizer.encode(text), self._tokenizer.document_end).astype(
+            self._dtype
+        )
 
     def _add(self, name: str, tokens: npt.NDArray[Any]) -> None:
         """Puts one document behind the others of its split; full shards go to disk."""
@@ -197,8 +214,8 @@ class _Writer:
 
 
 def _once(out_dir: Path, source: str, write: Callable[[], Manifest]) -> Manifest:
-    """The manifest in `out_dir`, written under the lock if there is none. A finished corpus needs no lock, so
-    it may lie on a read-only disk."""
+    """The manifest in `out_dir`, written under the lock if there is none. A finished corpus needs
+    no lock, so it may lie on a read-only disk."""
     if not (out_dir / MANIFEST_NAME).exists():
         with storage_errors(out_dir):
             out_dir.mkdir(parents=True, exist_ok=True)
@@ -208,7 +225,9 @@ def _once(out_dir: Path, source: str, write: Callable[[], Manifest]) -> Manifest
                 return write()
     manifest = read_manifest(out_dir)
     if manifest.source != source:
-        raise DataError(f"{out_dir}: expected a corpus of {source!r}, found one of {manifest.source!r}; {_OTHER_PLACE}")
+        raise DataError(
+            f"{out_dir}: expected a corpus of {source!r}, found one of {manifest.source!r}; {_OTHER_PLACE}"
+        )
     return manifest
 
 
@@ -221,7 +240,8 @@ def _is_validation(name_hash: int) -> bool:
 
 
 def _pieces(sources: Iterable[Document]) -> Iterator[Document]:
-    """Documents that are not blank, long ones cut at the last line end that fits; pieces are numbered."""
+    """Documents that are not blank, long ones cut at the last line end that fits; pieces are
+    numbered."""
     for name, text in sources:
         if not text.strip():
             continue

@@ -1,9 +1,9 @@
 """Text to tokens and back.
 
 Two kinds: `ByteTokenizer`, whose tokens are the 256 bytes of UTF-8 and one end of document, and
-`SubwordTokenizer`, any `tokenizer.json` of Hugging Face's tokenizers library, loaded or trained here. A
-tokenizer travels as JSON inside a manifest or a checkpoint, so data and weights always say how to read them.
-"""
+`SubwordTokenizer`, any `tokenizer.json` of Hugging Face's tokenizers library, loaded or trained
+here. A tokenizer travels as JSON inside a manifest or a checkpoint, so data and weights always say
+how to read them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,23 +14,36 @@ import numpy as np
 
 from protocol.errors import DataError, SettingsError
 
-DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>")
+DOCUMENT_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "[EOS]",
+    "<|im_end|>",
+)
 """Names under which published tokenizers know their end of document, the most specific first."""
 
 VOCABULARY_MAX = 2**22
 """Tokens of a vocabulary at most: 16 times the largest published one."""
 
 BPE_TRAINING_CHARACTERS_MAX = 100_000_000
-"""Text that a byte-pair encoding is trained on at most: more no longer changes the merges, but takes memory."""
+"""Text that a byte-pair encoding is trained on at most: more no longer changes the merges, but
+takes memory."""
 
 
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _BYTE_CHARACTERS = [
-    chr(byte if byte in _PRINTABLE else 0x100 + sum(other not in _PRINTABLE for other in range(byte)))
+    chr(
+        byte
+        if byte in _PRINTABLE
+        else 0x100 + sum(other not in _PRINTABLE for other in range(byte))
+    )
     for byte in range(256)
 ]
-"""How byte-level encodings write each byte: itself if it prints, else the next character from U+0100 on
-(Radford et al., GPT-2, 2019)."""
+"""How byte-level encodings write each byte: itself if it prints, else the next character from
+U+0100 on (Radford et al., GPT-2, 2019)."""
 
 
 class Tokenizer(Protocol):
@@ -81,11 +94,13 @@ class ByteTokenizer:
         return {"kind": self.kind}
 
     def to_library(self) -> tuple[str, str]:
-        """A byte-pair encoding without any merge: byte b is token b. Writes pieces as the library does, each
-        byte as one printable character."""
+        """A byte-pair encoding without any merge: byte b is token b. Writes pieces as the library
+        does, each byte as one printable character."""
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-        inner = Tokenizer(models.BPE({character: byte for byte, character in enumerate(_BYTE_CHARACTERS)}, []))
+        inner = Tokenizer(
+            models.BPE({character: byte for byte, character in enumerate(_BYTE_CHARACTERS)}, [])
+        )
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         inner.decoder = decoders.ByteLevel()
         inner.add_special_tokens([AddedToken(DOCUMENT_ENDS[0], special=True)])
@@ -97,9 +112,11 @@ class SubwordTokenizer:
 
     kind = "subwords"
 
-    def __init__(self, inner: Any, document_end: str | None = None, origin: str = "tokenizer") -> None:
-        """inner: a `tokenizers.Tokenizer`. Raises `SettingsError` when it has no end of document of that
-        name (or of any usual name, if none is given); `origin` is how the message calls it."""
+    def __init__(
+        self, inner: Any, document_end: str | None = None, origin: str = "tokenizer"
+    ) -> None:
+        """inner: a `tokenizers.Tokenizer`. Raises `SettingsError` when it has no end of document of
+        that name (or of any usual name, if none is given); `origin` is how the message calls it."""
         names = DOCUMENT_ENDS if document_end is None else (document_end,)
         found = [name for name in names if inner.token_to_id(name) is not None]
         if not found:
@@ -112,7 +129,9 @@ class SubwordTokenizer:
         self.document_end: int = inner.token_to_id(found[0])
         self.vocabulary_size: int = max(inner.get_vocab(with_added_tokens=True).values()) + 1
         if self.vocabulary_size > VOCABULARY_MAX:
-            raise SettingsError(f"{origin}: expected at most {VOCABULARY_MAX} tokens, got {self.vocabulary_size}")
+            raise SettingsError(
+                f"{origin}: expected at most {VOCABULARY_MAX} tokens, got {self.vocabulary_size}"
+            )
 
     @classmethod
     def from_file(cls, path: Path, document_end: str | None = None) -> Self:
@@ -125,12 +144,14 @@ class SubwordTokenizer:
 
     @classmethod
     def trained(cls, texts: Iterable[str], vocabulary_size: int) -> Self:
-        """A byte-level byte-pair encoding of the given size (less when the text has not so many pairs), learnt
-        from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`."""
+        """A byte-level byte-pair encoding of the given size (less when the text has not so many
+        pairs), learnt from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         if not 257 <= vocabulary_size <= VOCABULARY_MAX:
-            raise SettingsError(f"tokenizer bpe: expected 257 to {VOCABULARY_MAX} tokens, got {vocabulary_size}")
+            raise SettingsError(
+                f"tokenizer bpe: expected 257 to {VOCABULARY_MAX} tokens, got {vocabulary_size}"
+            )
         inner = Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
@@ -144,8 +165,8 @@ class SubwordTokenizer:
         return cls(inner)
 
     def encode(self, text: str) -> np.ndarray:
-        """Tokens of `text` without special tokens around it, int64. Raises `DataError` for a text that the
-        library cannot encode."""
+        """Tokens of `text` without special tokens around it, int64. Raises `DataError` for a text
+        that the library cannot encode."""
         try:
             return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
         except Exception as error:  # the library raises bare Exception
@@ -158,7 +179,11 @@ class SubwordTokenizer:
 
     def to_json(self) -> dict[str, Any]:
         """The library's own file as text, and which token ends a document."""
-        return {"kind": self.kind, "document_end": self._document_end_name, "file": self._inner.to_str()}
+        return {
+            "kind": self.kind,
+            "document_end": self._document_end_name,
+            "file": self._inner.to_str(),
+        }
 
     def to_library(self) -> tuple[str, str]:
         """The library's own file and the name of its document end."""
@@ -166,21 +191,27 @@ class SubwordTokenizer:
 
 
 def tokenizer_from_json(value: Any, origin: str = "tokenizer") -> Tokenizer:
-    """The tokenizer that `to_json` described; `DataError` naming `origin` when it describes none."""
+    """The tokenizer that `to_json` described; `DataError` naming `origin` when it describes
+    none."""
     match value:
         case {"kind": "bytes"}:
             return ByteTokenizer()
         case {"kind": "subwords", "document_end": str(document_end), "file": str(text)}:
             try:
                 return SubwordTokenizer(_parsed(text, origin), document_end, origin)
-            except SettingsError as error:  # written by a program, so no person's setting is to blame
+            except (
+                SettingsError
+            ) as error:  # written by a program, so no person's setting is to blame
                 raise DataError(str(error)) from error
         case _:
-            raise DataError(f"{origin}: expected a tokenizer of kind bytes or subwords, got {str(value)[:80]}")
+            raise DataError(
+                f"{origin}: expected a tokenizer of kind bytes or subwords, got {str(value)[:80]}"
+            )
 
 
 def tokenizer_for(choice: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-    """The tokenizer a person asked for: "bytes", "bpe:SIZE" (learnt from `texts()`), or a tokenizer.json.
+    """The tokenizer a person asked for: "bytes", "bpe:SIZE" (learnt from `texts()`), or a
+    tokenizer.json.
 
     Raises `SettingsError` for anything else.
     """
@@ -190,7 +221,9 @@ def tokenizer_for(choice: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         return SubwordTokenizer.trained(texts(), int(size[1]))
     if choice.endswith(".json"):
         return SubwordTokenizer.from_file(Path(choice).expanduser())
-    raise SettingsError(f'tokenizer: expected "bytes", "bpe:SIZE" or the path of a tokenizer.json, got {choice!r}')
+    raise SettingsError(
+        f'tokenizer: expected "bytes", "bpe:SIZE" or the path of a tokenizer.json, got {choice!r}'
+    )
 
 
 def _parsed(text: str, origin: str) -> Any:
@@ -199,7 +232,9 @@ def _parsed(text: str, origin: str) -> Any:
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
-        raise SettingsError(f"{origin}: expected the tokenizers library's format: {error}") from error
+        raise SettingsError(
+            f"{origin}: expected the tokenizers library's format: {error}"
+        ) from error
 
 
 def _beginning(texts: Iterable[str]) -> Iterator[str]:

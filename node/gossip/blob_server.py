@@ -1,8 +1,7 @@
 """What peers may read of this node: payloads and snapshots by digest, part by part.
 
-Payloads are what a round waits for, so they go at once. A snapshot is for a late joiner, who has time: all of them
-together get a bounded rate, first come, first served.
-"""
+Payloads are what a round waits for, so they go at once. A snapshot is for a late joiner, who has
+time: all of them together get a bounded rate, first come, first served."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
 
 SNAPSHOT_BYTES_PER_SECOND = 8 * 1024 * 1024
-"""Of snapshots to all late joiners together; the longest wait it causes is far below a link's patience."""
+"""Of snapshots to all late joiners together; the longest wait it causes is far below a link's
+patience."""
 
 
 class Shelf(Protocol):
@@ -22,11 +22,13 @@ class Shelf(Protocol):
         """Bytes of a blob, None when it is not held."""
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """At most `count` bytes from `offset` on, None when it is not held. Blocks: for a thread."""
+        """At most `count` bytes from `offset` on, None when it is not held. Blocks: for a
+        thread."""
 
 
 class Shelves:
-    """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic clock."""
+    """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic
+    clock."""
 
     def __init__(self, log: Shelf, snapshots: Shelf | None, clock_ms: Callable[[], int]) -> None:
         self._log = log
@@ -34,7 +36,8 @@ class Shelves:
         self._throttle = Throttle(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
 
     async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:
-        """(size, at most `count` bytes from `offset` on) of a payload or snapshot, or None when it is not held.
+        """(size, at most `count` bytes from `offset` on) of a payload or snapshot, or None when it
+        is not held.
 
         Raises `RemoteProtocolError` for an offset that makes no sense."""
         shelf = self._log
@@ -53,7 +56,8 @@ class Shelves:
 
 
 class Throttle:
-    """At most `bytes_per_second`: who wants to move bytes waits until those before it have had their time."""
+    """At most `bytes_per_second`: who wants to move bytes waits until those before it have had
+    their time."""
 
     def __init__(self, bytes_per_second: int, clock_ms: Callable[[], int]) -> None:
         self._bytes_per_second = bytes_per_second

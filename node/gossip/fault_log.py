@@ -22,7 +22,9 @@ class Remarks:
     def log(self, blame: Blame) -> None:
         """Say it, unless it was the last that was said of this peer."""
         if self._last.get(blame.peer) != blame.reason:
-            _log.warning("run %s: peer %s: %s", short(self._run_id), short(blame.peer), blame.reason)
+            _log.warning(
+                "run %s: peer %s: %s", short(self._run_id), short(blame.peer), blame.reason
+            )
         self._last[blame.peer] = blame.reason
         self._last.move_to_end(blame.peer)
         if len(self._last) > REMARKS_MAX:

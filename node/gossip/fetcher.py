@@ -1,8 +1,9 @@
-"""Pulls under way: the part of the swarm's shell that fetches, verifies and keeps the bytes of payloads.
+"""Pulls under way: the part of the swarm's shell that fetches, verifies and keeps the bytes of
+payloads.
 
-One task per pull. A payload reaches the log only when its digest is right; until then its parts wait in memory, so
-that the next source goes on where the last one stopped. How each pull ended is told to the exchange.
-"""
+One task per pull. A payload reaches the log only when its digest is right; until then its parts
+wait in memory, so that the next source goes on where the last one stopped. How each pull ended is
+told to the exchange."""
 
 import asyncio
 import logging
@@ -26,8 +27,8 @@ _log = logging.getLogger(__name__)
 class Pulls:
     """The live pulls of one swarm.
 
-    `spawn` runs a background task whose death is noticed; `tell` is called with the progress of each pull and, unless
-    it was dropped, with its end."""
+    `spawn` runs a background task whose death is noticed; `tell` is called with the progress of
+    each pull and, unless it was dropped, with its end."""
 
     def __init__(
         self,
@@ -57,12 +58,16 @@ class Pulls:
 
     def forget(self, round: int) -> None:
         """Throw away what has arrived of a round's payloads that nobody pulls any more."""
-        self._throw_away([digest for digest in self._idle() if self._transfers[digest].round == round])
+        self._throw_away(
+            [digest for digest in self._idle() if self._transfers[digest].round == round]
+        )
 
     @property
     def duplicate_bytes(self) -> int:
         """Payload bytes that arrived and were of no use."""
-        return self._discarded_bytes + sum(transfer.discarded for transfer in self._transfers.values())
+        return self._discarded_bytes + sum(
+            transfer.discarded for transfer in self._transfers.values()
+        )
 
     async def _run(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
         transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
@@ -77,16 +82,20 @@ class Pulls:
             self._discarded_bytes += self._transfers.pop(pull.digest).discarded
             self._end(pull, Pulled(pull.digest, pull.source, size, rate))
 
-    async def _fetch(self, pull: Pull, source: Remote, transfer: Transfer, clock_ms: Callable[[], int]) -> int:
+    async def _fetch(
+        self, pull: Pull, source: Remote, transfer: Transfer, clock_ms: Callable[[], int]
+    ) -> int:
         """Fill the transfer; at how many bytes per second they came, 0 if there were none to come.
 
-        The rate is taken from the first part on, for what went before may have been a wait in the source's queue; a
-        single part is measured from the request."""
+        The rate is taken from the first part on, for what went before may have been a wait in the
+        source's queue; a single part is measured from the request."""
         if transfer.complete:
             return 0  # the pull before this one was dropped in its last moment
         asked_ms, began_ms, counted = clock_ms(), 0, 0
         purpose = Purpose.CATCH_UP if pull.replayed else Purpose.PAYLOAD
-        async with aclosing(self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)), purpose)) as parts:
+        async with aclosing(
+            self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)), purpose)
+        ) as parts:
             async for part in parts:
                 complete = transfer.take(part, pull.source, pull.size if pull.exact else None)
                 if began_ms:
@@ -98,12 +107,16 @@ class Pulls:
                 if complete:
                     return 1000 * counted // max(1, clock_ms() - began_ms)
                 self._tell(Progressed(pull.digest, pull.source, len(part.data)))
-        raise UnavailableError(f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes")
+        raise UnavailableError(
+            f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes"
+        )
 
     def _end(self, pull: Pull, event: Pulled | PullFailed) -> None:
         del self._tasks[pull.digest]
         if isinstance(event, PullFailed):
-            _log.debug("round %d: a pull from %s failed: %s", pull.round, short(pull.source), event.reason)
+            _log.debug(
+                "round %d: a pull from %s failed: %s", pull.round, short(pull.source), event.reason
+            )
         self._tell(event)
         idle = self._idle()
         self._throw_away(idle[: max(0, len(idle) - PARTIALS_MAX)])
@@ -127,4 +140,6 @@ def _failed(pull: Pull, transfer: Transfer, error: Exception) -> PullFailed:
         mixed = not transfer.sources <= {pull.source}
         failure = Failure.UNAVAILABLE if mixed else Failure.FAULTY
         transfer.restart(alone=transfer.alone or mixed)
-    return PullFailed(pull.digest, pull.source, failure, f"payload {pull.digest.hex()[:8]}: {error}")
+    return PullFailed(
+        pull.digest, pull.source, failure, f"payload {pull.digest.hex()[:8]}: {error}"
+    )

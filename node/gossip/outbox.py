@@ -1,4 +1,5 @@
-"""Offers on their way out: one message at a time to each peer, with all that has come up meanwhile."""
+"""Offers on their way out: one message at a time to each peer, with all that has come up
+meanwhile."""
 
 import asyncio
 import logging
@@ -16,7 +17,8 @@ _log = logging.getLogger(__name__)
 
 
 class Offering:
-    """The outbox of one swarm. `failed(peer, round)` is called for each offer that did not get there."""
+    """The outbox of one swarm. `failed(peer, round)` is called for each offer that did not get
+    there."""
 
     def __init__(
         self,

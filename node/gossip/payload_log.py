@@ -2,15 +2,16 @@
 
     <directory>/<round>/<digest in hexadecimal>
 
-The file's name says what must be in it, so nothing else has to be trusted or synced: a file torn by a crash, a full
-disk or a bad sector is noticed by its digest, deleted, and fetched again from a peer. Files appear by renaming, the
-index is rebuilt by listing. Bytes that are handed out were verified once since the process started.
+The file's name says what must be in it, so nothing else has to be trusted or synced: a file torn by
+a crash, a full disk or a bad sector is noticed by its digest, deleted, and fetched again from a
+peer. Files appear by renaming, the index is rebuilt by listing. Bytes that are handed out were
+verified once since the process started.
 
-Rounds are decided in order: what is newer than the last settled round is undecided and is never pruned. Nobody who
-replays the log, or will with the snapshot that it fetches, is outrun: beyond their number rounds stay while there is
-room for their bytes and somebody needs them. All methods may be called from any thread. Every method that touches the
-disk raises `StorageError` when the disk fails.
-"""
+Rounds are decided in order: what is newer than the last settled round is undecided and is never
+pruned. Nobody who replays the log, or will with the snapshot that it fetches, is outrun: beyond
+their number rounds stay while there is room for their bytes and somebody needs them. All methods
+may be called from any thread. Every method that touches the disk raises `StorageError` when the
+disk fails."""
 
 import math
 import os
@@ -26,10 +27,12 @@ from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import Digest, sha256
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
-"""Recent payloads kept in memory too: they are offered on and applied within seconds of their arrival."""
+"""Recent payloads kept in memory too: they are offered on and applied within seconds of their
+arrival."""
 
 READ_SECONDS = 60
-"""A peer that has read of the older half of the log so lately replays it, and will need the rounds after that."""
+"""A peer that has read of the older half of the log so lately replays it, and will need the rounds
+after that."""
 
 _PART_SUFFIX = ".part"
 
@@ -42,13 +45,19 @@ class _Entry:
 
 
 class PayloadLog:
-    """Payloads of the last `rounds_max` settled rounds, of those that somebody needs, and of all undecided ones, in at
-    most `bytes_max` bytes unless the undecided ones alone need more. Opening it lists what an earlier process left.
+    """Payloads of the last `rounds_max` settled rounds, of those that somebody needs, and of all
+    undecided ones, in at most `bytes_max` bytes unless the undecided ones alone need more. Opening
+    it lists what an earlier process left.
 
-    `needed_after()`: those who fetch a snapshot will need the rounds after this one; None when nobody does."""
+    `needed_after()`: those who fetch a snapshot will need the rounds after this one; None when
+    nobody does."""
 
     def __init__(
-        self, directory: Path, rounds_max: int, bytes_max: int, needed_after: Callable[[], int | None] = lambda: None
+        self,
+        directory: Path,
+        rounds_max: int,
+        bytes_max: int,
+        needed_after: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._directory = directory
         self._rounds_max = rounds_max
@@ -68,10 +77,13 @@ class PayloadLog:
     def put(self, round: int, blob: bytes | bytearray, expected: Digest | None = None) -> Digest:
         """Keep a payload and return its digest.
 
-        Raises `RemoteProtocolError`, and writes nothing, when the digest is not the `expected` one."""
+        Raises `RemoteProtocolError`, and writes nothing, when the digest is not the `expected`
+        one."""
         digest = sha256(blob)
         if expected is not None and digest != expected:
-            raise RemoteProtocolError(f"expected bytes with digest {expected.hex()[:16]}, got {digest.hex()[:16]}")
+            raise RemoteProtocolError(
+                f"expected bytes with digest {expected.hex()[:16]}, got {digest.hex()[:16]}"
+            )
         with self._disk:
             with self._index:
                 known = self._entries.get(digest)
@@ -124,7 +136,8 @@ class PayloadLog:
             return sorted(digest for digest, entry in self._entries.items() if entry.round == round)
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """At most `count` bytes from `offset` on, or None when the payload is not here (any more)."""
+        """At most `count` bytes from `offset` on, or None when the payload is not here (any
+        more)."""
         with self._index:
             entry, blob = self._entries.get(digest), self._cache.get(digest)
             if entry is not None and entry.round <= self._settled - self._rounds_max // 2:
@@ -158,7 +171,9 @@ class PayloadLog:
             needed = self._needed_from()
         total = sum(entry.size for _, entry in entries)
         settled = sorted({entry.round for _, entry in entries if entry.round <= self._settled})
-        while settled and (total > self._bytes_max or (len(settled) > self._rounds_max and settled[0] < needed)):
+        while settled and (
+            total > self._bytes_max or (len(settled) > self._rounds_max and settled[0] < needed)
+        ):
             oldest = settled.pop(0)
             total -= sum(entry.size for _, entry in entries if entry.round == oldest)
             self._delete(digest for digest, entry in entries if entry.round == oldest)
@@ -210,7 +225,9 @@ class PayloadLog:
                 if path.suffix == _PART_SUFFIX:
                     path.unlink()  # its writer was killed
                 elif (digest := _digest_of(path.name)) is not None:
-                    self._entries[digest] = _Entry(int(directory.name), path.stat().st_size, verified=False)
+                    self._entries[digest] = _Entry(
+                        int(directory.name), path.stat().st_size, verified=False
+                    )
 
 
 def _digest_of(name: str) -> Digest | None:

@@ -1,16 +1,17 @@
-"""The node among its peers: the shell around `node.gossip.machine.exchange` that moves payloads and keeps them.
+"""The node among its peers: the shell around `node.gossip.machine.exchange` that moves payloads and
+keeps them.
 
-The exchange decides; this module lets it hear what happens (`_feed`) and does what it says (`_act`): one task per
-pull (`node.gossip.fetcher`), one per peer that is being offered to, one that ticks. Nothing reaches the log before its digest
-is right.
+The exchange decides; this module lets it hear what happens (`_feed`) and does what it says
+(`_act`): one task per pull (`node.gossip.fetcher`), one per peer that is being offered to, one that
+ticks. Nothing reaches the log before its digest is right.
 
     trainer --publish, collect, settle--> Swarm <--on_offer, read-- link <--- peers
                                             |  --offer, fetch--->
                                           log
 
-All methods belong to one event loop; disk work runs in threads. When a background task dies it is logged, and `failed`
-and every `collect` raise its exception: never silence, never a wait for nobody.
-"""
+All methods belong to one event loop; disk work runs in threads. When a background task dies it is
+logged, and `failed` and every `collect` raise its exception: never silence, never a wait for
+nobody."""
 
 import asyncio
 import logging
@@ -68,7 +69,8 @@ TICK_MS = 100
 """How often the exchange looks at its deadlines: a fraction of its shortest wait."""
 
 ABSENCES = 3
-"""So often, seconds apart, must a member say that it does not hold a payload: a relay may just be fetching it."""
+"""So often, seconds apart, must a member say that it does not hold a payload: a relay may just be
+fetching it."""
 
 __all__ = ["NotRetainedError", "Statistics", "Swarm", "SwarmLimits"]
 
@@ -76,14 +78,16 @@ _log = logging.getLogger(__name__)
 
 
 class NotRetainedError(UnavailableError):
-    """Every member was asked for a payload, and none gave it: its round is too old for their logs."""
+    """Every member was asked for a payload, and none gave it: its round is too old for their
+    logs."""
 
 
 class Swarm:
     """Payloads in and out of this node.
 
-    `report_holding(round, digests)` is called with what became held and must not raise. `clock_ms()` is this
-    machine's monotonic clock, not an estimate of the coordinator's: backoffs and deadlines must survive its jumps."""
+    `report_holding(round, digests)` is called with what became held and must not raise.
+    `clock_ms()` is this machine's monotonic clock, not an estimate of the coordinator's: backoffs
+    and deadlines must survive its jumps."""
 
     def __init__(
         self,
@@ -109,10 +113,14 @@ class Swarm:
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: set[asyncio.Task[None]] = set()
         self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
-        self._offering = Offering(own, run_id, link, self._spawn, lambda *failed: self._feed(OfferFailed(*failed)))
+        self._offering = Offering(
+            own, run_id, link, self._spawn, lambda *failed: self._feed(OfferFailed(*failed))
+        )
         self._collecting: dict[int, Commit] = {}
         self._linked: frozenset[PeerId] = frozenset()
-        self._absences: dict[Digest, Counter[PeerId]] = {}  # of what is being collected: who said how often "not here"
+        self._absences: dict[
+            Digest, Counter[PeerId]
+        ] = {}  # of what is being collected: who said how often "not here"
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._remarks = Remarks(run_id)
@@ -126,7 +134,8 @@ class Swarm:
         return addresses
 
     async def stop(self) -> None:
-        """End what runs in the background and stop the link; what is being written to the log is finished first."""
+        """End what runs in the background and stop the link; what is being written to the log is
+        finished first."""
         background = self._tasks - self._saves
         for task in background:
             task.cancel()
@@ -140,11 +149,17 @@ class Swarm:
         raise self._failure
 
     def set_members(
-        self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]] | None = None
+        self,
+        members: Mapping[PeerId, tuple[str, ...]],
+        relays: Mapping[PeerId, tuple[str, ...]] | None = None,
     ) -> None:
-        """The members of the run and its relays with their addresses, this node included if it is one."""
+        """The members of the run and its relays with their addresses, this node included if it is
+        one."""
         self._members = dict(members)
-        self._addresses = {**(relays or {}), **members}  # relays first: a link to one leads to everybody
+        self._addresses = {
+            **(relays or {}),
+            **members,
+        }  # relays first: a link to one leads to everybody
         self._link.keep([self._remote(peer) for peer in self._addresses if peer != self._own])
         self._feed(MembersChanged(frozenset(members), frozenset(relays or ())))
 
@@ -165,15 +180,19 @@ class Swarm:
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         """The payloads of a commit in the order of its entries, as soon as all of them are held.
 
-        A fresh commit is available by invariant, so this asks every member again and again. An old one may be kept by
-        nobody: when every member that this node is linked to has said several times that it does not hold one of its
-        payloads, that is a `NotRetainedError`.
-        `holders[i]` is who is known to hold entry i. The digest says what a payload is: its size is not compared
+        A fresh commit is available by invariant, so this asks every member again and again. An old
+        one may be kept by nobody: when every member that this node is linked to has said several
+        times that it does not hold one of its payloads, that is a `NotRetainedError`. `holders[i]`
+        is who is known to hold entry i. The digest says what a payload is: its size is not compared
         with the commit's, which only repeats what the author announced."""
         if len(holders) != len(commit.entries):
-            raise LocalProtocolError(f"expected holders of {len(commit.entries)} entries, got {len(holders)}")
+            raise LocalProtocolError(
+                f"expected holders of {len(commit.entries)} entries, got {len(holders)}"
+            )
         if commit.round in self._collecting:
-            raise LocalProtocolError(f"expected one collect of round {commit.round} at a time, got a second")
+            raise LocalProtocolError(
+                f"expected one collect of round {commit.round} at a time, got a second"
+            )
         self._collecting[commit.round] = commit
         self._absences |= {entry.digest: Counter() for entry in commit.entries}
         done = False
@@ -189,7 +208,8 @@ class Swarm:
                 self._forget(commit.round)
 
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
-        """The round is decided and applied (or skipped: nothing kept): drop what was not committed."""
+        """The round is decided and applied (or skipped: nothing kept): drop what was not
+        committed."""
         self._forget(round)
         self._saves.add(self._spawn(asyncio.to_thread(self._log.settle, round, list(kept))))
 
@@ -198,11 +218,13 @@ class Swarm:
         return await asyncio.to_thread(self._log.get, digest)
 
     def holding(self, round: int) -> list[Digest]:
-        """Payloads of others that this node holds in an undecided round: to report again after a reconnect."""
+        """Payloads of others that this node holds in an undecided round: to report again after a
+        reconnect."""
         return self._exchange.holding(round)
 
     def holds(self, commit: Commit) -> bool:
-        """Whether all payloads of an unsettled commit are held, so that `collect` would not wait."""
+        """Whether all payloads of an unsettled commit are held, so that `collect` would not
+        wait."""
         return all(self._exchange.holds(commit.round, entry.digest) for entry in commit.entries)
 
     @property
@@ -217,7 +239,9 @@ class Swarm:
     @property
     def waiting_for(self) -> str:
         """What `collect` lacks and from whom, in words; empty when it lacks nothing."""
-        return "; ".join(filter(None, (self._in_words(commit) for _, commit in sorted(self._collecting.items()))))
+        return "; ".join(
+            filter(None, (self._in_words(commit) for _, commit in sorted(self._collecting.items())))
+        )
 
     @property
     def statistics(self) -> Statistics:
@@ -227,21 +251,30 @@ class Swarm:
     # ---- for the link
 
     def on_offer(self, offers: Offers) -> None:
-        """Take a peer's offers. `RemoteProtocolError`: at least one was refused; the others were taken."""
+        """Take a peer's offers. `RemoteProtocolError`: at least one was refused; the others were
+        taken."""
         if offers.run_id != self._run_id:
-            raise RemoteProtocolError(f"expected an offer of run {self._run_id}, got one of run {offers.run_id[:40]!r}")
+            raise RemoteProtocolError(
+                f"expected an offer of run {self._run_id}, got one of run {offers.run_id[:40]!r}"
+            )
         if len(offers.offers) > OFFERS_MAX:
-            raise RemoteProtocolError(f"expected at most {OFFERS_MAX} offers in a message, got {len(offers.offers)}")
+            raise RemoteProtocolError(
+                f"expected at most {OFFERS_MAX} offers in a message, got {len(offers.offers)}"
+            )
         sender, refusals = parse_peer_id(offers.sender), list[str]()
         for offer in offers.offers:
             event = Offered(sender, offer.round, parse_digest(offer.digest), offer.payload_bytes)
-            refusals += [effect.reason for effect in self._feed(event) if isinstance(effect, Blame | Refuse)]
+            refusals += [
+                effect.reason for effect in self._feed(event) if isinstance(effect, Blame | Refuse)
+            ]
         if offers.idle:
             self._feed(Idle(sender))
         if refusals:
             raise RemoteProtocolError(refusals[0])
 
-    async def read(self, digest: Digest, offset: int, count: int = PART_BYTES_MAX) -> tuple[int, bytes] | None:
+    async def read(
+        self, digest: Digest, offset: int, count: int = PART_BYTES_MAX
+    ) -> tuple[int, bytes] | None:
         """(size, bytes) of a payload or snapshot for a peer, or None when it is not held."""
         return await self._shelves.read(digest, offset, count)
 
@@ -290,7 +323,11 @@ class Swarm:
                 assert_never(effect)
 
     def _pull_moved(self, event: Progressed | Pulled | PullFailed) -> None:
-        if isinstance(event, PullFailed) and event.failure is Failure.ABSENT and event.digest in self._absences:
+        if (
+            isinstance(event, PullFailed)
+            and event.failure is Failure.ABSENT
+            and event.digest in self._absences
+        ):
             self._absences[event.digest][event.source] += 1
         self._feed(event)
         if not isinstance(event, Progressed):
@@ -335,19 +372,25 @@ class Swarm:
                 raise self._failure
             news = self._news
             for entry in commit.entries:
-                if entry.digest not in payloads and self._exchange.holds(commit.round, entry.digest):
+                if entry.digest not in payloads and self._exchange.holds(
+                    commit.round, entry.digest
+                ):
                     await self._take(entry.digest, payloads)
             if all(entry.digest in payloads for entry in commit.entries):
                 return [payloads[entry.digest] for entry in commit.entries]
             for entry in commit.entries:
                 if entry.digest not in payloads and self._kept_by_nobody(entry.digest):
                     name = f"payload {entry.digest.hex()[:8]} of round {commit.round}"
-                    raise NotRetainedError(f"no member keeps {name} any more ({len(self.peers)} asked)")
+                    raise NotRetainedError(
+                        f"no member keeps {name} any more ({len(self.peers)} asked)"
+                    )
             await news.wait()  # set already if something arrived meanwhile
 
     def _kept_by_nobody(self, digest: Digest) -> bool:
         absences = self._absences[digest]
-        return bool(absences) and all(absences[peer] >= ABSENCES for peer in self._linked & set(self.peers))
+        return bool(absences) and all(
+            absences[peer] >= ABSENCES for peer in self._linked & set(self.peers)
+        )
 
     async def _take(self, digest: Digest, payloads: dict[Digest, bytes]) -> None:
         blob = await asyncio.to_thread(self._log.get, digest)
@@ -362,7 +405,9 @@ class Swarm:
         for entry in commit.entries:
             if lack := lacks.get(entry.digest):
                 where = (
-                    f"pulling from {short(lack.source)}" if lack.source else f"{lack.holders} known holders, none free"
+                    f"pulling from {short(lack.source)}"
+                    if lack.source
+                    else f"{lack.holders} known holders, none free"
                 )
                 words.append(f"{short(entry.author)}'s {entry.payload_bytes} bytes ({where})")
         count = f"{len(words)} of {len(commit.entries)} payloads"

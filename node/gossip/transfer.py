@@ -1,7 +1,7 @@
 """One payload on its way here: the parts that arrived, checked as they come, and from whom. No IO.
 
-A transfer goes on where it stopped, from another source too. When bytes of several sources do not fit together nobody
-can be blamed, so the transfer starts again and takes bytes of one source only.
+A transfer goes on where it stopped, from another source too. When bytes of several sources do not
+fit together nobody can be blamed, so the transfer starts again and takes bytes of one source only.
 """
 
 from dataclasses import dataclass, field
@@ -38,10 +38,11 @@ class Transfer:
         return len(self.buffer)
 
     def take(self, part: Part, source: PeerId, size: int | None) -> bool:
-        """Append the next part; `size` is what the whole must have, None for anything up to the bound.
+        """Append the next part; `size` is what the whole must have, None for anything up to the
+        bound.
 
-        Returns whether all parts are here now. Raises `RemoteProtocolError` for a part that is not the next one, or
-        of a whole of another size."""
+        Returns whether all parts are here now. Raises `RemoteProtocolError` for a part that is not
+        the next one, or of a whole of another size."""
         try:
             self._check(part, size)
         except RemoteProtocolError:
@@ -58,11 +59,15 @@ class Transfer:
             expected = f"1..{self.size_max}" if size is None else size
             raise RemoteProtocolError(f"expected a payload of {expected} bytes, got one of {total}")
         if self.total is not None and total != self.total:
-            raise RemoteProtocolError(f"expected a payload of {self.total} bytes as before, got one of {total}")
+            raise RemoteProtocolError(
+                f"expected a payload of {self.total} bytes as before, got one of {total}"
+            )
         left = total - len(self.buffer)
         if part.offset != len(self.buffer) or not 1 <= len(part.data) <= left:
             found = f"{len(part.data)} bytes at {part.offset}"
-            raise RemoteProtocolError(f"expected a part of 1..{left} bytes at {len(self.buffer)}, got {found}")
+            raise RemoteProtocolError(
+                f"expected a part of 1..{left} bytes at {len(self.buffer)}, got {found}"
+            )
 
     def restart(self, alone: bool) -> None:
         """Throw away what has arrived."""

@@ -3,9 +3,9 @@
     pipe --read--> session --events--> offers to the server, parts to whoever fetches, requests to a serving task
     pipe <-write-- session <-commands- offers, fetches, parts
 
-A serving task has a place in the uplink's order, reads a part, waits for the window and for the upload limit, and hands
-the part over; serving tasks of one link take turns. The link ends as a whole: everyone who waits for it hears why.
-"""
+A serving task has a place in the uplink's order, reads a part, waits for the window and for the
+upload limit, and hands the part over; serving tasks of one link take turns. The link ends as a
+whole: everyone who waits for it hears why."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,16 @@ from typing import Protocol, assert_never
 from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
 from node.links.network import Blob, LinkServer, NotHeldError, Purpose, Traffic
 from node.links.protocol import Session
-from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.protocol_events import (
+    Accepted,
+    Asked,
+    Cancelled,
+    Event,
+    Left,
+    Offered,
+    Proven,
+    Refused,
+)
 from node.links.uplink import Bucket, Uplink
 from node.links.upload_queue import Upload
 from node.transports.base import Pipe
@@ -25,23 +34,27 @@ from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal
 
 TICK_SECONDS = 0.5
-"""How often a link looks at the clock; with `session.SILENCE_MS` a silent peer is noticed within five seconds."""
+"""How often a link looks at the clock; with `session.SILENCE_MS` a silent peer is noticed within
+five seconds."""
 
 WRITE_SECONDS = 20
 """Longest time in which a pipe takes nothing."""
 
 PROGRESS_SECONDS = 20
-"""Longest wait for the next part of a fetch, for the answer to an offer, or for an acknowledgement."""
+"""Longest wait for the next part of a fetch, for the answer to an offer, or for an
+acknowledgement."""
 
 QUEUE_SECONDS = 300
-"""Longest wait for the first part of a fetch: a thin uplink serves one after the other, and it is the exchange that
-decides when to ask somebody else."""
+"""Longest wait for the first part of a fetch: a thin uplink serves one after the other, and it is
+the exchange that decides when to ask somebody else."""
 
 RETIRE_SECONDS = 2
-"""How long a link stays after another has taken its place: until then the other end knows of that one too."""
+"""How long a link stays after another has taken its place: until then the other end knows of that
+one too."""
 
 LATE_FETCHES_MAX = 64
-"""Fetches that ended early whose purpose is kept for parts on their way: four times as many as may be open."""
+"""Fetches that ended early whose purpose is kept for parts on their way: four times as many as may
+be open."""
 
 
 class Host(Protocol):
@@ -54,7 +67,8 @@ class Host(Protocol):
     """Bytes per second that one peer may take."""
 
     def on_proven(self, link: "OpenLink", public_key: bytes) -> None:
-        """The other end proved its key. `RemoteProtocolError`: it is not the one that was expected."""
+        """The other end proved its key. `RemoteProtocolError`: it is not the one that was
+        expected."""
 
     def on_ended(self, link: "OpenLink", error: LockstepError) -> None:
         """The link is of no use any more, and why."""
@@ -68,7 +82,8 @@ class _Fetch:
 
 
 class OpenLink:
-    """A link from the opening of its pipe to its end. `run` carries it; the rest may be used once it is proven."""
+    """A link from the opening of its pipe to its end. `run` carries it; the rest may be used once
+    it is proven."""
 
     def __init__(self, pipe: Pipe, kind: str, session: Session, host: Host) -> None:
         self.pipe = pipe
@@ -83,7 +98,9 @@ class OpenLink:
         self._serving: dict[int, tuple[Upload, asyncio.Task[None]]] = {}
         self._to_write = asyncio.Event()
         self._room = asyncio.Event()
-        self._on_the_way = deque[tuple[int, Upload, int]]()  # parts: the window's bytes sent with it, whose, its data
+        self._on_the_way = deque[
+            tuple[int, Upload, int]
+        ]()  # parts: the window's bytes sent with it, whose, its data
         self._sending = asyncio.Lock()
         self._quota = host.peer_limit and Bucket(host.peer_limit, host.clock_ms())
         self._charged = 0  # bytes of parts that the uplink knows of and the pipe does not yet
@@ -103,7 +120,8 @@ class OpenLink:
         return bool(self._serving)
 
     async def run(self) -> None:
-        """Carry the link until it ends, and raise why: `UnavailableError`, `RemoteProtocolError` or `VersionError`."""
+        """Carry the link until it ends, and raise why: `UnavailableError`, `RemoteProtocolError` or
+        `VersionError`."""
         self._to_write.set()
         error: LockstepError = UnavailableError("the link was closed here")
         try:
@@ -128,11 +146,13 @@ class OpenLink:
         self._to_write.set()
 
     def retire(self, reason: str) -> None:
-        """Leave when nothing is under way here any more: another link takes what is new, at both ends by then."""
+        """Leave when nothing is under way here any more: another link takes what is new, at both
+        ends by then."""
         asyncio.get_running_loop().call_later(RETIRE_SECONDS, self._retire, reason)
 
     async def offer(self, offers: Offers) -> None:
-        """Hand over offers; returns when the peer took them. `RemoteProtocolError` when it refused them."""
+        """Hand over offers; returns when the peer took them. `RemoteProtocolError` when it refused
+        them."""
         self._require_open()
         answer = asyncio.get_running_loop().create_future()
         request = self.session.offer(offers)
@@ -142,15 +162,21 @@ class OpenLink:
             async with asyncio.timeout(PROGRESS_SECONDS):
                 await answer
         except TimeoutError:
-            raise UnavailableError(f"{short(self.peer)} did not answer an offer in {PROGRESS_SECONDS} s") from None
+            raise UnavailableError(
+                f"{short(self.peer)} did not answer an offer in {PROGRESS_SECONDS} s"
+            ) from None
         finally:
             self._answers.pop(request, None)
             self._leave_if_idle()
 
     async def fetch(self, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
-        """The parts of a blob as the peer sends them; `NotHeldError`, `UnavailableError`, `RemoteProtocolError`."""
+        """The parts of a blob as the peer sends them; `NotHeldError`, `UnavailableError`,
+        `RemoteProtocolError`."""
         self._require_open()
-        request, fetch = self.session.fetch(blob.digest, blob.offset, blob.count), _Fetch(blob.digest, purpose)
+        request, fetch = (
+            self.session.fetch(blob.digest, blob.offset, blob.count),
+            _Fetch(blob.digest, purpose),
+        )
         complete = begun = False
         self._fetches[request] = fetch
         self._to_write.set()
@@ -173,7 +199,8 @@ class OpenLink:
             self._leave_if_idle()
 
     def withdraw(self, digest: Digest, unless_soon: bool = False) -> None:
-        """Ask for no more of a blob than the peer has begun, or can begin soon: `WithdrawnError` ends its fetch."""
+        """Ask for no more of a blob than the peer has begun, or can begin soon: `WithdrawnError`
+        ends its fetch."""
         for request, fetch in self._fetches.items():
             if fetch.digest == digest:
                 self.session.withdraw(request, unless_soon)
@@ -201,7 +228,9 @@ class OpenLink:
                     async with asyncio.timeout(WRITE_SECONDS):
                         await self.pipe.write(piece)
                 except TimeoutError:
-                    raise UnavailableError(f"the other end took nothing for {WRITE_SECONDS} s") from None
+                    raise UnavailableError(
+                        f"the other end took nothing for {WRITE_SECONDS} s"
+                    ) from None
                 self.traffic.control_up += len(piece)
                 charged = min(self._charged, len(piece))
                 self._charged -= charged
@@ -227,7 +256,10 @@ class OpenLink:
                 self._take_offer(event)
             case Asked():
                 assert self._tasks is not None, "events come while the link runs"
-                upload, task = Upload(self.peer, event.digest), self._tasks.create_task(self._serve(event))
+                upload, task = (
+                    Upload(self.peer, event.digest),
+                    self._tasks.create_task(self._serve(event)),
+                )
                 self._serving[event.request] = upload, task
                 task.add_done_callback(lambda _: self._served(event.request))
             case Cancelled():
@@ -343,13 +375,15 @@ class OpenLink:
         await self._acknowledged(lambda: window.acknowledged >= last)
 
     def _credit_uploads(self) -> None:
-        """Tell the uplink whose parts were acknowledged: what was merely handed over says nothing of its rate."""
+        """Tell the uplink whose parts were acknowledged: what was merely handed over says nothing
+        of its rate."""
         while self._on_the_way and self._on_the_way[0][0] <= self.session.window.acknowledged:
             _, upload, count = self._on_the_way.popleft()
             self._host.uplink.progressed(upload, count)
 
     async def _acknowledged(self, enough: Callable[[], bool]) -> None:
-        """Wait for acknowledgements, as long as they come: who takes nothing shall hold no place for ever."""
+        """Wait for acknowledgements, as long as they come: who takes nothing shall hold no place
+        for ever."""
         window, loop = self.session.window, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PROGRESS_SECONDS) as patience:
@@ -360,7 +394,9 @@ class OpenLink:
                     if window.acknowledged > acknowledged:
                         patience.reschedule(loop.time() + PROGRESS_SECONDS)
         except TimeoutError:
-            raise UnavailableError(f"{short(self.peer)} acknowledged nothing for {PROGRESS_SECONDS} s") from None
+            raise UnavailableError(
+                f"{short(self.peer)} acknowledged nothing for {PROGRESS_SECONDS} s"
+            ) from None
 
     async def _within_quota(self, count: int) -> None:
         if self._quota:

@@ -1,11 +1,10 @@
 """What the swarm needs of its links, and what they need of the swarm.
 
-A link moves offers and the parts of blobs between this node and a peer; it decides nothing about rounds. Nodes use
-`node.links.mesh`; tests have others.
+A link moves offers and the parts of blobs between this node and a peer; it decides nothing about
+rounds. Nodes use `node.links.mesh`; tests have others.
 
-Foreign exceptions end below: a link raises only `UnavailableError`, its kind `NotHeldError`, `RemoteProtocolError`, and
-from `start` also `AddressInUseError` and `SettingsError`.
-"""
+Foreign exceptions end below: a link raises only `UnavailableError`, its kind `NotHeldError`,
+`RemoteProtocolError`, and from `start` also `AddressInUseError` and `SettingsError`."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,8 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A peer as a link sees it: who it is and where it says it listens, its favourite address first."""
+    """A peer as a link sees it: who it is and where it says it listens, its favourite address
+    first."""
 
     peer_id: PeerId
     addresses: tuple[str, ...]
@@ -60,8 +60,9 @@ class Remote:
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of frames or messages, each with its owner. Payloads of undecided rounds; what late joiners catch up with;
-    and everything else: control. What transports and the operating system add is not seen here."""
+    """Bytes of frames or messages, each with its owner. Payloads of undecided rounds; what late
+    joiners catch up with; and everything else: control. What transports and the operating system
+    add is not seen here."""
 
     payload_up: int = 0
     payload_down: int = 0
@@ -96,8 +97,11 @@ class LinkServer(Protocol):
     def on_offer(self, offers: Offers) -> None:
         """Take a peer's offers. `RemoteProtocolError`: refused, and the peer is told so."""
 
-    async def read(self, digest: Digest, offset: int, count: int = PART_BYTES_MAX) -> tuple[int, bytes] | None:
-        """(size of the blob, at most `count` of its bytes from `offset` on), or None when it is not held.
+    async def read(
+        self, digest: Digest, offset: int, count: int = PART_BYTES_MAX
+    ) -> tuple[int, bytes] | None:
+        """(size of the blob, at most `count` of its bytes from `offset` on), or None when it is not
+        held.
 
         Raises `RemoteProtocolError` for an offset that makes no sense, `StorageError`."""
 
@@ -144,10 +148,12 @@ class Link(Protocol):
     """The way to reach peers and to be reached."""
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
-        """Listen; returns the addresses to announce. Raises `AddressInUseError` or `SettingsError`."""
+        """Listen; returns the addresses to announce. Raises `AddressInUseError` or
+        `SettingsError`."""
 
     async def stop(self) -> None:
-        """End every transfer and stop listening; nothing is left behind. May be called twice, or without a start."""
+        """End every transfer and stop listening; nothing is left behind. May be called twice, or
+        without a start."""
 
     def keep(self, remotes: Sequence[Remote]) -> None:
         """Peers to be linked to from now on, the most important first."""
@@ -155,13 +161,14 @@ class Link(Protocol):
     async def offer(self, to: Remote, offers: Offers) -> None:
         """Hand over offers; returns when the peer took them.
 
-        Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused them."""
+        Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused
+        them."""
 
     def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked.
 
-        Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for too long) or
-        `RemoteProtocolError`. Closing the generator ends the transfer."""
+        Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for
+        too long) or `RemoteProtocolError`. Closing the generator ends the transfer."""
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         """Ask the source for no more of a blob than it has begun to send, or can begin soon."""

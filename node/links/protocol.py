@@ -1,4 +1,5 @@
-"""One link between two nodes, as one of its ends sees it. Pure: bytes and commands in, events and bytes out.
+"""One link between two nodes, as one of its ends sees it. Pure: bytes and commands in, events and
+bytes out.
 
                start                   hello                    proof
     (nothing) -------> greeting ----------------> greeted ----------------> proven ------> ended
@@ -25,7 +26,16 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Part, encode
-from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.protocol_events import (
+    Accepted,
+    Asked,
+    Cancelled,
+    Event,
+    Left,
+    Offered,
+    Proven,
+    Refused,
+)
 from node.links.window import WINDOW_BYTES_MAX, Window
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, check_greeting, public_bytes, sign_link, verify_link
@@ -50,7 +60,8 @@ BEAT_MS = 1_000
 """A heartbeat leaves this often."""
 
 SILENCE_MS = 4_500
-"""A peer that says nothing for so long is gone: noticed within five seconds, with the clock's coarseness."""
+"""A peer that says nothing for so long is gone: noticed within five seconds, with the clock's
+coarseness."""
 
 PROOF_MS = 10_000
 """Longest time from the first byte to the proof: a stranger holds a place no longer."""
@@ -65,11 +76,12 @@ OFFERS_OPEN_MAX = 8
 """Offers that one peer may have open on a link: an honest one sends one at a time."""
 
 FRAMES_WAITING_MAX = 4_096
-"""Frames that may wait here for a peer that sends but does not read; an honest one has some dozens."""
+"""Frames that may wait here for a peer that sends but does not read; an honest one has some
+dozens."""
 
 LATE_BYTES_MAX = 2 * WINDOW_BYTES_MAX
-"""Parts that may still come when a fetch is cancelled: a window is on its way, and acknowledgements ahead of the
-cancellation set free another."""
+"""Parts that may still come when a fetch is cancelled: a window is on its way, and acknowledgements
+ahead of the cancellation set free another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,8 @@ class Identity:
 
 
 class Session:
-    """The machine of one end. `dialled`: whether this end opened the pipe. `nonce`: 32 random bytes."""
+    """The machine of one end. `dialled`: whether this end opened the pipe. `nonce`: 32 random
+    bytes."""
 
     def __init__(self, identity: Identity, nonce: bytes, dialled: bool, now_ms: int) -> None:
         self.dialled = dialled
@@ -124,7 +137,9 @@ class Session:
 
     def outgoing(self) -> list[bytes]:
         """Frames to write now, in order; they are given once."""
-        if self._acknowledged_bytes < self._taken_bytes:  # one for all that was taken since the last
+        if (
+            self._acknowledged_bytes < self._taken_bytes
+        ):  # one for all that was taken since the last
             self._acknowledged_bytes = self._taken_bytes
             self._send(LinkMessage(ack=Ack(part_bytes=self._taken_bytes, taken_ms=self._taken_ms)))
         if self._beat_to_answer is not None:  # the newest only: beats that outrun us cost nothing
@@ -136,7 +151,8 @@ class Session:
     # ---- from the pipe and the clock
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the bytes mean. `RemoteProtocolError` or `VersionError`: the link is over, with this reason."""
+        """What the bytes mean. `RemoteProtocolError` or `VersionError`: the link is over, with this
+        reason."""
         if len(self._outgoing) > FRAMES_WAITING_MAX:
             raise RemoteProtocolError(
                 f"expected a peer that reads, got one for which {len(self._outgoing)} frames wait"
@@ -154,7 +170,8 @@ class Session:
         return events
 
     def tick(self, now_ms: int) -> None:
-        """Send a heartbeat when it is time. `UnavailableError`: the peer fell silent, or never proved its key."""
+        """Send a heartbeat when it is time. `UnavailableError`: the peer fell silent, or never
+        proved its key."""
         stood_still_ms = now_ms - self._ticked_ms - STOOD_STILL_MS
         if stood_still_ms > 0:  # what is heard already, after it, is not moved into the future
             self._heard_ms = min(now_ms, self._heard_ms + stood_still_ms)
@@ -164,9 +181,12 @@ class Session:
         if silent_ms >= SILENCE_MS:
             raise UnavailableError(f"{self._name} was silent for {silent_ms / 1000:.1f} s")
         if self.peer is None and now_ms - self._began_ms >= PROOF_MS:
-            raise UnavailableError(f"{self._name} did not prove its key within {PROOF_MS / 1000:g} s")
+            raise UnavailableError(
+                f"{self._name} did not prove its key within {PROOF_MS / 1000:g} s"
+            )
         if self._other is None or self._outgoing:
-            return  # no beat may overtake the own proof; and whatever waits is a sign of life as well
+            # no beat may overtake the own proof; and whatever waits is a sign of life as well
+            return
         if now_ms - self._beat_ms >= BEAT_MS:
             self._beat_ms = now_ms
             self._send(LinkMessage(beat=Beat(sent_ms=now_ms)))
@@ -188,18 +208,24 @@ class Session:
         self._send(LinkMessage(taken=Taken(request=request)))
 
     def fetch(self, digest: Digest, offset: int, count: int = 0) -> int:
-        """Ask for a blob, or for `count` bytes of it; returns the number under which its parts will come.
+        """Ask for a blob, or for `count` bytes of it; returns the number under which its parts will
+        come.
 
         `UnavailableError`: too many at once."""
         request = self._next_request(self._fetching, FETCHES_MAX)
         self._fetching[request] = offset + count if count else 0
-        self._send(LinkMessage(fetch=LinkFetch(request=request, digest=digest, offset=offset, bytes=count)))
+        self._send(
+            LinkMessage(fetch=LinkFetch(request=request, digest=digest, offset=offset, bytes=count))
+        )
         return request
 
     def withdraw(self, request: int, unless_soon: bool = False) -> None:
-        """Ask for no more of a fetch than has been begun, or can begin soon; its refusal follows, or the rest."""
+        """Ask for no more of a fetch than has been begun, or can begin soon; its refusal follows,
+        or the rest."""
         if request in self._fetching:
-            self._send(LinkMessage(cancel=Cancel(request=request, gently=True, unless_soon=unless_soon)))
+            self._send(
+                LinkMessage(cancel=Cancel(request=request, gently=True, unless_soon=unless_soon))
+            )
 
     def taken(self, count: int, now_ms: int) -> None:
         """So many bytes of parts are in their taker's hands."""
@@ -217,11 +243,14 @@ class Session:
             self._send(LinkMessage(cancel=Cancel(request=request)))
 
     def part(self, part: Part, now_ms: int) -> None:
-        """The next part for the peer, of about `window.part_bytes`, when `window.open`. None of a cancelled fetch."""
+        """The next part for the peer, of about `window.part_bytes`, when `window.open`. None of a
+        cancelled fetch."""
         if part.request not in self._asked:
             return
         if not self.window.open:
-            raise LocalProtocolError("expected a part when the window is open, got one while it is not")
+            raise LocalProtocolError(
+                "expected a part when the window is open, got one while it is not"
+            )
         end = self._asked[part.request]
         if not _well_cut(part, end):
             raise LocalProtocolError(_badly_cut(part))
@@ -234,7 +263,11 @@ class Session:
         """Turn an offer or a fetch of the peer down."""
         self._offered.discard(request)
         self._asked.pop(request, None)
-        self._send(LinkMessage(refusal=Refusal(request=request, code=Refusal.Code.Name(code), reason=_text(reason))))
+        self._send(
+            LinkMessage(
+                refusal=Refusal(request=request, code=Refusal.Code.Name(code), reason=_text(reason))
+            )
+        )
 
     def goodbye(self, reason: str) -> None:
         """The last word."""
@@ -263,7 +296,8 @@ class Session:
             case "refusal":
                 refusal = message.refusal
                 return self._on_answer(
-                    refusal.request, Refused(refusal.request, refusal.code, refusal.reason[:TEXT_BYTES_MAX])
+                    refusal.request,
+                    Refused(refusal.request, refusal.code, refusal.reason[:TEXT_BYTES_MAX]),
                 )
         return []  # a newer version's kind, of no use here
 
@@ -306,9 +340,13 @@ class Session:
 
     def _on_offer(self, offer: LinkOffers) -> list[Event]:
         if offer.offers.sender != self.peer:
-            raise RemoteProtocolError(f"expected offers of {self.peer}, got some of {offer.offers.sender[:40]!r}")
+            raise RemoteProtocolError(
+                f"expected offers of {self.peer}, got some of {offer.offers.sender[:40]!r}"
+            )
         if len(offer.offers.offers) > OFFERS_MAX:
-            raise RemoteProtocolError(f"expected at most {OFFERS_MAX} offers, got {len(offer.offers.offers)}")
+            raise RemoteProtocolError(
+                f"expected at most {OFFERS_MAX} offers, got {len(offer.offers.offers)}"
+            )
         self._open_request(offer.request, self._offered, OFFERS_OPEN_MAX)
         self._offered.add(offer.request)
         return [Offered(offer.request, offer.offers)]
@@ -321,9 +359,13 @@ class Session:
 
     def _open_request(self, request: int, open_requests: Sized, count_max: int) -> None:
         if request <= self._peer_requests:
-            raise RemoteProtocolError(f"expected a request numbered above {self._peer_requests}, got {request}")
+            raise RemoteProtocolError(
+                f"expected a request numbered above {self._peer_requests}, got {request}"
+            )
         if len(open_requests) >= count_max:
-            raise RemoteProtocolError(f"expected at most {count_max} open requests of a kind, got one more")
+            raise RemoteProtocolError(
+                f"expected at most {count_max} open requests of a kind, got one more"
+            )
         self._peer_requests = request
 
     def _on_cancel(self, cancel: Cancel) -> list[Event]:
@@ -341,7 +383,9 @@ class Session:
             del self._fetching[request]
             return [event]
         if request in self._fetching or not 0 < request <= self._requests:
-            raise RemoteProtocolError(f"expected the answer to a request, got {type(event).__name__} to {request}")
+            raise RemoteProtocolError(
+                f"expected the answer to a request, got {type(event).__name__} to {request}"
+            )
         return []  # of a fetch that was cancelled meanwhile
 
     def _on_part(self, part: Part) -> list[Event]:
@@ -351,10 +395,14 @@ class Session:
         if end is None:
             self._late_bytes_left -= len(part.data)
             if self._late_bytes_left < 0:
-                raise RemoteProtocolError(f"expected parts of what was asked for, got some of request {part.request}")
+                raise RemoteProtocolError(
+                    f"expected parts of what was asked for, got some of request {part.request}"
+                )
         self._arrived_bytes += len(part.data)
         if self._arrived_bytes - self._taken_bytes > WINDOW_BYTES_MAX + PART_BYTES_MAX:
-            raise RemoteProtocolError(f"expected at most {WINDOW_BYTES_MAX} unacknowledged bytes, got more")
+            raise RemoteProtocolError(
+                f"expected at most {WINDOW_BYTES_MAX} unacknowledged bytes, got more"
+            )
         return [part]  # of a cancelled fetch too: its bytes are counted and acknowledged
 
     # ---- helpers
@@ -380,7 +428,8 @@ class Session:
 
 
 def _well_cut(part: Part, end: int) -> bool:
-    """Whether a part lies in what was asked of its blob (`end` 0: all), and is large enough or the last."""
+    """Whether a part lies in what was asked of its blob (`end` 0: all), and is large enough or the
+    last."""
     missing = min(end or part.total_bytes, part.total_bytes) - part.offset - len(part.data)
     return missing == 0 or (missing > 0 and len(part.data) >= PART_BYTES_MIN)
 

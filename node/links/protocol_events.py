@@ -46,8 +46,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left; `unless_soon`: or
-    serve it if its turn comes soon."""
+    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left;
+    `unless_soon`: or serve it if its turn comes soon."""
 
     request: int
     gently: bool
@@ -69,7 +69,11 @@ class Refused:
             return NotHeldError(text)
         if self.code == Refusal.WITHDRAWN:
             return WithdrawnError(text)
-        return RemoteProtocolError(text) if self.code == Refusal.BAD_REQUEST else UnavailableError(text)
+        return (
+            RemoteProtocolError(text)
+            if self.code == Refusal.BAD_REQUEST
+            else UnavailableError(text)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@
                   ---------> waiting ----------> being served ---------> forgotten
                                                   sent, sent, ...
 
-A thin uplink that serves all who ask at once finishes with all of them at the end, and until then nobody can pass
-anything on. One after the other, the first copy is out in the time of one, and its taker serves others.
+A thin uplink that serves all who ask at once finishes with all of them at the end, and until then
+nobody can pass anything on. One after the other, the first copy is out in the time of one, and its
+taker serves others.
 
 - Order: peers that are not being served; the oldest round, for its commit is what nodes wait for when rounds overlap;
   the rarest payload; this node's own (it leaves first, then: nobody else holds it); the peer from which this node gets
@@ -25,13 +26,16 @@ from typing import NamedTuple
 from protocol.ids import Digest, PeerId
 
 AHEAD_MS = 250
-"""An uplink's bytes of this time are opened ahead: longer than a round trip, so that none is idle between uploads."""
+"""An uplink's bytes of this time are opened ahead: longer than a round trip, so that none is idle
+between uploads."""
 
 AHEAD_BYTES_MIN = 16 * 1024
-"""But at least so many: a taker that hardly moves explains fewer soon, and does not hold up all others."""
+"""But at least so many: a taker that hardly moves explains fewer soon, and does not hold up all
+others."""
 
 AGED_MS = 30_000
-"""Who waited for so long is served before everybody else: a late joiner behind a busy uplink must get there too."""
+"""Who waited for so long is served before everybody else: a late joiner behind a busy uplink must
+get there too."""
 
 PIECE_BYTES = 256 * 1024
 """An upload has at most so much on its way, as far as opening another is concerned."""
@@ -41,10 +45,12 @@ RATE_ASSUMED = 256 * 1024
 
 METER_MS = 250
 METER_SENT = 4
-"""An uplink's rate is taken over at least this time and so many acknowledgements, during which it was never idle."""
+"""An uplink's rate is taken over at least this time and so many acknowledgements, during which it
+was never idle."""
 
 SOON_MS = 500
-"""Whose turn comes so soon is not let go: to ask elsewhere costs round trips, and a window that begins small."""
+"""Whose turn comes so soon is not let go: to ask elsewhere costs round trips, and a window that
+begins small."""
 
 UPLOADS_MAX = 64
 """Uploads served at once: each holds a part in memory."""
@@ -125,7 +131,9 @@ class Uploads:
         ahead = max(self._rate * AHEAD_MS // 1000, AHEAD_BYTES_MIN)
         explained = sum(self._explains(self._asked[upload], now_ms) for upload in serving)
         started: list[Upload] = []
-        while len(serving) < min(len(self._asked), UPLOADS_MAX) and (not serving or explained < ahead):
+        while len(serving) < min(len(self._asked), UPLOADS_MAX) and (
+            not serving or explained < ahead
+        ):
             upload = self._next(serving, now_ms)
             self._asked[upload].begun_ms = now_ms
             explained += self._explains(self._asked[upload], now_ms)
@@ -144,8 +152,8 @@ class Uploads:
         return min(self._asked.keys() - serving, key=order)
 
     def _explains(self, asked: _Asked, now_ms: int) -> int:
-        """Bytes that an upload may have on its way: twice what its rate can be at best, with one piece not yet known
-        to have arrived."""
+        """Bytes that an upload may have on its way: twice what its rate can be at best, with one
+        piece not yet known to have arrived."""
         elapsed_ms = 1 if asked.begun_ms is None else max(1, now_ms - asked.begun_ms)
         return min(asked.left, PIECE_BYTES, 2 * AHEAD_MS * (asked.sent + PIECE_BYTES) // elapsed_ms)
 

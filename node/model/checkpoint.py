@@ -1,10 +1,9 @@
 """Parameters on disk: published checkpoints, a node's own state, and what a checkpoint can do.
 
-A checkpoint is a directory in Hugging Face's layout (configuration, safetensors weights, tokenizer) that
-`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load, and `lockstep.json`, which says
-what it is: run, round, digest, tokenizer. It appears whole or not at all, and an older one survives every
-failure. Nothing here reads pickles or code.
-"""
+A checkpoint is a directory in Hugging Face's layout (configuration, safetensors weights, tokenizer)
+that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load, and
+`lockstep.json`, which says what it is: run, round, digest, tokenizer. It appears whole or not at
+all, and an older one survives every failure. Nothing here reads pickles or code."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -57,47 +56,73 @@ def save_checkpoint(
 ) -> None:
     """Replaces `directory` by a checkpoint of `parameters`.
 
-    parameters: by the names of `named_parameters_once(model)`; buffers come from `model`, whose own parameters
-    may be ahead (DESIGN.md section 5, overlap). metadata: JSON values. Raises `StorageError` when the disk is
-    full, and then what was in `directory` is still there; `LocalProtocolError` for other names.
-    """
+    parameters: by the names of `named_parameters_once(model)`; buffers come from `model`, whose own
+    parameters may be ahead (DESIGN.md section 5, overlap). metadata: JSON values. Raises
+    `StorageError` when the disk is full, and then what was in `directory` is still there;
+    `LocalProtocolError` for other names."""
     state = _full_state(model, parameters)
-    about = {"version": CHECKPOINT_VERSION, "metadata": dict(metadata), "tokenizer": tokenizer.to_json()}
+    about = {
+        "version": CHECKPOINT_VERSION,
+        "metadata": dict(metadata),
+        "tokenizer": tokenizer.to_json(),
+    }
     library_file, document_end = tokenizer.to_library()
     library_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": document_end}
     bytes_needed = sum(tensor.nbytes for tensor in parameters.values())
-    with replacing_directory(directory, bytes_needed) as temporary, _safetensors_errors(directory, bytes_needed):
+    with (
+        replacing_directory(directory, bytes_needed) as temporary,
+        _safetensors_errors(directory, bytes_needed),
+    ):
         model.generation_config.eos_token_id = tokenizer.document_end  # type: ignore[union-attr]
         model.save_pretrained(temporary, state_dict=state)  # type: ignore[operator]
         (temporary / "tokenizer.json").write_text(library_file, encoding="utf-8")
-        (temporary / "tokenizer_config.json").write_text(json.dumps(library_config), encoding="utf-8")
+        (temporary / "tokenizer_config.json").write_text(
+            json.dumps(library_config), encoding="utf-8"
+        )
         (temporary / ABOUT_NAME).write_text(json.dumps(about, sort_keys=True), encoding="utf-8")
 
 
 def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Checkpoint:
-    """The checkpoint in `directory`; `DataError` when there is none, `StorageError` when it is damaged."""
+    """The checkpoint in `directory`; `DataError` when there is none, `StorageError` when it is
+    damaged."""
     directory = whole_directory(directory)
     about, origin = _about(directory / ABOUT_NAME), str(directory / ABOUT_NAME)
     transformers = quiet_transformers()
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+            directory,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except Exception as error:  # transformers and safetensors raise whatever a damaged file breaks
-        raise StorageError(f"cannot load the checkpoint {directory}: {' '.join(str(error).split())[:300]}") from error
-    return Checkpoint(model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"])
+        raise StorageError(
+            f"cannot load the checkpoint {directory}: {' '.join(str(error).split())[:300]}"
+        ) from error
+    return Checkpoint(
+        model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"]
+    )
 
 
 def evaluate_checkpoint(
-    directory: Path, corpus: Corpus, *, samples: int, sequence_length: int, device: torch.device | str = "cpu"
+    directory: Path,
+    corpus: Corpus,
+    *,
+    samples: int,
+    sequence_length: int,
+    device: torch.device | str = "cpu",
 ) -> float:
-    """Loss of a checkpoint in nats per token on fixed validation windows of `corpus`, at most `samples`.
+    """Loss of a checkpoint in nats per token on fixed validation windows of `corpus`, at most
+    `samples`.
 
     Raises `DataError` when data and checkpoint have different tokenizers.
     """
     checkpoint = load_checkpoint(directory, device)
     if checkpoint.tokenizer.to_json() != corpus.manifest.tokenizer:
-        raise DataError(f"{corpus.directory}: expected the tokenizer of {directory}, got another; prepare it with that")
+        raise DataError(
+            f"{corpus.directory}: expected the tokenizer of {directory}, got another; prepare it with that"
+        )
     return Trainee(checkpoint.model, device).evaluate(corpus.validation(samples, sequence_length))
 
 
@@ -110,14 +135,17 @@ def generate(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Iterator[str]:
-    """Continues `prompt` with the checkpoint in `directory`, piece by piece as the text becomes certain.
+    """Continues `prompt` with the checkpoint in `directory`, piece by piece as the text becomes
+    certain.
 
-    Ends at a document end or after `max_tokens`. temperature 0 takes the likeliest token each time; else
-    tokens are drawn by `seed`. Raises as `load_checkpoint` does.
-    """
+    Ends at a document end or after `max_tokens`. temperature 0 takes the likeliest token each time;
+    else tokens are drawn by `seed`. Raises as `load_checkpoint` does."""
     checkpoint = load_checkpoint(directory, device)
     tokenizer = checkpoint.tokenizer
-    tokens = [tokenizer.document_end, *tokenizer.encode(prompt).tolist()]  # every document followed another's end
+    tokens = [
+        tokenizer.document_end,
+        *tokenizer.encode(prompt).tolist(),
+    ]  # every document followed another's end
     written = ""
     fresh: list[int] = []
     for token in islice(_continuation(checkpoint.model, tokens, temperature, seed), max_tokens):
@@ -133,16 +161,21 @@ def generate(
 
 
 def save_parameters(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Replaces the file `path` by `tensors` of any dtype and JSON values `metadata`, forced to disk.
+    """Replaces the file `path` by `tensors` of any dtype and JSON values `metadata`, forced to
+    disk.
 
     Raises `StorageError` when the disk is full; the older file is still there then.
     """
     bytes_needed = sum(tensor.nbytes for tensor in tensors.values())
     with replacing_file(path, bytes_needed) as temporary, _safetensors_errors(path, bytes_needed):
-        save_file(_apart(tensors), temporary, {_METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)})
+        save_file(
+            _apart(tensors), temporary, {_METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)}
+        )
 
 
-def load_parameters(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_parameters(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_parameters` wrote; `StorageError` when the file is missing or damaged."""
     if not path.is_file():
         raise StorageError(f"expected saved parameters in {path}, found none")
@@ -155,7 +188,8 @@ def load_parameters(path: Path, device: torch.device | str = "cpu") -> tuple[dic
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of which no two share memory, which safetensors refuses; most are not copied."""
+    """Contiguous tensors of which no two share memory, which safetensors refuses; most are not
+    copied."""
     apart: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -171,7 +205,9 @@ def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str,
     once = named_parameters_once(model)
     if once.keys() != parameters.keys():
         wrong = sorted(once.keys() ^ parameters.keys())[:5]
-        raise LocalProtocolError(f"checkpoint: expected the model's parameters, they differ in {wrong}")
+        raise LocalProtocolError(
+            f"checkpoint: expected the model's parameters, they differ in {wrong}"
+        )
     name_of = {id(parameter): name for name, parameter in once.items()}
     state: dict[str, Tensor] = model.state_dict()
     for alias, parameter in model.named_parameters(remove_duplicate=False):
@@ -204,7 +240,8 @@ def _about(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
-    """safetensors reports a full disk in its own type, and a serialization error is nothing else here."""
+    """safetensors reports a full disk in its own type, and a serialization error is nothing else
+    here."""
     try:
         yield
     except SafetensorError as error:
@@ -214,12 +251,13 @@ def _safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _continuation(model: nn.Module, tokens: list[int], temperature: float, seed: int) -> Iterator[int]:
+def _continuation(
+    model: nn.Module, tokens: list[int], temperature: float, seed: int
+) -> Iterator[int]:
     """Tokens after `tokens`, without end.
 
-    What a model that keeps keys and values has read, it does not read again. When the text outgrows the
-    positions the model knows, the older half of them is dropped and the rest read anew.
-    """
+    What a model that keeps keys and values has read, it does not read again. When the text outgrows
+    the positions the model knows, the older half of them is dropped and the rest read anew."""
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     longest = getattr(model.config, "max_position_embeddings", None) or 4096

@@ -1,9 +1,10 @@
 """The network: built from the run file, given gradients until the bell, evaluated.
 
-Any causal language model that transformers has code for is built from its configuration alone, in float32,
-without the network and without code from anywhere else. `Passes` turn samples into `.grad`, the mean over
-the samples managed before the bell. Gradients are local business: autocast, thread counts and the size of
-a micro-batch may differ between nodes, for nothing here changes a parameter.
+Any causal language model that transformers has code for is built from its configuration alone, in
+float32, without the network and without code from anywhere else. `Passes` turn samples into
+`.grad`, the mean over the samples managed before the bell. Gradients are local business: autocast,
+thread counts and the size of a micro-batch may differ between nodes, for nothing here changes a
+parameter.
 
 transformers takes seconds to import, so it is imported when the first model is built.
 """
@@ -30,13 +31,16 @@ _log = logging.getLogger(__name__)
 MICRO_BATCH_SAMPLES = 8
 """Samples in one forward and backward pass unless the node's settings say otherwise."""
 
-_REFUSED_FIELDS = frozenset({"attn_implementation", "auto_map", "dtype", "quantization_config", "torch_dtype"})
+_REFUSED_FIELDS = frozenset(
+    {"attn_implementation", "auto_map", "dtype", "quantization_config", "torch_dtype"}
+)
 """Fields that could load code from elsewhere or leave float32: no run file may set them."""
 
 _TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 Tokens = np.ndarray | Tensor
-"""Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the first."""
+"""Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the
+first."""
 
 
 _Result = TypeVar("_Result")
@@ -50,26 +54,29 @@ class Work:
     """Samples whose gradients are in `.grad`: the first ones of what was offered."""
 
     loss_nats_per_token: float
-    """Mean cross-entropy over them; not finite when the numbers have blown up, and then neither is `.grad`."""
+    """Mean cross-entropy over them; not finite when the numbers have blown up, and then neither is
+    `.grad`."""
 
     tokens: int
     """Targets predicted."""
 
 
 def build_model(model_type: str, config: Mapping[str, Any]) -> nn.Module:
-    """The causal language model of this type and configuration: float32, on the CPU, in training mode.
+    """The causal language model of this type and configuration: float32, on the CPU, in training
+    mode.
 
-    config: fields of the type's transformers configuration, as the run file holds them. Initial values are
-    transformers' own (`genesis.fill` replaces them); torch's random state is left as it was. Raises
-    `SettingsError` naming the field that is unknown or out of bounds.
-    """
+    config: fields of the type's transformers configuration, as the run file holds them. Initial
+    values are transformers' own (`genesis.fill` replaces them); torch's random state is left as it
+    was. Raises `SettingsError` naming the field that is unknown or out of bounds."""
     transformers = quiet_transformers()
     values = _checked_fields(model_type, config)
     with torch.random.fork_rng(devices=[]), _no_noise():
         try:
             full = transformers.AutoConfig.for_model(model_type, **values)
             _drop_foreign_tokens(full, values)
-            model = transformers.AutoModelForCausalLM.from_config(full, dtype=torch.float32, trust_remote_code=False)
+            model = transformers.AutoModelForCausalLM.from_config(
+                full, dtype=torch.float32, trust_remote_code=False
+            )
         except Exception as error:  # transformers raises whatever a configuration happens to break
             problem = " ".join(str(error).split())[:300] or type(error).__name__
             raise SettingsError(f"model.config for type {model_type!r}: {problem}") from error
@@ -87,8 +94,8 @@ def named_parameters_once(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -> None:
-    """Raises `SettingsError` unless the model knows every token and position of the data: a device finds out
-    in the middle of a pass and says so badly."""
+    """Raises `SettingsError` unless the model knows every token and position of the data: a device
+    finds out in the middle of a pass and says so badly."""
     config: Any = model.config
     if config.vocab_size < vocabulary_size:
         raise SettingsError(
@@ -105,11 +112,14 @@ def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -
 class Trainee:
     """A model on its device that does the work of a round.
 
-    `micro_batch_max` (samples per pass) is halved for good when a pass does not fit the device's memory.
-    """
+    `micro_batch_max` (samples per pass) is halved for good when a pass does not fit the device's
+    memory."""
 
     def __init__(
-        self, model: nn.Module, device: torch.device | str = "cpu", micro_batch_max: int = MICRO_BATCH_SAMPLES
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        micro_batch_max: int = MICRO_BATCH_SAMPLES,
     ) -> None:
         if micro_batch_max < 1:
             raise SettingsError(f"micro_batch: expected at least 1 sample, got {micro_batch_max}")
@@ -125,19 +135,25 @@ class Trainee:
 
     @torch.no_grad()
     def evaluate(self, samples: Tokens) -> float:
-        """Mean cross-entropy in nats per token, without dropout; gradients and random states stay untouched."""
+        """Mean cross-entropy in nats per token, without dropout; gradients and random states stay
+        untouched."""
         was_training = self.model.training
         self.model.eval()
         try:
-            nats = self.in_memory(lambda: sum(self.nats(piece).item() for piece in self.pieces([samples])))
+            nats = self.in_memory(
+                lambda: sum(self.nats(piece).item() for piece in self.pieces([samples]))
+            )
             return nats / (len(samples) * (samples.shape[1] - 1))
         finally:
             self.model.train(was_training)
 
     def nats(self, piece: Tensor) -> Tensor:
-        """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length + 1]."""
+        """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length +
+        1]."""
         with self._autocast():
-            logits = self.model(input_ids=piece[:, :-1], use_cache=False).logits  # [samples, length, vocabulary]
+            logits = self.model(
+                input_ids=piece[:, :-1], use_cache=False
+            ).logits  # [samples, length, vocabulary]
         return cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten(), reduction="sum")
 
     def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
@@ -154,7 +170,8 @@ class Trainee:
         return contextlib.nullcontext()
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
-        """The result of `attempt`, made again with smaller micro-batches as long as it runs out of memory."""
+        """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
+        memory."""
         while True:
             try:
                 return attempt()
@@ -172,11 +189,16 @@ class Trainee:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.micro_batch_max //= 2
-        _log.warning("out of memory on %s: micro-batch halved to %d samples", self.device, self.micro_batch_max)
+        _log.warning(
+            "out of memory on %s: micro-batch halved to %d samples",
+            self.device,
+            self.micro_batch_max,
+        )
 
 
 class Passes:
-    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may move."""
+    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
+    move."""
 
     def __init__(self, trainee: Trainee, batches: Iterable[Tokens]) -> None:
         self._trainee, self._source = trainee, iter(batches)
@@ -186,12 +208,13 @@ class Passes:
         self._begin()
 
     def next(self) -> bool:
-        """Make one pass; False when no sample is left. Raises `SettingsError` when not even one sample fits the
-        device's memory."""
+        """Make one pass; False when no sample is left. Raises `SettingsError` when not even one
+        sample fits the device's memory."""
         return self._trainee.in_memory(self._pass)
 
     def finish(self) -> Work:
-        """Leaves the mean gradient over the samples done, of which there must be one, in every parameter's `.grad`."""
+        """Leaves the mean gradient over the samples done, of which there must be one, in every
+        parameter's `.grad`."""
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
         for parameter in self._trainee.parameters.values():
@@ -210,13 +233,17 @@ class Passes:
         self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
 
     def _pass(self) -> bool:
-        if self._failed:  # it ran out of memory and has left part of its gradients behind: all starts again
+        if (
+            self._failed
+        ):  # it ran out of memory and has left part of its gradients behind: all starts again
             self._begin()
         piece = next(self._pieces, None)
         if piece is None:
             return False
         self._failed = True
-        loss = self._trainee.nats(piece)  # summed, so that micro-batches of unlike sizes weigh by their samples
+        loss = self._trainee.nats(
+            piece
+        )  # summed, so that micro-batches of unlike sizes weigh by their samples
         (loss / (piece.shape[1] - 1)).backward()  # type: ignore[no-untyped-call]
         self._nats += loss.item()
         if piece.is_cuda:  # CUDA only queues work, and a queue would overrun the bell
@@ -234,7 +261,8 @@ class Passes:
 
 
 def quiet_transformers() -> Any:
-    """The transformers package, imported now if it was not, with its hints for interactive use turned off.
+    """The transformers package, imported now if it was not, with its hints for interactive use
+    turned off.
 
     Its kernels from the hub are code from the network, for which some types would ask: never here.
     """
@@ -249,7 +277,8 @@ def quiet_transformers() -> Any:
 
 @contextlib.contextmanager
 def _no_noise() -> Iterator[None]:
-    """Without foreign Python warnings: about deprecations inside transformers, which no user can act on."""
+    """Without foreign Python warnings: about deprecations inside transformers, which no user can
+    act on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -282,7 +311,8 @@ def _closest(name: str, known: list[str]) -> str:
 
 
 def _drop_foreign_tokens(config: Any, given: Mapping[str, Any]) -> None:
-    """A type's default special tokens belong to its published vocabulary; outside ours they name nothing."""
+    """A type's default special tokens belong to its published vocabulary; outside ours they name
+    nothing."""
     for field in _TOKEN_FIELDS:
         token = getattr(config, field, None)
         if field not in given and isinstance(token, int) and token >= config.vocab_size:

@@ -1,14 +1,16 @@
-"""`lockstep relay`: a node that does not train. It holds the payloads of the run and forwards them, by digest.
+"""`lockstep relay`: a node that does not train. It holds the payloads of the run and forwards them,
+by digest.
 
     coordinator --opened, committed, skipped--> relay <--offers, parts--> every node, whoever can dial whom
 
-Nodes behind home routers cannot dial each other, but all of them can dial a relay: each offers it what it holds, the
-relay pulls that, verifies it by its digest and offers it on to all others. It is no member: it has no lease, no vote
-and no share, and its copies make no payload available. Over libp2p it is also where nodes find a way to each other.
+Nodes behind home routers cannot dial each other, but all of them can dial a relay: each offers it
+what it holds, the relay pulls that, verifies it by its digest and offers it on to all others. It is
+no member: it has no lease, no vote and no share, and its copies make no payload available. Over
+libp2p it is also where nodes find a way to each other.
 
-Memory is bounded by links and parts, disk by `log_bytes_max`, what one peer may take by `peer_limit`. When it is told
-to stop it drains: the coordinator tells everybody to do without it, and transfers under way get some seconds to end.
-"""
+Memory is bounded by links and parts, disk by `log_bytes_max`, what one peer may take by
+`peer_limit`. When it is told to stop it drains: the coordinator tells everybody to do without it,
+and transfers under way get some seconds to end."""
 
 import asyncio
 import contextlib
@@ -46,13 +48,15 @@ from protocol.traffic import Overhead, unknown_overhead
 log = logging.getLogger("lockstep.relay")
 
 TRAFFIC_SECONDS = 1
-"""How often the relay looks at what nobody owns of its traffic, and charges it to its upload limit."""
+"""How often the relay looks at what nobody owns of its traffic, and charges it to its upload
+limit."""
 
 DRAIN_SECONDS = 10
 """How long transfers under way may take when the relay is told to stop."""
 
 COLLECTS_MAX = 8
-"""Committed rounds whose payloads the relay still collects; the oldest is given up for a newer one."""
+"""Committed rounds whose payloads the relay still collects; the oldest is given up for a newer
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +109,15 @@ class RelaySettings:
 
 
 class RelayProcess:
-    """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its traffic."""
+    """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its
+    traffic."""
 
     def __init__(
-        self, settings: RelaySettings, key: Ed25519PrivateKey, software: str, overhead: Overhead = unknown_overhead
+        self,
+        settings: RelaySettings,
+        key: Ed25519PrivateKey,
+        software: str,
+        overhead: Overhead = unknown_overhead,
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
@@ -134,19 +143,27 @@ class RelayProcess:
     async def start(self) -> None:
         """Listen, test itself, and be ready for rounds.
 
-        Raises `UnavailableError`, `VersionError`, `SettingsError`, `StorageError`, `AddressInUseError`."""
+        Raises `UnavailableError`, `VersionError`, `SettingsError`, `StorageError`,
+        `AddressInUseError`."""
         settings = self._settings
         self.phase = f"asks {self._client.address} for the run"
         info = self._info = await self._client.fetch_run()
         retention = info.spec.retention
         payloads = self._payloads = await asyncio.to_thread(
-            PayloadLog, settings.directory / "payloads", retention.log_rounds, settings.log_bytes_max
+            PayloadLog,
+            settings.directory / "payloads",
+            retention.log_rounds,
+            settings.log_bytes_max,
         )
         advertise = announced(settings.listen, settings.advertise, self._client.address)
-        transports = make_transports(parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True)
+        transports = make_transports(
+            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
+        )
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)
-        mesh = self._mesh = Mesh(identity, transports, uplink, own_clock_ms, settings.peer_limit or None)
+        mesh = self._mesh = Mesh(
+            identity, transports, uplink, own_clock_ms, settings.peer_limit or None
+        )
         shelf = TestShelf()
         self._swarm = Swarm(
             self.peer,
@@ -160,14 +177,18 @@ class RelayProcess:
         )
         self.addresses = await self._swarm.start()
         self.phase = "tests itself"
-        self.tested = await self_test(info.run_id, self.peer, self.addresses, shelf, settings.slowest)
+        self.tested = await self_test(
+            info.run_id, self.peer, self.addresses, shelf, settings.slowest
+        )
         log.info("listens", extra={"addresses": self.addresses, "self_test": self.tested})
 
     async def run(self) -> str:
         """Relay until the run is finished or `leave` is called; why it ended, in words."""
         if self._swarm is None or self._info is None:
             raise LocalProtocolError("expected start() before run()")
-        hello = wire.Hello(addresses=self.addresses, software=self._software, name="relay", relay=True)
+        hello = wire.Hello(
+            addresses=self.addresses, software=self._software, name="relay", relay=True
+        )
         session = asyncio.create_task(self._client.run(self._info, hello, self))
         failing = asyncio.create_task(self._swarm.failed())
         left = asyncio.create_task(self._left.wait())
@@ -245,7 +266,9 @@ class RelayProcess:
         signed = SignedCommit(told.commit.body, told.commit.signature)
         commit = open_commit(signed, self._info.coordinator_key)
         if commit.run_id != self._info.run_id or len(told.holders) != len(commit.entries):
-            raise RemoteProtocolError("expected a commit of this run with the holders of each entry")
+            raise RemoteProtocolError(
+                "expected a commit of this run with the holders of each entry"
+            )
         self.round = max(self.round, commit.round)
         holders = [[PeerId(peer) for peer in each.peer_ids] for each in told.holders]
         if commit.round not in self._collects:
@@ -292,7 +315,10 @@ class RelayProcess:
             "members": len(self._roster.members),
             "links": mesh.document() if mesh else {},
             "traffic": self._count_traffic(),
-            "payloads": {"bytes": payloads.held_bytes if payloads else 0, "bytes_max": self._settings.log_bytes_max},
+            "payloads": {
+                "bytes": payloads.held_bytes if payloads else 0,
+                "bytes_max": self._settings.log_bytes_max,
+            },
         }
 
     def unready(self) -> str:
@@ -312,11 +338,17 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families."""
         status = self._relay.status()
-        yield GaugeMetricFamily("lockstep_relay_links", "Open links.", value=len(status["links"].get("open", ())))
-        yield GaugeMetricFamily("lockstep_relay_round", "Newest round that was decided.", value=status["round"])
+        yield GaugeMetricFamily(
+            "lockstep_relay_links", "Open links.", value=len(status["links"].get("open", ()))
+        )
+        yield GaugeMetricFamily(
+            "lockstep_relay_round", "Newest round that was decided.", value=status["round"]
+        )
         held = status["payloads"]["bytes"]
         yield GaugeMetricFamily("lockstep_relay_payload_log_bytes", "Payloads on disk.", value=held)
-        traffic = CounterMetricFamily("lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"])
+        traffic = CounterMetricFamily(
+            "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
+        )
         for name, count in self._traffic(status["traffic"]).items():
             owner, _, direction = name.removesuffix("_bytes").rpartition("_")
             if direction in ("up", "down"):

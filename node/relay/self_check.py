@@ -1,8 +1,8 @@
 """Can a relay be reached, and does it carry much? It asks itself, from outside.
 
-A throwaway key dials each announced address and fetches a blob of two megabytes, checked by its digest. What is found
-is said in words: a firewall or a wrong address to advertise shows at the start, not when volunteers complain.
-"""
+A throwaway key dials each announced address and fetches a blob of two megabytes, checked by its
+digest. What is found is said in words: a firewall or a wrong address to advertise shows at the
+start, not when volunteers complain."""
 
 import asyncio
 import secrets
@@ -21,13 +21,15 @@ from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, sha256
 
 TEST_BYTES = 2 * 1024 * 1024
-"""More than any limit that a relay might have by accident: libp2p's default cuts connections at 128 KB."""
+"""More than any limit that a relay might have by accident: libp2p's default cuts connections at 128
+KB."""
 
 TEST_SECONDS = 30
 """Longest time for one address, beside what the relay's own limits take."""
 
 LIMITED_SHARE = 2 / 3
-"""Of its limit that a relay uses at least: it counts what its packets add, and rests between bursts."""
+"""Of its limit that a relay uses at least: it counts what its packets add, and rests between
+bursts."""
 
 
 class TestShelf:
@@ -56,8 +58,11 @@ class TestShelf:
         return self._blob[offset : offset + count] if digest == self.digest else None
 
 
-async def self_test(run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: TestShelf, limit: int) -> str:
-    """What was found, in words, one address after the other. `limit`: bytes per second that a peer may take, or 0.
+async def self_test(
+    run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: TestShelf, limit: int
+) -> str:
+    """What was found, in words, one address after the other. `limit`: bytes per second that a peer
+    may take, or 0.
 
     Raises `UnavailableError` when none of them works: such a relay is of no use to anybody."""
     shelf.fill()
@@ -76,7 +81,9 @@ async def self_test(run_id: RunId, own: PeerId, addresses: Sequence[str], shelf:
     finally:
         shelf.clear()
     if not works:
-        raise UnavailableError(f"the relay cannot reach itself from outside: {'; '.join(found)}; check --advertise")
+        raise UnavailableError(
+            f"the relay cannot reach itself from outside: {'; '.join(found)}; check --advertise"
+        )
     return "; ".join(found)
 
 
@@ -84,7 +91,12 @@ async def _fetch(run_id: RunId, relay: Remote, digest: Digest) -> None:
     key = Ed25519PrivateKey.generate()
     kind = "libp2p" if relay.addresses[0].startswith("/") else "grpc"
     transports = make_transports([kind], key, "0.0.0.0:0", (), ())
-    mesh = Mesh(Identity(key, run_id, secrets.randbits(64)), transports, Uplink(None, own_clock_ms), own_clock_ms)
+    mesh = Mesh(
+        Identity(key, run_id, secrets.randbits(64)),
+        transports,
+        Uplink(None, own_clock_ms),
+        own_clock_ms,
+    )
     try:
         await mesh.start(Outsider())
         blob = bytearray()

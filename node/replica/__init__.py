@@ -1,1 +1,2 @@
-"""What every node has equal, to the bit: parameters, their digest, snapshots. Imports `model`, `data`, `demo`, `system`."""
+"""What every node has equal, to the bit: parameters, their digest, snapshots. Imports `model`,
+`data`, `demo`, `system`."""

@@ -1,18 +1,19 @@
 """Two names for the parameters of a replica: a quick one every round, a strong one at snapshots.
 
-The quick one is a multilinear hash of the raw float32 bits in 64-bit wrap-around arithmetic. Parameters in
-sorted-name order are cut into rows of 4096 words (a row never spans two parameters, the row number runs on):
+The quick one is a multilinear hash of the raw float32 bits in 64-bit wrap-around arithmetic.
+Parameters in sorted-name order are cut into rows of 4096 words (a row never spans two parameters,
+the row number runs on):
 
     h = sum_r b_r * (sum_j a_j * x_rj)  mod 2^64,    a_j and b_r odd, from splitmix64
 
-Addition modulo 2^64 is exact and associative, so devices, thread counts and strip sizes all agree. Odd
-multipliers are invertible: a change of any one word always changes h; any other accidental change is missed
-with a probability of about 2^-33 at worst (only sign bits differ) and 2^-64 typically. The multipliers are
-public, so h proves nothing against an adversary: for that there is `canonical_sha256`. Names and shapes do not
-enter h: within one run they are the same everywhere.
+Addition modulo 2^64 is exact and associative, so devices, thread counts and strip sizes all agree.
+Odd multipliers are invertible: a change of any one word always changes h; any other accidental
+change is missed with a probability of about 2^-33 at worst (only sign bits differ) and 2^-64
+typically. The multipliers are public, so h proves nothing against an adversary: for that there is
+`canonical_sha256`. Names and shapes do not enter h: within one run they are the same everywhere.
 
-Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-"""
+Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+2014."""
 
 import hashlib
 from collections.abc import Mapping
@@ -37,9 +38,9 @@ _ROW_COUNTER_FIRST = 1 << 32
 def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_ROWS) -> int:
     """64-bit hash of all parameter bits, in [0, 2^64).
 
-    parameters: float32 tensors of any shape and device, by name. `strip_rows` bounds the extra memory
-    (32 KiB each) and does not change the result. Raises `LocalProtocolError` for another dtype.
-    """
+    parameters: float32 tensors of any shape and device, by name. `strip_rows` bounds the extra
+    memory (32 KiB each) and does not change the result. Raises `LocalProtocolError` for another
+    dtype."""
     total, rows_before = 0, 0
     for _, words in sorted_words(parameters):
         columns = _to_device(_odd_multipliers(0, ROW_WORDS), words)
@@ -52,7 +53,8 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
 
 
 def canonical_sha256(parameters: Mapping[str, Tensor]) -> Digest:
-    """SHA-256 of the canonical bytes; raises `LocalProtocolError` for a tensor that is not float32."""
+    """SHA-256 of the canonical bytes; raises `LocalProtocolError` for a tensor that is not
+    float32."""
     hasher = hashlib.sha256()
     for piece in canonical_bytes(parameters):
         hasher.update(piece)

@@ -1,14 +1,15 @@
 """One replica: the committed parameters, the momentum, and the model that computes gradients.
 
-The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the model's own
-tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a guess at the update that is
-still being exchanged (DESIGN.md section 4, lookahead), so the committed ones are a copy that no guess touches.
+The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the
+model's own tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a
+guess at the update that is still being exchanged (DESIGN.md section 4, lookahead), so the committed
+ones are a copy that no guess touches.
 
-What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place in the log, and
-what was announced beyond it, so that a payload which its commit leaves out can still be reclaimed. When it is not saved
-every round, a kill takes what the rounds since left in the momentum; what they sent is in the log, and `withdraw` takes
-it out of the momentum that was saved, so that nothing is sent twice.
-"""
+What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place
+in the log, and what was announced beyond it, so that a payload which its commit leaves out can
+still be reclaimed. When it is not saved every round, a kill takes what the rounds since left in the
+momentum; what they sent is in the log, and `withdraw` takes it out of the momentum that was saved,
+so that nothing is sent twice."""
 
 import contextlib
 import logging
@@ -73,26 +74,34 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last commit's digest.
-    `pending` was announced beyond it, oldest first, and is taken out of the momentum."""
+    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last
+    commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
+    momentum."""
 
     next_round: int
     head: Digest
     head_round: int
     pending: tuple[Pending, ...] = ()
     unsaved_rounds: int = 0
-    """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a node that ended."""
+    """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a
+    node that ended."""
 
 
 class Replica:
     """State of one node for one run, on one device."""
 
-    def __init__(self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int) -> None:
+    def __init__(
+        self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int
+    ) -> None:
         self._spec, self._run_id = spec, run_id
         self.trainee = Trainee(self._fresh_model(), device, micro_batch_max)
-        self.layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in self.trainee.parameters.items()})
+        self.layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
+        )
         algorithm = spec.algorithm
-        self.payload_bytes_max = PayloadShape(self.layout.chunks, algorithm.top_k_max, algorithm.value_bits).bytes_max
+        self.payload_bytes_max = PayloadShape(
+            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits
+        ).bytes_max
         """Of any round."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
             raise SettingsError(
@@ -112,7 +121,11 @@ class Replica:
         working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)
-        self.committed = {name: t.clone() for name, t in working.items()} if self._spec.rounds.overlap else working
+        self.committed = (
+            {name: t.clone() for name, t in working.items()}
+            if self._spec.rounds.overlap
+            else working
+        )
         self.forget_momentum()
         self._earlier.forget()
         self.digest = state_digest(self.committed)
@@ -128,8 +141,8 @@ class Replica:
     # ---- upstream of the payload: local
 
     def stand_at(self, pending: Pending | None) -> None:
-        """Put the model where the next gradients are taken: at the committed parameters or, with overlap, ahead of them
-        by a guess at the update of the round that is pending."""
+        """Put the model where the next gradients are taken: at the committed parameters or, with
+        overlap, ahead of them by a guess at the update of the round that is pending."""
         if not self._spec.rounds.overlap:
             return  # the model's tensors are the committed ones
         with torch.no_grad():
@@ -143,7 +156,8 @@ class Replica:
                 look_ahead(self.layout, self.committed, guess, working, rates=rates)
 
     def accumulate(self) -> None:
-        """The gradients of the work just done go into the momentum; `GradientError` leaves it as it was."""
+        """The gradients of the work just done go into the momentum; `GradientError` leaves it as it
+        was."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         self.scaling.scale_(gradients)
         self.engine.accumulate(gradients)
@@ -154,30 +168,38 @@ class Replica:
         return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
 
     def withdraw(self, round: int, payload: bytes) -> None:
-        """Take out of the momentum what an earlier life of this node has sent in a round since it was saved."""
-        with contextlib.suppress(RemoteProtocolError):  # as a payload that counts for nothing: see `apply`
+        """Take out of the momentum what an earlier life of this node has sent in a round since it
+        was saved."""
+        with contextlib.suppress(
+            RemoteProtocolError
+        ):  # as a payload that counts for nothing: see `apply`
             self.engine.withdraw(decode(payload, self.shape_at(round))[1])
 
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
-        self.scaling = GradientScaling(self._spec.algorithm.gradients, self.layout.shapes, self.trainee.device)
+        self.scaling = GradientScaling(
+            self._spec.algorithm.gradients, self.layout.shapes, self.trainee.device
+        )
         self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
-        """Make the commit's step; `payloads` in the order of its entries. Returns the new state digest.
+        """Make the commit's step; `payloads` in the order of its entries. Returns the new state
+        digest.
 
-        A payload that does not decode, or is not what its entry says, counts for nothing: decoding is a function
-        of its bytes alone, so it counts for nothing on every node."""
+        A payload that does not decode, or is not what its entry says, counts for nothing: decoding
+        is a function of its bytes alone, so it counts for nothing on every node."""
         ballots: list[Ballot] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             ballots += self._ballots(commit, entry, payload)
         contributions = self._earlier.joined(commit.round, commit.step, ballots)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
-            apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
+            apply(
+                self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update
+            )
         self.digest = state_digest(self.committed)
         return self.digest
 
@@ -186,16 +208,21 @@ class Replica:
             header, coefficients = decode(payload, self.shape_at(commit.round))
             found = (header.run_id, header.round, header.author)
             if found != (self._run_id, commit.round, entry.author):
-                raise RemoteProtocolError(f"expected a payload of {entry.author} for round {commit.round}, got {found}")
+                raise RemoteProtocolError(
+                    f"expected a payload of {entry.author} for round {commit.round}, got {found}"
+                )
         except RemoteProtocolError as error:
-            log.warning("payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error))
+            log.warning(
+                "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
+            )
             return []
         return [Ballot(commit.round, entry.weight, payload, coefficients)]
 
     # ---- on disk
 
     def adopt(self, snapshot: Path) -> int:
-        """Take over the parameters of a snapshot, and keep the momentum. Returns the new state digest.
+        """Take over the parameters of a snapshot, and keep the momentum. Returns the new state
+        digest.
 
         Raises `StorageError` for a snapshot of another model."""
         read_snapshot(snapshot, self.committed)
@@ -226,7 +253,8 @@ class Replica:
         save_parameters(path, shared | local, about)
 
     def load(self, path: Path) -> Position | None:
-        """Take over a saved state; None (and genesis) when there is none of this run or it is damaged."""
+        """Take over a saved state; None (and genesis) when there is none of this run or it is
+        damaged."""
         if not path.exists():
             return None
         try:
@@ -234,8 +262,19 @@ class Replica:
             if about["run_id"] != self._run_id:
                 return None
             position = self._restored(tensors, about)
-        except (StorageError, LocalProtocolError, DecodeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            log.warning("saved state cannot be used, starts from genesis and replays the log reason=%s", str(error))
+        except (
+            StorageError,
+            LocalProtocolError,
+            DecodeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
+            log.warning(
+                "saved state cannot be used, starts from genesis and replays the log reason=%s",
+                str(error),
+            )
             self.reset()
             return None
         return position
@@ -247,15 +286,25 @@ class Replica:
             tensor.copy_(tensors.pop(_PARAMETER + name))
         self.digest = state_digest(self.committed)
         if (found := f"{self.digest:016x}") != about["state_digest"]:
-            raise StorageError(f"expected parameters with digest {about['state_digest']}, got {found}")
+            raise StorageError(
+                f"expected parameters with digest {about['state_digest']}, got {found}"
+            )
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
-            raise StorageError(f"expected momentum with digest {about['local_digest']}, got {found}")
-        votes = {name.removeprefix(_VOTES): tensor for name, tensor in tensors.items() if name.startswith(_VOTES)}
+            raise StorageError(
+                f"expected momentum with digest {about['local_digest']}, got {found}"
+            )
+        votes = {
+            name.removeprefix(_VOTES): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(_VOTES)
+        }
         self._earlier.restore(votes, self.shape_at)
         self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
         self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
-        pending = tuple(_restored(described, tensors, self.engine) for described in about["pending"])
+        pending = tuple(
+            _restored(described, tensors, self.engine) for described in about["pending"]
+        )
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
         return Position(about["next_round"], head, head_round, pending, about["unsaved_rounds"])
 
@@ -268,7 +317,11 @@ class Replica:
 
 def _tensors(pending: Pending) -> dict[str, Tensor]:
     extraction = pending.extraction
-    return {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED} if extraction else {}
+    return (
+        {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED}
+        if extraction
+        else {}
+    )
 
 
 def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
@@ -284,7 +337,11 @@ def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
 def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Engine) -> Pending:
     announcement = wire.NodeMessage.FromString(bytes.fromhex(described["announcement"]))
     place = f"pending/{announcement.announced.round}/"
-    own = {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
+    own = {
+        name.removeprefix(place): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(place)
+    }
     extraction = None
     if "age" in described:
         accumulations, changes = described["age"]
@@ -294,4 +351,6 @@ def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Eng
 
 
 def _digest_of_floats(tensors: dict[str, Tensor]) -> int:
-    return state_digest({name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32})
+    return state_digest(
+        {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32}
+    )

@@ -3,14 +3,15 @@
     <directory>/<round>-<SHA-256 in hexadecimal>        one snapshot; <round> is that of the last commit in it
     <directory>/<SHA-256 in hexadecimal>.part, .map     one on its way here: its bytes, and which ranges are there
 
-The bytes are those of `node.replica.canonical`. A node knows names and shapes from the run file, so it knows the size of a
-snapshot before it takes memory or disk for one, and every header before it reads it. Files appear by renaming; the
-newest `SNAPSHOTS_KEPT` stay, and a few older ones for as long as somebody fetches them. Bytes that are handed out were
-verified once since the process started.
+The bytes are those of `node.replica.canonical`. A node knows names and shapes from the run file, so
+it knows the size of a snapshot before it takes memory or disk for one, and every header before it
+reads it. Files appear by renaming; the newest `SNAPSHOTS_KEPT` stay, and a few older ones for as
+long as somebody fetches them. Bytes that are handed out were verified once since the process
+started.
 
-Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything that touches the
-disk raises `StorageError` when the disk fails, and may be called from any thread, one snapshot at a time.
-"""
+Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything
+that touches the disk raises `StorageError` when the disk fails, and may be called from any thread,
+one snapshot at a time."""
 
 import hashlib
 import math
@@ -34,17 +35,21 @@ SNAPSHOTS_KEPT = 2
 """The newest, and the one before it for those who have just heard of it."""
 
 SNAPSHOTS_HELD_MAX = 2
-"""Older ones that stay because somebody fetches them: with a run that makes a snapshot every few seconds, a late joiner
-would otherwise never see the end of one. With the newest, that is all the disk that snapshots take."""
+"""Older ones that stay because somebody fetches them: with a run that makes a snapshot every few
+seconds, a late joiner would otherwise never see the end of one. With the newest, that is all the
+disk that snapshots take."""
 
 HELD_SECONDS = 60
-"""A snapshot that was read so lately is being fetched: longer than any patience of a link, and a pause for breath."""
+"""A snapshot that was read so lately is being fetched: longer than any patience of a link, and a
+pause for breath."""
 
 HELD_SECONDS_MAX = 4 * 3600
-"""So long after it was first read a snapshot is held no more: nobody may occupy the disk by reading a byte a minute."""
+"""So long after it was first read a snapshot is held no more: nobody may occupy the disk by reading
+a byte a minute."""
 
 RANGE_BYTES = 8 * PART_BYTES
-"""What one peer is asked for at a time, and what a broken connection may cost: seconds of a thin uplink."""
+"""What one peer is asked for at a time, and what a broken connection may cost: seconds of a thin
+uplink."""
 
 _HASH_BYTES = 1 << 20
 _NEW_NAME = "new"
@@ -55,14 +60,17 @@ _PARTIAL_SUFFIXES = (".part", ".map")
 def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
     """Take over the parameters in a file of canonical bytes, in place.
 
-    Raises `StorageError` for a file of other parameters, some of which may have been taken over by then."""
+    Raises `StorageError` for a file of other parameters, some of which may have been taken over by
+    then."""
     with storage_errors(path), path.open("rb") as file, torch.no_grad():
         if (size := path.stat().st_size) != (expected := canonical_size(parameters)):
             raise StorageError(f"{path}: expected a snapshot of {expected} bytes, got {size}")
         for name in sorted(parameters):
             before = header(name, parameters[name])
             if file.read(len(before)) != before:
-                raise StorageError(f"{path}: expected the parameter {name} of this run's model, got another")
+                raise StorageError(
+                    f"{path}: expected the parameter {name} of this run's model, got another"
+                )
             words = parameters[name].detach().view(-1)
             for strip in strips(words, STRIP_WORDS):
                 values = np.frombuffer(bytearray(file.read(4 * len(strip))), dtype="<f4")
@@ -89,7 +97,9 @@ class Snapshots:
         self._directory = directory
         self._verified: set[Digest] = set()
         self._paths: dict[Digest, Path] = {}
-        self._read_seconds: dict[Digest, tuple[float, float]] = {}  # the first and the last time that a peer read it
+        self._read_seconds: dict[
+            Digest, tuple[float, float]
+        ] = {}  # the first and the last time that a peer read it
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(directory.iterdir()):
@@ -100,7 +110,10 @@ class Snapshots:
         """Keep a snapshot of the state after `round`; returns its SHA-256."""
         hasher = hashlib.sha256()
         new = self._directory / _NEW_NAME
-        with replacing_file(new, canonical_size(parameters)) as temporary, temporary.open("wb") as file:
+        with (
+            replacing_file(new, canonical_size(parameters)) as temporary,
+            temporary.open("wb") as file,
+        ):
             for piece in canonical_bytes(parameters):
                 hasher.update(piece)
                 file.write(piece)
@@ -109,7 +122,8 @@ class Snapshots:
         return digest
 
     def partial(self, digest: Digest, size: int) -> "Partial":
-        """The snapshot of this SHA-256 as far as it has come; what has come of any other one is thrown away."""
+        """The snapshot of this SHA-256 as far as it has come; what has come of any other one is
+        thrown away."""
         with storage_errors(self._directory):
             for path in self._directory.iterdir():
                 if path.suffix in _PARTIAL_SUFFIXES and path.stem != digest.hex():
@@ -123,7 +137,8 @@ class Snapshots:
             return path.is_file() and any(path.read_bytes())
 
     def adopt(self, partial: "Partial", round: int) -> bool:
-        """Keep a partial that has all its bytes as the snapshot of `round`; False when its SHA-256 is another."""
+        """Keep a partial that has all its bytes as the snapshot of `round`; False when its SHA-256
+        is another."""
         if file_sha256(partial.path) != partial.digest:
             return False
         self._take(partial.path, round, partial.digest)
@@ -131,7 +146,8 @@ class Snapshots:
         return True
 
     def path(self, digest: Digest) -> Path | None:
-        """Where the snapshot of this SHA-256 is, verified; None when it is not here. A damaged file is deleted."""
+        """Where the snapshot of this SHA-256 is, verified; None when it is not here. A damaged file
+        is deleted."""
         path = self._paths.get(digest)
         if path is None or digest in self._verified:
             return path
@@ -150,7 +166,8 @@ class Snapshots:
             return None
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """At most `count` bytes from `offset` on, or None when the snapshot is not here (any more)."""
+        """At most `count` bytes from `offset` on, or None when the snapshot is not here (any
+        more)."""
         path = self.path(digest)
         if path is None:
             return None
@@ -166,9 +183,15 @@ class Snapshots:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
     def held_round(self) -> int | None:
-        """The round of the oldest snapshot that is being fetched: who has it needs the payloads from there on."""
+        """The round of the oldest snapshot that is being fetched: who has it needs the payloads
+        from there on."""
         return min(
-            (_round_of(path) for digest, path in list(self._paths.items()) if self._is_held(digest)), default=None
+            (
+                _round_of(path)
+                for digest, path in list(self._paths.items())
+                if self._is_held(digest)
+            ),
+            default=None,
         )
 
     def _take(self, source: Path, round: int, digest: Digest) -> None:
@@ -180,7 +203,9 @@ class Snapshots:
             self._forget(digest)  # the same parameters after an earlier round
         self._paths[digest] = path
         self._verified.add(digest)
-        old = sorted(self._paths, key=lambda digest: _round_of(self._paths[digest]))[:-SNAPSHOTS_KEPT]
+        old = sorted(self._paths, key=lambda digest: _round_of(self._paths[digest]))[
+            :-SNAPSHOTS_KEPT
+        ]
         held = [digest for digest in old if self._is_held(digest)][:SNAPSHOTS_HELD_MAX]
         for digest in [digest for digest in old if digest not in held]:
             self._forget(digest)
@@ -199,17 +224,24 @@ class Snapshots:
 
 
 class Partial:
-    """A snapshot on its way here, in ranges that arrive in any order. Survives a restart of the process.
+    """A snapshot on its way here, in ranges that arrive in any order. Survives a restart of the
+    process.
 
-    The map holds one byte per range. It is written after the range but not forced to disk: what a power cut mixes up
-    is noticed by the SHA-256 of the whole."""
+    The map holds one byte per range. It is written after the range but not forced to disk: what a
+    power cut mixes up is noticed by the SHA-256 of the whole."""
 
     def __init__(self, directory: Path, digest: Digest, size: int) -> None:
         self.digest, self.size = digest, size
-        self.path, self._map_path = (directory / (digest.hex() + suffix) for suffix in _PARTIAL_SUFFIXES)
+        self.path, self._map_path = (
+            directory / (digest.hex() + suffix) for suffix in _PARTIAL_SUFFIXES
+        )
         ranges = -(-size // RANGE_BYTES)
         with storage_errors(self.path, size):
-            fits = self.path.is_file() and self._map_path.is_file() and self.path.stat().st_size == size
+            fits = (
+                self.path.is_file()
+                and self._map_path.is_file()
+                and self.path.stat().st_size == size
+            )
             self._have = bytearray(self._map_path.read_bytes()) if fits else bytearray()
             if len(self._have) != ranges:
                 self._have = bytearray(ranges)

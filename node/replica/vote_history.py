@@ -1,8 +1,8 @@
 """The votes of the last rounds, which a step adds to those of its own.
 
-Small payloads make few votes, and what one round's say of a chunk is little beside their noise. With
-`algorithm.vote_rounds` above 1 every vote counts in so many steps, and every step has so many rounds' worth of votes.
-Nothing is sent twice: a replica remembers what the last commits named.
+Small payloads make few votes, and what one round's say of a chunk is little beside their noise.
+With `algorithm.vote_rounds` above 1 every vote counts in so many steps, and every step has so many
+rounds' worth of votes. Nothing is sent twice: a replica remembers what the last commits named.
 
     step of a commit    its votes and, from round `vote_rounds_from` on, those of the vote_rounds - 1 commits before it
     snapshot            after a step at which one is due nothing is remembered: a snapshot is the parameters alone, and
@@ -51,7 +51,8 @@ class EarlierVotes:
         """Oldest first."""
 
     def joined(self, round: int, step: int, ballots: Sequence[Ballot]) -> list[Contribution]:
-        """What a commit's step is made of. Remembers its ballots: to be asked once for each commit, in their order."""
+        """What a commit's step is made of. Remembers its ballots: to be asked once for each commit,
+        in their order."""
         counted = [*ballots]
         if round >= self._algorithm.vote_rounds_from:
             counted += self._remembered()
@@ -72,8 +73,11 @@ class EarlierVotes:
             for ballot in self._remembered()
         }
 
-    def restore(self, tensors: Mapping[str, Tensor], shape_at: Callable[[int], PayloadShape]) -> None:
-        """Remember what was saved; `shape_at` is what payloads of a round are like. `StorageError` for any other."""
+    def restore(
+        self, tensors: Mapping[str, Tensor], shape_at: Callable[[int], PayloadShape]
+    ) -> None:
+        """Remember what was saved; `shape_at` is what payloads of a round are like. `StorageError`
+        for any other."""
         self.forget()
         by_round: dict[int, list[Ballot]] = {}
         for name, tensor in tensors.items():

@@ -1,14 +1,15 @@
-"""The local half of a round: passes over the leased samples until the bell, and their gradients into the momentum.
+"""The local half of a round: passes over the leased samples until the bell, and their gradients
+into the momentum.
 
-With overlap a round begins before the one in front of it is decided, at a guess of it. Most often its commit comes
-while passes are made: then it is applied between two of them, and the rest of the round stands where the log says. So
-only what is trained before the commit comes is one round late:
+With overlap a round begins before the one in front of it is decided, at a guess of it. Most often
+its commit comes while passes are made: then it is applied between two of them, and the rest of the
+round stands where the log says. So only what is trained before the commit comes is one round late:
 
     overlap 1    compute r | extract | pass pass (at a guess of r) | apply r | pass pass pass | extract ...
                                      '- exchange r ..............'
 
-Nobody else hears of it: where gradients are taken is a node's own business, and the commits are applied in their order.
-"""
+Nobody else hears of it: where gradients are taken is a node's own business, and the commits are
+applied in their order."""
 
 import asyncio
 import logging
@@ -27,12 +28,17 @@ log = logging.getLogger("lockstep.node")
 
 
 async def train_round(
-    parts: Parts, opened: wire.RoundOpened, pending: Pending | None, settle: Callable[[int], Awaitable[bool]]
+    parts: Parts,
+    opened: wire.RoundOpened,
+    pending: Pending | None,
+    settle: Callable[[int], Awaitable[bool]],
 ) -> Work | None:
-    """Make the passes that fit, one at least; None when their gradients are of no use, and the momentum is as it was.
+    """Make the passes that fit, one at least; None when their gradients are of no use, and the
+    momentum is as it was.
 
-    `pending` is the undecided round in front of this one, if this node announced something in it. `settle(left_ms)` is
-    asked between two passes, with the time that is left, and says whether it applied or reclaimed that round."""
+    `pending` is the undecided round in front of this one, if this node announced something in it.
+    `settle(left_ms)` is asked between two passes, with the time that is left, and says whether it
+    applied or reclaimed that round."""
     replica, progress = parts.replica, parts.progress
     passes = await asyncio.to_thread(replica.trainee.passes, _batches(parts, opened))
     await asyncio.to_thread(replica.stand_at, pending)

@@ -1,7 +1,8 @@
-"""How long a node waits for others: for ever while it takes part, and only until some moment once it is to end.
+"""How long a node waits for others: for ever while it takes part, and only until some moment once
+it is to end.
 
-A node that ends early loses nothing: where it stands is saved, and so is what it sent and was not yet told the fate of.
-"""
+A node that ends early loses nothing: where it stands is saved, and so is what it sent and was not
+yet told the fate of."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,10 +11,12 @@ from typing import TypeVar
 _Awaited = TypeVar("_Awaited")
 
 FINISHED_S = 60.0
-"""At the end of a run every payload may take so long, if rounds may not take longer: who has it may be gone."""
+"""At the end of a run every payload may take so long, if rounds may not take longer: who has it may
+be gone."""
 
 AWAY_S = 5.0
-"""A node that leaves waits so long for a coordinator that is away: its words are in the log another time."""
+"""A node that leaves waits so long for a coordinator that is away: its words are in the log another
+time."""
 
 
 class PatienceEndedError(Exception):
@@ -28,13 +31,15 @@ class Patience:
         self._waiting: asyncio.Timeout | None = None
 
     def limit(self, seconds: float) -> None:
-        """Every wait, the one going on too, ends so many seconds from now at the latest. The newest limit holds."""
+        """Every wait, the one going on too, ends so many seconds from now at the latest. The newest
+        limit holds."""
         self._until_s = asyncio.get_running_loop().time() + seconds
         if self._waiting and not self._waiting.expired():
             self._waiting.reschedule(self._until_s)
 
     async def wait(self, awaited: Awaitable[_Awaited]) -> _Awaited:
-        """What is waited for; it is cancelled, and `PatienceEndedError` raised, when the time is up."""
+        """What is waited for; it is cancelled, and `PatienceEndedError` raised, when the time is
+        up."""
         try:
             async with asyncio.timeout_at(self._until_s) as self._waiting:
                 return await awaited

@@ -1,15 +1,15 @@
 """Receipts to the coordinator: which payloads of others this node holds.
 
-A payload may be committed when `copies_min` members besides its author hold it, so of each payload the coordinator
-needs a few receipts and not one from everybody: N members that each reported N payloads would send it N squared
-digests a round. In a large run a node therefore reports what it is a witness of,
+A payload may be committed when `copies_min` members besides its author hold it, so of each payload
+the coordinator needs a few receipts and not one from everybody: N members that each reported N
+payloads would send it N squared digests a round. In a large run a node therefore reports what it is
+a witness of,
 
     SHA-256(round, payload, node) mod members < WITNESSES + 4 * copies_min
 
-a different part of the members for each payload, drawn by nobody. That a payload has none of its twenty witnesses has
-a chance of 1 to 500 million. What becomes held within a moment goes in one message. In a small run everybody reports
-everything at once, and a commit knows all holders.
-"""
+a different part of the members for each payload, drawn by nobody. That a payload has none of its
+twenty witnesses has a chance of 1 to 500 million. What becomes held within a moment goes in one
+message. In a small run everybody reports everything at once, and a commit knows all holders."""
 
 import asyncio
 import hashlib
@@ -40,17 +40,23 @@ def is_witness(round: int, digest: Digest, own: PeerId, members: int, copies_min
 
 
 class Receipts:
-    """Hands on what this node is to report: at once in a small run, else the first at once and then at most every
-    `TOGETHER_SECONDS`."""
+    """Hands on what this node is to report: at once in a small run, else the first at once and then
+    at most every `TOGETHER_SECONDS`."""
 
-    def __init__(self, own: PeerId, copies_min: int, send: Callable[[int, list[Digest]], None]) -> None:
+    def __init__(
+        self, own: PeerId, copies_min: int, send: Callable[[int, list[Digest]], None]
+    ) -> None:
         self._own, self._copies_min, self._send = own, copies_min, send
         self._waiting: dict[int, list[Digest]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, round: int, digests: Sequence[Digest], members: int) -> None:
         """These payloads of a round are held, verified, in a run of so many members."""
-        mine = [digest for digest in digests if is_witness(round, digest, self._own, members, self._copies_min)]
+        mine = [
+            digest
+            for digest in digests
+            if is_witness(round, digest, self._own, members, self._copies_min)
+        ]
         if mine and is_small(members, self._copies_min):
             self._send(round, mine)
         elif mine:

@@ -9,18 +9,22 @@ from protocol.errors import SettingsError
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of that name; "auto" takes the first CUDA device, else the CPU. `SettingsError` for one that is
-    not there."""
+    """The device of that name; "auto" takes the first CUDA device, else the CPU. `SettingsError`
+    for one that is not there."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}") from None
+        raise SettingsError(
+            f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}"
+        ) from None
     if device.type not in ("cpu", "cuda"):
         raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"device: {wanted} asked for, found {torch.cuda.device_count()} CUDA devices")
+        raise SettingsError(
+            f"device: {wanted} asked for, found {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 

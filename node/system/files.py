@@ -1,8 +1,8 @@
 """Files that are there whole or not at all.
 
-A file or directory is written beside its place under a temporary name, forced to disk and renamed: a reader,
-a crash or a full disk never meets half of one, and what was there before survives every failure. The
-operating system's errors leave here as `StorageError` with the path and what to do.
+A file or directory is written beside its place under a temporary name, forced to disk and renamed:
+a reader, a crash or a full disk never meets half of one, and what was there before survives every
+failure. The operating system's errors leave here as `StorageError` with the path and what to do.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 @contextlib.contextmanager
 def storage_errors(path: Path, bytes_needed: int | None = None) -> Iterator[None]:
-    """Translates `OSError` into a `StorageError` that names `path` and, when known, the bytes it needs."""
+    """Translates `OSError` into a `StorageError` that names `path` and, when known, the bytes it
+    needs."""
     try:
         yield
     except OSError as error:
@@ -48,7 +49,9 @@ def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path
         try:
             yield temporary
             _force_to_disk(temporary)
-            temporary.chmod(0o644)  # mkstemp's 0600 would keep other accounts of a shared machine out
+            temporary.chmod(
+                0o644
+            )  # mkstemp's 0600 would keep other accounts of a shared machine out
             temporary.replace(path)
             _force_to_disk(path.parent)
         finally:
@@ -59,8 +62,8 @@ def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path
 def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator[Path]:
     """As `replacing_file`, for a directory of files (without sub-directories).
 
-    POSIX cannot exchange two directories in one portable call: between the two renames the old one lies
-    beside the new one, where `whole_directory` finds it after a crash at just that instant.
+    POSIX cannot exchange two directories in one portable call: between the two renames the old one
+    lies beside the new one, where `whole_directory` finds it after a crash at just that instant.
     """
     with storage_errors(path, bytes_needed):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,8 @@ def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator
 
 
 def whole_directory(path: Path) -> Path:
-    """`path`, or what `replacing_directory` had moved aside when it was killed between its two renames."""
+    """`path`, or what `replacing_directory` had moved aside when it was killed between its two
+    renames."""
     aside = path.with_name(path.name + _REPLACED)
     return aside if aside.exists() and not path.exists() else path
 

@@ -1,11 +1,11 @@
-"""A gRPC call as a pipe: what both ends of lockstep.v1.Peer/Pipe do with its messages. `grpc_pipes` makes the calls.
+"""A gRPC call as a pipe: what both ends of lockstep.v1.Peer/Pipe do with its messages. `grpc_pipes`
+makes the calls.
 
     bytes, bytes, ...              <->    a piece of the stream each, at most `PIPE_BYTES_MAX`
     "" (a message without bytes)   <->    I closed, and had sent everything before
 
-A call that ends without the empty message is a pipe that broke; gRPC alone does not tell the accepting end which of
-the two it was.
-"""
+A call that ends without the empty message is a pipe that broke; gRPC alone does not tell the
+accepting end which of the two it was."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -38,7 +38,8 @@ class GrpcPipe:
         self._ended = self._closing = False
 
     async def read(self) -> bytes:
-        """The next message; see `Pipe`. A read that is cancelled leaves its message to the next one."""
+        """The next message; see `Pipe`. A read that is cancelled leaves its message to the next
+        one."""
         self._check_open()
         if self._ended:
             return b""
@@ -55,7 +56,9 @@ class GrpcPipe:
         """Send a message; see `Pipe`."""
         self._check_open()
         if len(data) > PIPE_BYTES_MAX:
-            raise LocalProtocolError(f"expected at most {PIPE_BYTES_MAX} bytes to write, got {len(data)}")
+            raise LocalProtocolError(
+                f"expected at most {PIPE_BYTES_MAX} bytes to write, got {len(data)}"
+            )
         if not data:
             return  # it would say that nothing follows
         self._writing = _started(self._call.write(bytes(data)))
@@ -95,8 +98,8 @@ class GrpcPipe:
         raise NotImplementedError
 
     async def _done_or_gone(self, task: "asyncio.Task[Any]") -> None:
-        # A task of its own, for grpc.aio ends the call when one of its reads is cancelled, and raises CancelledError
-        # for ends that nobody here asked for.
+        # A task of its own, for grpc.aio ends the call when one of its reads is cancelled, and
+        # raises CancelledError for ends that nobody here asked for.
         await asyncio.wait({task, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         self._check_open()
 
@@ -131,7 +134,9 @@ class DialledPipe(GrpcPipe):
     async def _say_goodbye(self) -> None:
         await super()._say_goodbye()
         await self._call.done_writing()
-        await self._drain()  # to the other end's goodbye; a call cancelled sooner takes with it what is on its way
+        await (
+            self._drain()
+        )  # to the other end's goodbye; a call cancelled sooner takes with it what is on its way
 
     async def _let_go(self) -> None:
         self._call.cancel()
@@ -139,7 +144,8 @@ class DialledPipe(GrpcPipe):
         await self._hang_up()
 
     async def _drain(self) -> None:
-        """Read on until the call ends: gRPC keeps it, and a task, for as long as something is unread."""
+        """Read on until the call ends: gRPC keeps it, and a task, for as long as something is
+        unread."""
         if self._reading:
             await asyncio.wait({self._reading})
         async for _ in self._messages:
@@ -147,10 +153,13 @@ class DialledPipe(GrpcPipe):
 
 
 class AcceptedPipe(GrpcPipe):
-    """The end that was called. gRPC forgets the call when its handler returns, which is when the pipe is released."""
+    """The end that was called. gRPC forgets the call when its handler returns, which is when the
+    pipe is released."""
 
     def __init__(self, context: Any) -> None:
-        super().__init__(context, unquote(context.peer()).partition(":")[2])  # "ipv4:192.0.2.7:50701"
+        super().__init__(
+            context, unquote(context.peer()).partition(":")[2]
+        )  # "ipv4:192.0.2.7:50701"
         self.host = self.remote.rpartition(":")[0]
         self.released = asyncio.Event()
 

@@ -13,7 +13,14 @@ from coordinator.machine.rounds import Rounds
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
 from tests.coordinator.machine.driver import RUN, A, B
-from tests.coordinator.test_sequencer import COORDINATOR_KEY, a_round, desk_of, joining, quiet_spec, submit
+from tests.coordinator.test_sequencer import (
+    COORDINATOR_KEY,
+    a_round,
+    desk_of,
+    joining,
+    quiet_spec,
+    submit,
+)
 
 ROUNDS = 4
 
@@ -63,7 +70,11 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
         after, _ = journal.newest_snapshot()
     folded: list[int] = []
     real = Journal.numbered_events
-    monkeypatch.setattr(Journal, "numbered_events", lambda self, after=0: (folded.append(after), real(self, after))[1])
+    monkeypatch.setattr(
+        Journal,
+        "numbered_events",
+        lambda self, after=0: (folded.append(after), real(self, after))[1],
+    )
     async with desk_of(directory) as desk:
         await submit(desk, *a_round(ROUNDS))
         assert desk.core.rounds.committed == ROUNDS + 1
@@ -74,14 +85,29 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DELETE FROM events WHERE sequence = 9", "expected event 9 in the journal, found event 10"),
+        (
+            "DELETE FROM events WHERE sequence = 9",
+            "expected event 9 in the journal, found event 10",
+        ),
         ("UPDATE events SET body = x'c1' WHERE sequence = 5", r"event 5 \(\w+\) is damaged"),
-        ("UPDATE events SET kind = 'Nothing' WHERE sequence = 6", r"event 6 \(Nothing\) is damaged"),
+        (
+            "UPDATE events SET kind = 'Nothing' WHERE sequence = 6",
+            r"event 6 \(Nothing\) is damaged",
+        ),
         ("UPDATE events SET at_ms = 0 WHERE sequence = 8", "event 8 .* does not follow"),
         ("DELETE FROM commits WHERE round = 2", "decides round 2, and no commit is on record"),
-        ("UPDATE commits SET body = x'00' WHERE round = 1", "decides round 1, and another commit is on record"),
-        ("UPDATE commits SET signature = zeroblob(64) WHERE round = 0", "signed by this run's coordinator"),
-        ("INSERT INTO commits SELECT 77, body, signature, loss FROM commits LIMIT 1", "round 77 is on record, and no"),
+        (
+            "UPDATE commits SET body = x'00' WHERE round = 1",
+            "decides round 1, and another commit is on record",
+        ),
+        (
+            "UPDATE commits SET signature = zeroblob(64) WHERE round = 0",
+            "signed by this run's coordinator",
+        ),
+        (
+            "INSERT INTO commits SELECT 77, body, signature, loss FROM commits LIMIT 1",
+            "round 77 is on record, and no",
+        ),
         ("UPDATE snapshots SET state = x'c1'", "expected a snapshot of a run's state"),
     ],
 )
@@ -92,7 +118,10 @@ def test_damage_is_told_with_its_place(directory: Path, statement: str, words: s
 
 
 def test_a_snapshot_that_is_not_the_state_of_its_events_is_told(directory: Path) -> None:
-    alter(directory, "UPDATE snapshots SET state = (SELECT state FROM snapshots ORDER BY sequence DESC LIMIT 1)")
+    alter(
+        directory,
+        "UPDATE snapshots SET state = (SELECT state FROM snapshots ORDER BY sequence DESC LIMIT 1)",
+    )
     with pytest.raises(StorageError, match="is not the state that the events lead to"):
         checked(directory)
 

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import Journal
-from coordinator.machine.events import Announced, Event, Evict, Held, Joined, Lapsed, Readied, Renewed, Restarted
+from coordinator.machine.events import (
+    Announced,
+    Event,
+    Evict,
+    Held,
+    Joined,
+    Lapsed,
+    Readied,
+    Renewed,
+    Restarted,
+)
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Core, Outcome
 from protocol.commits import open_commit
@@ -95,7 +105,9 @@ async def test_heartbeats_are_not_journalled(tmp_path: Path) -> None:
         assert len(list(desk.journal.events())) == 2
 
 
-async def test_a_refused_event_raises_to_its_sender_alone_and_leaves_no_trace(tmp_path: Path) -> None:
+async def test_a_refused_event_raises_to_its_sender_alone_and_leaves_no_trace(
+    tmp_path: Path,
+) -> None:
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B))
         results = await asyncio.gather(
@@ -118,14 +130,18 @@ async def test_commits_are_signed_and_written_before_they_are_told(tmp_path: Pat
 
 
 async def test_instants_come_without_events(tmp_path: Path) -> None:
-    spec = run_spec(rounds={"compute_ms": 1, "publish_ms": 1, "exchange_ms": 1}, membership={"start_members": 1})
+    spec = run_spec(
+        rounds={"compute_ms": 1, "publish_ms": 1, "exchange_ms": 1}, membership={"start_members": 1}
+    )
     async with desk_of(tmp_path, spec) as desk:
         await submit(desk, *joining(A), *joining(B))
         await desk.told(lambda: desk.core.decided_round >= 2)
         assert desk.core.rounds.skipped >= 3
 
 
-async def test_what_has_arrived_goes_before_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_has_arrived_goes_before_what_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow write must not evict a member whose heartbeat is waiting in the queue."""
     desk = Desk(tmp_path, quiet_spec(membership={"lease_ms": 2000, "heartbeat_ms": 1000}))
     desk.core.recover()
@@ -181,7 +197,9 @@ async def test_a_first_start_records_no_restart(tmp_path: Path) -> None:
     desk.journal.close()
 
 
-async def test_the_clock_goes_on_from_the_journal_when_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+async def test_the_clock_goes_on_from_the_journal_when_the_wall_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
     future_ms = 10**14
     desk = Desk(tmp_path, quiet_spec())
     desk.journal.append([(future_ms, joining(A)[0])], [], [])
@@ -228,16 +246,22 @@ async def test_a_journal_that_does_not_lead_to_its_commits_is_refused(tmp_path: 
         database.execute("DELETE FROM events WHERE sequence > 8")
     database.close()
     again = Desk(tmp_path, quiet_spec())
-    with pytest.raises(StorageError, match="end at a commit of round 0, the newest on record is of 1"):
+    with pytest.raises(
+        StorageError, match="end at a commit of round 0, the newest on record is of 1"
+    ):
         again.core.recover()
     again.journal.close()
 
 
-async def test_a_journal_that_another_release_would_decide_differently_is_refused(tmp_path: Path) -> None:
+async def test_a_journal_that_another_release_would_decide_differently_is_refused(
+    tmp_path: Path,
+) -> None:
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B), announcement(A, 0, samples=8))
     again = Desk(tmp_path, quiet_spec(rounds={"share_samples_first": 4}))
-    with pytest.raises(StorageError, match=r"journal event 5 .* does not replay: .*at most 4 samples used, got 8"):
+    with pytest.raises(
+        StorageError, match=r"journal event 5 .* does not replay: .*at most 4 samples used, got 8"
+    ):
         again.core.recover()
     again.journal.close()
 
@@ -262,6 +286,8 @@ async def test_a_failed_write_ends_the_core_and_tells_nobody(tmp_path: Path) -> 
 async def test_members_that_fall_silent_are_evicted_by_time_alone(tmp_path: Path) -> None:
     async with desk_of(tmp_path, run_spec(membership={"lease_ms": 2, "heartbeat_ms": 1})) as desk:
         await submit(desk, joining(A)[0])
-        await desk.told(lambda: any(isinstance(effect, Evict) for effect in desk.outcomes[-1].effects))
+        await desk.told(
+            lambda: any(isinstance(effect, Evict) for effect in desk.outcomes[-1].effects)
+        )
         assert desk.core.rounds.members.get(A) is None
         assert [event for _, event in desk.journal.events()] == [joining(A)[0], Lapsed(A)]

@@ -14,7 +14,8 @@ UNCHANGED = {"_spec", "_no_lapse_before_ms"}
 
 
 def busy() -> Driver:
-    """A machine with something in every field: commits, a round under way, a lapsed member, votes, strikes."""
+    """A machine with something in every field: commits, a round under way, a lapsed member, votes,
+    strikes."""
     driver = Driver(A, B, C, schedule={"steps": 9}, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.apply(A, 0)
@@ -28,7 +29,9 @@ def busy() -> Driver:
 
 def test_every_field_that_a_machine_changes_is_remembered() -> None:
     machine = busy().machine
-    changed = set(vars(machine)) - {"spec", "run_id", "members"} | set(vars(machine.members)) - UNCHANGED
+    changed = (
+        set(vars(machine)) - {"spec", "run_id", "members"} | set(vars(machine.members)) - UNCHANGED
+    )
     assert changed == {field.name for field in fields(Memory)}
     assert set(OF_MEMBERS) == set(vars(machine.members)) - UNCHANGED
 

@@ -15,10 +15,17 @@ from tests.coordinator.machine.driver import A, B, C, D, Driver, state_digest
 
 def status_of(driver: Driver) -> dict[str, Any]:
     recorded = [
-        (RecordedCommit(effect.commit.round, SignedCommit(b"", b""), effect.loss, 0xABC, 2, 1, b""), effect.commit)
+        (
+            RecordedCommit(
+                effect.commit.round, SignedCommit(b"", b""), effect.loss, 0xABC, 2, 1, b""
+            ),
+            effect.commit,
+        )
         for effect in reversed(driver.commits)
     ]
-    return status_document.status(driver.machine, recorded[: status_document.COMMITS_SHOWN], driver.now_ms)
+    return status_document.status(
+        driver.machine, recorded[: status_document.COMMITS_SHOWN], driver.now_ms
+    )
 
 
 def samples_of(driver: Driver) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -35,7 +42,12 @@ def test_a_run_that_nobody_has_joined_can_be_shown() -> None:
     assert (status["phase"], status["round"], status["loss"]) == ("waiting", -1, None)
     assert status["members"] == []
     assert status["reason"] == "no member has joined yet"
-    assert status["digests"] == {"agreed": True, "rounds_checked": 0, "rounds_disputed": 0, "last": None}
+    assert status["digests"] == {
+        "agreed": True,
+        "rounds_checked": 0,
+        "rounds_disputed": 0,
+        "last": None,
+    }
 
 
 def test_the_status_is_json_with_the_runs_numbers() -> None:
@@ -112,7 +124,11 @@ def test_each_phase_is_reached_and_has_one_word(phase: str) -> None:
         driver.exchange(0, A, B)
     assert status_document.phase(driver.machine) == phase
     samples = samples_of(driver)
-    found = {dict(labels)["phase"]: value for (name, labels), value in samples.items() if name.endswith("_phase")}
+    found = {
+        dict(labels)["phase"]: value
+        for (name, labels), value in samples.items()
+        if name.endswith("_phase")
+    }
     assert found == {name: float(name == phase) for name in metrics.PHASES}
 
 
@@ -136,14 +152,21 @@ def test_metrics_follow_the_machine() -> None:
     driver.leave(C)
     driver.announce(A, 1)
     driver.wait(3000)
-    found = {name.removeprefix("lockstep_coordinator_"): value for (name, _), value in samples_of(driver).items()}
+    found = {
+        name.removeprefix("lockstep_coordinator_"): value
+        for (name, _), value in samples_of(driver).items()
+    }
     assert found["rounds_committed_total"] == 1
     assert found["rounds_skipped_total"] == driver.machine.skipped == 1
     assert found["samples_trained_total"] == driver.machine.samples_trained
     assert found["samples_lost_total"] == driver.machine.samples_lost > 0
     assert found["payload_bytes_total"] == 200
     assert (found["rounds_checked_total"], found["rounds_disputed_total"]) == (1, 1)
-    assert (found["decided_round"], found["steps_planned"], found["loss_nats_per_token"]) == (1, 100, 2.0)
+    assert (found["decided_round"], found["steps_planned"], found["loss_nats_per_token"]) == (
+        1,
+        100,
+        2.0,
+    )
 
 
 def test_members_are_counted_by_state() -> None:
@@ -155,7 +178,11 @@ def test_members_are_counted_by_state() -> None:
     driver.join(D)
     driver.part(D)
     samples = samples_of(driver)
-    found = {dict(labels)["state"]: value for (name, labels), value in samples.items() if name.endswith("_members")}
+    found = {
+        dict(labels)["state"]: value
+        for (name, labels), value in samples.items()
+        if name.endswith("_members")
+    }
     assert found == {"ready": 1, "muted": 1, "held": 0, "catching_up": 1, "away": 1}
 
 

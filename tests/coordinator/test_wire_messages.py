@@ -5,7 +5,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import wire_messages
 from coordinator.journal import RecordedCommit
-from coordinator.machine.events import Announced, Applied, Assignment, Held, Joined, Left, OpenRound, Readied, Renewed
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    Assignment,
+    Held,
+    Joined,
+    Left,
+    OpenRound,
+    Readied,
+    Renewed,
+)
 from coordinator.machine.undecided_round import InFlight
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
@@ -27,7 +37,14 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 def announced(**changes: object) -> wire.NodeMessage:
-    fields = {"round": 3, "digest": b"d" * 32, "payload_bytes": 9, "samples": 8, "compute_ms": 7, "loss": 1.5}
+    fields = {
+        "round": 3,
+        "digest": b"d" * 32,
+        "payload_bytes": 9,
+        "samples": 8,
+        "compute_ms": 7,
+        "loss": 1.5,
+    }
     return wire.NodeMessage(announced=wire.Announced(**(fields | changes)))
 
 
@@ -35,15 +52,23 @@ def announced(**changes: object) -> wire.NodeMessage:
     ("message", "event"),
     [
         (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Renewed(A)),
-        (wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=2**64 - 1)), Readied(A, -1, 2**64 - 1, False)),
+        (
+            wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=2**64 - 1)),
+            Readied(A, -1, 2**64 - 1, False),
+        ),
         (announced(), Announced(A, 3, b"d" * 32, 9, 8, 7, 1.5)),
         (announced(digest=b""), Announced(A, 3, b"", 9, 8, 7, 1.5)),
-        (wire.NodeMessage(holding=wire.Holding(round=3, digests=[b"d" * 32])), Held(A, 3, (b"d" * 32,))),
+        (
+            wire.NodeMessage(holding=wire.Holding(round=3, digests=[b"d" * 32])),
+            Held(A, 3, (b"d" * 32,)),
+        ),
         (wire.NodeMessage(applied=wire.Applied(round=3, state_digest=4)), Applied(A, 3, 4, b"")),
         (wire.NodeMessage(leave=wire.Leave(reason="x" * 999)), Left(A, "x" * TEXT_BYTES_MAX)),
     ],
 )
-def test_a_message_becomes_an_event_under_the_senders_proven_name(message: wire.NodeMessage, event: object) -> None:
+def test_a_message_becomes_an_event_under_the_senders_proven_name(
+    message: wire.NodeMessage, event: object
+) -> None:
     assert wire_messages.event_of(A, message) == event
 
 
@@ -60,11 +85,26 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(message: wire.
         (announced(samples=2**48), r"expected counts below 2\*\*48"),
         (announced(compute_ms=2**64 - 1), r"expected counts below 2\*\*48"),
         (announced(payload_bytes=2**63), r"expected counts below 2\*\*48"),
-        (wire.NodeMessage(holding=wire.Holding(round=-1)), "expected a round of at least 0, got -1"),
-        (wire.NodeMessage(holding=wire.Holding(digests=[b"x"])), "expected a digest of 32 bytes, got 1 bytes"),
-        (wire.NodeMessage(holding=wire.Holding(digests=[b"d" * 32] * (MEMBERS_MAX + 1))), "expected at most 4096"),
-        (wire.NodeMessage(applied=wire.Applied(round=-1)), "expected a round of at least 0, got -1"),
-        (wire.NodeMessage(applied=wire.Applied(snapshot_sha256=b"s")), "expected a digest of 32 bytes, got 1 bytes"),
+        (
+            wire.NodeMessage(holding=wire.Holding(round=-1)),
+            "expected a round of at least 0, got -1",
+        ),
+        (
+            wire.NodeMessage(holding=wire.Holding(digests=[b"x"])),
+            "expected a digest of 32 bytes, got 1 bytes",
+        ),
+        (
+            wire.NodeMessage(holding=wire.Holding(digests=[b"d" * 32] * (MEMBERS_MAX + 1))),
+            "expected at most 4096",
+        ),
+        (
+            wire.NodeMessage(applied=wire.Applied(round=-1)),
+            "expected a round of at least 0, got -1",
+        ),
+        (
+            wire.NodeMessage(applied=wire.Applied(snapshot_sha256=b"s")),
+            "expected a digest of 32 bytes, got 1 bytes",
+        ),
     ],
 )
 def test_what_no_honest_node_sends_is_refused(message: wire.NodeMessage, words: str) -> None:
@@ -80,9 +120,18 @@ def test_a_hello_becomes_an_event() -> None:
 @pytest.mark.parametrize(
     ("hello", "words"),
     [
-        (wire.Hello(addresses=["a:1"] * (ADDRESSES_MAX + 1)), f"expected at most {ADDRESSES_MAX} addresses, got 9"),
-        (wire.Hello(addresses=["a" * (TEXT_BYTES_MAX + 1)]), f"expected texts of at most {TEXT_BYTES_MAX} bytes"),
-        (wire.Hello(name="é" * (TEXT_BYTES_MAX // 2 + 1)), f"expected texts of at most {TEXT_BYTES_MAX} bytes"),
+        (
+            wire.Hello(addresses=["a:1"] * (ADDRESSES_MAX + 1)),
+            f"expected at most {ADDRESSES_MAX} addresses, got 9",
+        ),
+        (
+            wire.Hello(addresses=["a" * (TEXT_BYTES_MAX + 1)]),
+            f"expected texts of at most {TEXT_BYTES_MAX} bytes",
+        ),
+        (
+            wire.Hello(name="é" * (TEXT_BYTES_MAX // 2 + 1)),
+            f"expected texts of at most {TEXT_BYTES_MAX} bytes",
+        ),
         (wire.Hello(hardware="h" * 10_000), "expected texts of at most"),
         (wire.Hello(software="s" * 10_000), "expected texts of at most"),
     ],
@@ -117,7 +166,10 @@ def test_a_full_page_ends_at_its_last_commit() -> None:
     """Else a node would take the commits of the next page for skipped rounds."""
     rows = [recorded(2 * number) for number in range(COMMITS_PER_REPLY)]
     reply = wire_messages.commits_reply(rows, decided_round=999, head_round=998)
-    assert (len(reply.commits), reply.decided_round) == (COMMITS_PER_REPLY, 2 * (COMMITS_PER_REPLY - 1))
+    assert (len(reply.commits), reply.decided_round) == (
+        COMMITS_PER_REPLY,
+        2 * (COMMITS_PER_REPLY - 1),
+    )
 
 
 def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() -> None:
@@ -129,14 +181,21 @@ def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() ->
 
 
 def test_one_commit_is_told_however_large() -> None:
-    reply = wire_messages.commits_reply([recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1)
+    reply = wire_messages.commits_reply(
+        [recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1
+    )
     assert (len(reply.commits), reply.decided_round) == (1, 0)
 
 
 def test_the_commit_of_the_largest_run_fits_a_message() -> None:
     """Everybody holds some payloads; of each only a few holders are told."""
-    key, peers = Ed25519PrivateKey.generate(), [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)]
-    flight = InFlight(0, 0, Instants(0, 1, 2, 3), 0, 0, {peer: Assignment(peer, (), False, "") for peer in peers})
+    key, peers = (
+        Ed25519PrivateKey.generate(),
+        [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)],
+    )
+    flight = InFlight(
+        0, 0, Instants(0, 1, 2, 3), 0, 0, {peer: Assignment(peer, (), False, "") for peer in peers}
+    )
     digests = [payload_digest(peer, 0) for peer in peers]
     for digest in digests[:8]:
         for peer in peers:
@@ -145,7 +204,8 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
         for peer in peers[place : place + 20]:
             flight.hold(peer, digest, 0)
     entries = tuple(
-        Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48) for peer, digest in zip(peers, digests, strict=True)
+        Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48)
+        for peer, digest in zip(peers, digests, strict=True)
     )
     commit = Commit(RUN, 2**62, 2**62, entries, 2**32 - 1, 2**32 - 1, genesis_digest(RUN))
     holders = tuple(flight.told_holders(digest) for digest in digests)

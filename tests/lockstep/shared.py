@@ -1,4 +1,5 @@
-"""What several tests of the front door need: processes that end, a demo of seconds, and what a person would see."""
+"""What several tests of the front door need: processes that end, a demo of seconds, and what a
+person would see."""
 
 import os
 import select

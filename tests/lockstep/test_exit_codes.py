@@ -8,7 +8,11 @@ import pytest
 from lockstep.exit_codes import MEANINGS, ExitCode, StoppedError, UsageError, error_of, exit_code
 from protocol import errors
 
-KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not errors.LockstepError]
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and kind is not errors.LockstepError
+]
 README = Path(__file__).parents[2] / "README.md"
 
 

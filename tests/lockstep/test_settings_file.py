@@ -16,7 +16,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def coordinate(run_file: Path, settings: CoordinatorSettings, options: Any) -> None:
-        seen.update(run_file=run_file, listen=settings.listen, directory=settings.directory, admin=options.admin)
+        seen.update(
+            run_file=run_file,
+            listen=settings.listen,
+            directory=settings.directory,
+            admin=options.admin,
+        )
 
     monkeypatch.setattr("lockstep.commands.coordinator.coordinate", coordinate)
     for name in ("LOCKSTEP_LISTEN", "LOCKSTEP_DIRECTORY", "LOCKSTEP_ADMIN", "LOCKSTEP_SETTINGS"):
@@ -41,7 +46,9 @@ def test_default_then_file_then_environment_then_flag(
     monkeypatch.setenv("LOCKSTEP_LISTEN", "127.0.0.3:3")
     assert main(["--settings", str(file), "coordinator", "run.toml"]) == 0
     assert started["listen"] == "127.0.0.3:3"
-    assert main(["--settings", str(file), "coordinator", "run.toml", "--listen", "127.0.0.4:4"]) == 0
+    assert (
+        main(["--settings", str(file), "coordinator", "run.toml", "--listen", "127.0.0.4:4"]) == 0
+    )
     assert started["listen"] == "127.0.0.4:4"
 
 

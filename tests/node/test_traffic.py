@@ -20,7 +20,9 @@ SESSION = Traffic(catch_up_down=1_000, control_up=2_000, control_down=3_000)
 
 
 def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
-    (family,) = [family for family in metrics.collect() if family.name == "lockstep_node_traffic_bytes"]
+    (family,) = [
+        family for family in metrics.collect() if family.name == "lockstep_node_traffic_bytes"
+    ]
     return {(each.labels["kind"], each.labels["direction"]): each.value for each in family.samples}
 
 
@@ -69,8 +71,14 @@ def test_data_of_each_purpose_has_its_owner_both_ways() -> None:
 
 def test_no_counter_falls_while_overhead_wavers() -> None:
     rising = Rising()
-    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {"overhead_up_bytes": 10, "payload_up_bytes": 5}
-    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {"overhead_up_bytes": 10, "payload_up_bytes": 6}
+    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {
+        "overhead_up_bytes": 10,
+        "payload_up_bytes": 5,
+    }
+    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {
+        "overhead_up_bytes": 10,
+        "payload_up_bytes": 6,
+    }
     assert rising({"overhead_up_bytes": None, "payload_up_bytes": 7}) == {
         "overhead_up_bytes": 10,
         "payload_up_bytes": 7,
@@ -85,7 +93,10 @@ def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> 
     both = counters(registry(known))
     assert both == counters(registry(unknown)) | {("overhead", "up"): 7, ("overhead", "down"): 8}
     assert both["catch_up", "down"] == 1_040
-    assert sum(both.values()) == sum(getattr(LINKS, name) for name in LINKS.__slots__) - 50 + 6_000 + 15
+    assert (
+        sum(both.values())
+        == sum(getattr(LINKS, name) for name in LINKS.__slots__) - 50 + 6_000 + 15
+    )
 
 
 # ---- the session with the coordinator
@@ -102,7 +113,9 @@ class Listening:
         self.heard.append(str(message.WhichOneof("kind")))
 
 
-async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(tmp_path: Path) -> None:
+async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(
+    tmp_path: Path,
+) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         ScriptedNode(process.address, process.run_id, node_key(1)) as one,
@@ -111,13 +124,17 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(t
         await one.join()
         await two.join()
         await train([one, two], 3)
-    async with running(tmp_path, quiet_spec()) as process:  # goes on, and has said nothing to anybody yet
+    async with running(
+        tmp_path, quiet_spec()
+    ) as process:  # goes on, and has said nothing to anybody yet
         client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
         info = await client.fetch_run()
         await client.fetch_members()
         assert len((await client.fetch_commits(-1)).commits) == 3
         listening = Listening()
-        session = asyncio.create_task(client.run(info, wire.Hello(addresses=["127.0.0.1:1"], name="n"), listening))
+        session = asyncio.create_task(
+            client.run(info, wire.Hello(addresses=["127.0.0.1:1"], name="n"), listening)
+        )
         await until(lambda: listening.heard)
         client.send(wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=1)))
 
@@ -126,7 +143,11 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(t
 
         def same() -> bool:
             up = (told("control_down_bytes"), told("control_up_bytes"), told("catch_up_up_bytes"))
-            return up == (client.traffic.control_up, client.traffic.control_down, client.traffic.catch_up_down)
+            return up == (
+                client.traffic.control_up,
+                client.traffic.control_down,
+                client.traffic.catch_up_down,
+            )
 
         await until(same)
         assert client.traffic.catch_up_down > 3 * 100

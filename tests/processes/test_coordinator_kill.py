@@ -1,8 +1,8 @@
-"""kill -9 in the middle of rounds: what was told is on disk, and the same directory goes on from there.
+"""kill -9 in the middle of rounds: what was told is on disk, and the same directory goes on from
+there.
 
-The coordinator is a real process; two scripted nodes drive rounds through it without a pause and a signal that
-nobody can catch ends it at whatever instruction it has reached.
-"""
+The coordinator is a real process; two scripted nodes drive rounds through it without a pause and a
+signal that nobody can catch ends it at whatever instruction it has reached."""
 
 import asyncio
 import os
@@ -19,7 +19,14 @@ import pytest
 from protocol.commits import Commit
 from protocol.handshake import public_bytes
 from protocol.runfile import run_id
-from tests.coordinator.client import COORDINATOR_KEY, ScriptedNode, check_chain, node_key, opened, quiet_spec
+from tests.coordinator.client import (
+    COORDINATOR_KEY,
+    ScriptedNode,
+    check_chain,
+    node_key,
+    opened,
+    quiet_spec,
+)
 
 ROOT = Path(__file__).parents[2]
 LIVES = 4
@@ -74,7 +81,8 @@ def lives(tmp_path: Path) -> Iterator[Iterator[Coordinator]]:
 
 
 async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: list[Commit]) -> None:
-    """Work on every round without a pause; what the node was told to be committed is added to `heard`."""
+    """Work on every round without a pause; what the node was told to be committed is added to
+    `heard`."""
 
     async def work(round: int) -> None:
         await node.announce(round)
@@ -99,23 +107,32 @@ async def whole_log(address: str) -> list[Commit]:
 
 
 async def a_life(coordinator: Coordinator, heard: list[Commit]) -> None:
-    """Train for some rounds, kill the coordinator while the next is under way, keep what was told until then."""
+    """Train for some rounds, kill the coordinator while the next is under way, keep what was told
+    until then."""
     before = len(heard)
     async with (
         ScriptedNode(coordinator.address, RUN, node_key(1)) as one,
         ScriptedNode(coordinator.address, RUN, node_key(2)) as two,
     ):
-        training = [asyncio.create_task(train_until_it_dies(*pair, heard)) for pair in ((one, two), (two, one))]
+        training = [
+            asyncio.create_task(train_until_it_dies(*pair, heard))
+            for pair in ((one, two), (two, one))
+        ]
         async with asyncio.timeout(60):
             while len(heard) < before + 2 * ROUNDS_PER_LIFE:
                 done, _ = await asyncio.wait(training, timeout=0.001)
                 assert not done, f"a node stopped before the kill: {done}"
         coordinator.kill()
         ends = await asyncio.wait_for(asyncio.gather(*training, return_exceptions=True), 20)
-        assert all(isinstance(end, grpc.aio.AioRpcError | asyncio.InvalidStateError | AssertionError) for end in ends)
+        assert all(
+            isinstance(end, grpc.aio.AioRpcError | asyncio.InvalidStateError | AssertionError)
+            for end in ends
+        )
 
 
-async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(lives: Iterator[Coordinator]) -> None:
+async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(
+    lives: Iterator[Coordinator],
+) -> None:
     heard: list[Commit] = []
     for _ in range(LIVES):
         await a_life(next(lives), heard)
@@ -123,6 +140,8 @@ async def test_a_killed_coordinator_loses_no_commit_and_makes_none_twice(lives: 
     by_round = {commit.round: commit for commit in log}
     assert len(by_round) == len(log) >= LIVES * ROUNDS_PER_LIFE
     for commit in heard:
-        assert by_round[commit.round] == commit, f"round {commit.round} was told and is not, or is otherwise, on disk"
+        assert by_round[commit.round] == commit, (
+            f"round {commit.round} was told and is not, or is otherwise, on disk"
+        )
     check_chain(RUN, log)
     assert [commit.step for commit in log] == list(range(len(log)))

@@ -86,7 +86,9 @@ def computers() -> Iterator[dict[str, Computer]]:
 
 
 @contextmanager
-def running(computer: Computer, make: Callable[[], Libp2pTransport]) -> Iterator[tuple[Libp2pTransport, str]]:
+def running(
+    computer: Computer, make: Callable[[], Libp2pTransport]
+) -> Iterator[tuple[Libp2pTransport, str]]:
     """(a transport on a computer, what it announces first)."""
     transport = computer.made(make)
     try:
@@ -98,7 +100,9 @@ def running(computer: Computer, make: Callable[[], Libp2pTransport]) -> Iterator
 @pytest.fixture
 def relay(computers: dict[str, Computer]) -> Iterator[str]:
     settings = Libp2pSettings(computers["relay"].listen)
-    with running(computers["relay"], lambda: make_relay(Ed25519PrivateKey.generate(), settings)) as (_, address):
+    with running(
+        computers["relay"], lambda: make_relay(Ed25519PrivateKey.generate(), settings)
+    ) as (_, address):
         yield address
 
 
@@ -115,7 +119,9 @@ def strangers(computers: dict[str, Computer], relay: str) -> Iterator[list[str]]
 
 
 @contextmanager
-def members(computers: dict[str, Computer], relay: str) -> Iterator[list[tuple[Computer, Member, Libp2pTransport]]]:
+def members(
+    computers: dict[str, Computer], relay: str
+) -> Iterator[list[tuple[Computer, Member, Libp2pTransport]]]:
     """Two nodes behind routers that have their places at the relay, and are told of each other."""
     homes = [computers["node-0"], computers["node-1"]]
     settings = [Libp2pSettings(home.listen, relays=(relay,)) for home in homes]
@@ -123,8 +129,12 @@ def members(computers: dict[str, Computer], relay: str) -> Iterator[list[tuple[C
     try:
         for number, home in enumerate(homes):
             key = Ed25519PrivateKey.generate()
-            transport = home.made(lambda number=number, key=key: Libp2pTransport(key, settings[number]))  # type: ignore[misc]
-            member = home.made(lambda key=key, it=transport, number=number: Member(key, [it], None, number))  # type: ignore[misc]
+            transport = home.made(
+                lambda number=number, key=key: Libp2pTransport(key, settings[number])
+            )  # type: ignore[misc]
+            member = home.made(
+                lambda key=key, it=transport, number=number: Member(key, [it], None, number)
+            )  # type: ignore[misc]
             started.append((home, member, transport))
             member.remote = Remote(member.peer, home.do(member.mesh.start(member)))
         for (home, member, _), (_, other, _) in (started, started[::-1]):
@@ -186,7 +196,9 @@ def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_doe
     computers: dict[str, Computer], relay: str
 ) -> None:
     def make(name: str) -> Libp2pTransport:
-        return Libp2pTransport(Ed25519PrivateKey.generate(), Libp2pSettings(computers[name].listen, relays=(relay,)))
+        return Libp2pTransport(
+            Ed25519PrivateKey.generate(), Libp2pSettings(computers[name].listen, relays=(relay,))
+        )
 
     with (
         running(computers["stranger-1"], lambda: make("stranger-1")) as (public, first),
@@ -195,5 +207,7 @@ def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_doe
         assert first == f"{computers['stranger-1'].public}/p2p/{public.peer}"
         assert circuit == f"{relay}/p2p-circuit/p2p/{hidden.peer}"
         with pytest.raises(UnavailableError):
-            computers["stranger-1"].do(public.dial(f"{computers['node-0'].public}/p2p/{hidden.peer}"))
+            computers["stranger-1"].do(
+                public.dial(f"{computers['node-0'].public}/p2p/{hidden.peer}")
+            )
         assert not computers["node-0"].do(hidden.dial(first)).relayed

@@ -1,9 +1,8 @@
 """What the product's modules get in place of the machine below them, as long as a world lasts.
 
-Clock, chance and files are looked up by module, so whatever module of the product imports `time`, `random`,
-`secrets` or `os` gets the world's: the clock of the process that runs, the world's chance, disks in memory.
-The ranges of a snapshot can be made small, so that there are several.
-"""
+Clock, chance and files are looked up by module, so whatever module of the product imports `time`,
+`random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
+chance, disks in memory. The ranges of a snapshot can be made small, so that there are several."""
 
 import contextlib
 import logging
@@ -42,7 +41,9 @@ def _clock(world: World) -> _Shim:
 
     def wall_ns() -> int:
         process = PROCESS.get()
-        return 1000 * (1_700_000_000_000_000 + world.now_us + (process.wall_offset_us if process else 0))
+        return 1000 * (
+            1_700_000_000_000_000 + world.now_us + (process.wall_offset_us if process else 0)
+        )
 
     return _Shim(
         time,

@@ -1,4 +1,5 @@
-"""Judges are judged: each planted bug must be found by one of the first seeds, with the words that name it."""
+"""Judges are judged: each planted bug must be found by one of the first seeds, with the words that
+name it."""
 
 import asyncio
 import itertools
@@ -183,7 +184,11 @@ def undecided_payloads_are_not_saved(patch: pytest.MonkeyPatch) -> None:
     right = stand_in.Replica.save
 
     def save(replica: stand_in.Replica, disk: Any, position: Any) -> None:
-        right(replica, disk, type(position)(position.next_round, position.head, position.head_round, ()))
+        right(
+            replica,
+            disk,
+            type(position)(position.next_round, position.head, position.head_round, ()),
+        )
 
     patch.setattr(stand_in.Replica, "save", save)
 
@@ -218,7 +223,9 @@ def offers_come_before_the_digest_is_checked(patch: pytest.MonkeyPatch) -> None:
     def handle(exchange: Exchange, event: Any, now_ms: int) -> Any:
         effects = right(exchange, event, now_ms)
         if isinstance(event, Offered):
-            effects = effects + right(exchange, Found(event.round, event.digest, event.size), now_ms)
+            effects = effects + right(
+                exchange, Found(event.round, event.digest, event.size), now_ms
+            )
         return effects
 
     patch.setattr(Exchange, "handle", handle)
@@ -264,11 +271,15 @@ def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:
         await asyncio.to_thread(trainer._parts.save, trainer.position)
 
     async def one_round(trainer: Trainer, opened: Any) -> None:
-        pending, payload = await asyncio.to_thread(trainer._extract, opened, await compute(trainer, opened))
+        pending, payload = await asyncio.to_thread(
+            trainer._extract, opened, await compute(trainer, opened)
+        )
         trainer._unannounced[pending.round] = pending
         await save(trainer)
         await trainer._publish(pending, payload)
-        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(opened.round + 1):
+        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(
+            opened.round + 1
+        ):
             await trainer._settle_next()
 
     patch.setattr(Trainer, "_extract", extract)
@@ -315,9 +326,15 @@ PLANTED: list[tuple[Plant, str]] = [
     (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
     (everything_is_reclaimed, "second time|is in"),
     (a_catch_up_forgets_the_momentum, "are in no parameters|nowhere at this instant"),
-    (undecided_payloads_are_not_saved, "are in no parameters|expected one own payload|waits|nowhere at this instant"),
+    (
+        undecided_payloads_are_not_saved,
+        "are in no parameters|expected one own payload|waits|nowhere at this instant",
+    ),
     (words_are_not_checked, "applies out of order"),
-    (the_snapshot_is_of_another_round, "adopts a snapshot|applies out of order|saved the state of round"),
+    (
+        the_snapshot_is_of_another_round,
+        "adopts a snapshot|applies out of order|saved the state of round",
+    ),
     (offers_come_before_the_digest_is_checked, "has not verified"),
     (bytes_are_not_verified, "other bytes|decode|not verified"),
     (the_book_is_written_late, "nowhere at this instant"),
@@ -345,7 +362,9 @@ class Aim:
 
 
 AIMS = {
-    the_snapshot_is_of_another_round: Aim(("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)),
+    the_snapshot_is_of_another_round: Aim(
+        ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
+    ),
     it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut")),
     the_book_is_written_late: Aim(("kill", "interrupt")),
     an_old_momentum_waits_for_no_word: Aim(("kill",), restart_ms=(50, 300)),
@@ -370,6 +389,8 @@ def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.Mo
 
 def test_a_violation_names_its_seed_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     copies_are_not_counted(monkeypatch)
-    with pytest.raises(Violation, match=r"(?s)^seed \d+: round .*event Announced.*coordinator decided round") as caught:
+    with pytest.raises(
+        Violation, match=r"(?s)^seed \d+: round .*event Announced.*coordinator decided round"
+    ) as caught:
         run_seeds()
     assert "-> CommitRound" in str(caught.value)

@@ -1,4 +1,5 @@
-"""Another process of this machine, to be killed or stopped by a test: a test module that is run as a program."""
+"""Another process of this machine, to be killed or stopped by a test: a test module that is run as
+a program."""
 
 import asyncio
 import contextlib
@@ -12,10 +13,13 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def elsewhere(module: str, *arguments: str) -> AsyncIterator[tuple[Process, str]]:
-    """(the process, the address that it prints); it is killed at the end, and its standard input held open until then.
+    """(the process, the address that it prints); it is killed at the end, and its standard input
+    held open until then.
 
     `module`: one whose `__main__` prints where it listens and ends with its standard input."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE
+    )
     assert process.stdin
     assert process.stdout
     try:

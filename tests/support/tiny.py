@@ -1,4 +1,5 @@
-"""A run small enough for a test: a byte-level llama of some thirty thousand parameters and a few pages of text."""
+"""A run small enough for a test: a byte-level llama of some thirty thousand parameters and a few
+pages of text."""
 
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,16 @@ CONFIG = {
 
 
 def tiny_spec(
-    *, steps: int = 6, overlap: Any = 1, members: int = 2, seed: int = 0, lease_ms: int = 20_000, **rounds: Any
+    *,
+    steps: int = 6,
+    overlap: Any = 1,
+    members: int = 2,
+    seed: int = 0,
+    lease_ms: int = 20_000,
+    **rounds: Any,
 ) -> RunSpec:
-    """A run of the tiny model with short but patient instants: rounds close early, never by the clock."""
+    """A run of the tiny model with short but patient instants: rounds close early, never by the
+    clock."""
     return RunSpec(
         name="tiny",
         seed=seed,
@@ -62,7 +70,9 @@ def tiny_corpus(directory: Path) -> Path:
     documents = [
         (
             f"document {number}",
-            "".join(f"def function_{number}_{line}(x):\n    return x + {line}\n" for line in range(40)),
+            "".join(
+                f"def function_{number}_{line}(x):\n    return x + {line}\n" for line in range(40)
+            ),
         )
         for number in range(120)
     ]

@@ -38,7 +38,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtually(main: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, run in virtual time that begins at 0; tasks that it left are cancelled."""
+    """What a coroutine returns, run in virtual time that begins at 0; tasks that it left are
+    cancelled."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 

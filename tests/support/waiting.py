@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 120
-"""Longer than anything takes on a machine that others use too; a test that waits this long has failed."""
+"""Longer than anything takes on a machine that others use too; a test that waits this long has
+failed."""
 
 
 async def until(condition: Callable[[], object]) -> None:

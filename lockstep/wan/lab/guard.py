@@ -1,8 +1,7 @@
 """Clears a laboratory away when its owner is gone, even by SIGKILL.
 
-The guard is started by the owner and reads a pipe of which only the owner holds the other end. The kernel closes it
-when the owner dies; an owner that ends in order has removed everything before.
-"""
+The guard is started by the owner and reads a pipe of which only the owner holds the other end. The
+kernel closes it when the owner dies; an owner that ends in order has removed everything before."""
 
 import os
 import sys
@@ -16,7 +15,8 @@ def guard(laboratory: str) -> None:
     """Waits for the end of standard input, then removes what is left of a laboratory."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # The kernel closes what a dying process had open in any order: the pipe ends, and the lock may come free later.
+    # The kernel closes what a dying process had open in any order: the pipe ends, and the lock may
+    # come free later.
     ownership = Ownership(laboratory, patient=True)
     remove(laboratories().get(laboratory, []))
     ownership.release()

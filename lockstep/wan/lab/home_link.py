@@ -3,13 +3,13 @@
       home ==> [ queue | rate ] ==> delay + jitter, loss ==> internet       up
       home <== delay + jitter, loss <== [ queue | rate ] <== internet       down
 
-A packet waits for the link's rate in a queue of bounded size, then travels for the delay. A link that is asked for more
-than its rate fills the queue and then drops, as a modem does. The queue holds what the link carries in a round trip and
-`queue_s` more: less would cap the rate of a long link, much more would be seconds of waiting.
+A packet waits for the link's rate in a queue of bounded size, then travels for the delay. A link
+that is asked for more than its rate fills the queue and then drops, as a modem does. The queue
+holds what the link carries in a round trip and `queue_s` more: less would cap the rate of a long
+link, much more would be seconds of waiting.
 
-Jitter wanders: an extra between minus and plus `jitter_s` that changes along straight lines, so that packets keep their
-order and the mean delay stays what was asked, under load too.
-"""
+Jitter wanders: an extra between minus and plus `jitter_s` that changes along straight lines, so
+that packets keep their order and the mean delay stays what was asked, under load too."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -28,8 +28,8 @@ BURST_S = 0.001
 """A token bucket may send this much at once: the timer's grain, far below any delay here."""
 
 WANDER_S = 0.1
-"""Time from one random value of the jitter to the next. The slope 2 * jitter_s / WANDER_S must stay below one, or
-packets would overtake each other."""
+"""Time from one random value of the jitter to the next. The slope 2 * jitter_s / WANDER_S must stay
+below one, or packets would overtake each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class Way:
 
     @property
     def held_frames(self) -> int:
-        """Most frames that queue and way hold together, were all of them small ones of a tenth of the largest."""
+        """Most frames that queue and way hold together, were all of them small ones of a tenth of
+        the largest."""
         held = self.queue_bytes + self.rate_bit_s / 8 * (self.delay_s + self.jitter_s)
         return 1000 + round(10 * held / FRAME_BYTES_MAX)
 
@@ -117,7 +118,8 @@ class Course:
         self._from = self._until = 0.0
 
     def arrival_s(self, now_s: float) -> float | None:
-        """The instant, on the clock of `now_s`, which must not go back; None: the packet is lost."""
+        """The instant, on the clock of `now_s`, which must not go back; None: the packet is
+        lost."""
         way = self.way
         if way.loss and self._uniform() < way.loss:
             return None
@@ -126,6 +128,9 @@ class Course:
     def _wandering_s(self, now_s: float) -> float:
         if now_s >= self._until_s:
             self._from_s, self._from = now_s, self._until
-            self._until_s, self._until = now_s + WANDER_S, self.way.jitter_s * (2 * self._uniform() - 1)
+            self._until_s, self._until = (
+                now_s + WANDER_S,
+                self.way.jitter_s * (2 * self._uniform() - 1),
+            )
         passed = (now_s - self._from_s) / (self._until_s - self._from_s)
         return self._from + passed * (self._until - self._from)

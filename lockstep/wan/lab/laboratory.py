@@ -7,9 +7,9 @@
             client = socket.create_connection((lab.address("relay"), 8000))
         lab.cut("node-0"); lab.restore("node-0"); lab.slow("node-0", 0.1); lab.move("node-0")
 
-Needs root and iproute2. Leaving the block kills every process in the namespaces and removes them; a guard process
-does so when this one is killed, and `lockstep wan down` when the guard was killed too.
-"""
+Needs root and iproute2. Leaving the block kills every process in the namespaces and removes them; a
+guard process does so when this one is killed, and `lockstep wan down` when the guard was killed
+too."""
 
 import contextlib
 import json
@@ -51,7 +51,14 @@ class Shaper:
 
     def __init__(self, shaped: Shaped, seed: int) -> None:
         document = json.dumps(shaped.link.document())
-        command = [sys.executable, "-m", "lockstep.wan.lab.shaping", shaped.interface, document, str(seed)]
+        command = [
+            sys.executable,
+            "-m",
+            "lockstep.wan.lab.shaping",
+            shaped.interface,
+            document,
+            str(seed),
+        ]
         self.shaped = shaped
         self.said = ""
         """Its last line."""
@@ -71,7 +78,8 @@ class Shaper:
         return self.said.partition(" by ")[2].partition(":")[0]
 
     def wait(self) -> None:
-        """Waits until it has done what it was told last; `UnavailableError` with its reason when it could not."""
+        """Waits until it has done what it was told last; `UnavailableError` with its reason when it
+        could not."""
         assert self._process.stdout
         self.said = self._process.stdout.readline().strip()
         self.check()
@@ -79,7 +87,9 @@ class Shaper:
     def check(self) -> None:
         """Raises `UnavailableError` when it is gone: its link carries nothing any more."""
         if not self.mechanism or self._process.poll() is not None:
-            raise UnavailableError(f"link of {self.shaped.namespace}: {self.said or 'its process was killed'}")
+            raise UnavailableError(
+                f"link of {self.shaped.namespace}: {self.said or 'its process was killed'}"
+            )
 
     def change(self, link: HomeLink) -> None:
         """Changes the figures of the link."""
@@ -138,7 +148,9 @@ class Laboratory:
             shaper.stop()
         self._shapers.clear()
         if self._ownership:
-            namespaces.remove([name for name in self._plan.namespaces(self.id) if namespaces.exists(name)])
+            namespaces.remove(
+                [name for name in self._plan.namespaces(self.id) if namespaces.exists(name)]
+            )
             self._ownership.release()
             self._ownership = None
         if self._guard:
@@ -159,7 +171,8 @@ class Laboratory:
         return self._place(name).public_address()
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """The command that runs another on a computer: for `asyncio.create_subprocess_exec` and the like."""
+        """The command that runs another on a computer: for `asyncio.create_subprocess_exec` and the
+        like."""
         return ["ip", "netns", "exec", self._place(name).namespace, *arguments]
 
     def start(self, name: str, arguments: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -169,7 +182,8 @@ class Laboratory:
 
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Puts this thread onto a computer's network, see `namespaces.inside`: nothing may be awaited within."""
+        """Puts this thread onto a computer's network, see `namespaces.inside`: nothing may be
+        awaited within."""
         with namespaces.inside(self._place(name).namespace):
             yield
 
@@ -214,7 +228,8 @@ class Laboratory:
             return measure(home, far, place.home.link or HomeLink())
 
     def _build(self) -> None:
-        # In a session of its own, so that what ends this process, such as Ctrl-C, does not end its guard.
+        # In a session of its own, so that what ends this process, such as Ctrl-C, does not end its
+        # guard.
         command = [sys.executable, "-m", "lockstep.wan.lab.guard", self.id]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         for namespace, forwards in self._plan.forwarding(self.id):
@@ -224,7 +239,9 @@ class Laboratory:
             with namespaces.inside(router):
                 masquerade()
         for number, shaped in enumerate(self._plan.shaped(self.id)):
-            self._shapers[f"{shaped.namespace} {shaped.interface}"] = Shaper(shaped, self._seed + number)
+            self._shapers[f"{shaped.namespace} {shaped.interface}"] = Shaper(
+                shaped, self._seed + number
+            )
         for shaper in self._shapers.values():
             shaper.wait()
 
@@ -236,7 +253,9 @@ class Laboratory:
     def _link(self, name: str) -> HomeLink:
         link = self._place(name).home.link
         if link is None:
-            raise LocalProtocolError(f"the line of {name} is not shaped: it can only be cut both ways")
+            raise LocalProtocolError(
+                f"the line of {name} is not shaped: it can only be cut both ways"
+            )
         return link
 
     def _shaper(self, name: str) -> Shaper:

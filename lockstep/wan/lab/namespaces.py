@@ -1,9 +1,8 @@
 """Network namespaces: made, entered, and cleared away whoever left them.
 
-A laboratory's namespaces are called lockstep-ID-NAME. While its owner lives, the owner holds a lock on the file
-`/run/lockstep/ID.lock`; the kernel lets go of it however the owner ends, so a laboratory whose lock is free is a
-leftover, and only such are removed unasked.
-"""
+A laboratory's namespaces are called lockstep-ID-NAME. While its owner lives, the owner holds a lock
+on the file `/run/lockstep/ID.lock`; the kernel lets go of it however the owner ends, so a
+laboratory whose lock is free is a leftover, and only such are removed unasked."""
 
 import contextlib
 import ctypes
@@ -34,7 +33,8 @@ class Ownership:
     """The lock that says that a laboratory is in use."""
 
     def __init__(self, laboratory: str, *, patient: bool = False) -> None:
-        """Takes the lock; when another process has it, waits for that one's end, or raises `UnavailableError`."""
+        """Takes the lock; when another process has it, waits for that one's end, or raises
+        `UnavailableError`."""
         RUN_DIRECTORY.mkdir(parents=True, exist_ok=True)
         self._path = RUN_DIRECTORY / f"{laboratory}.lock"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -43,7 +43,9 @@ class Ownership:
         except BlockingIOError:
             owner = os.read(self._descriptor, 32).decode()
             os.close(self._descriptor)
-            raise UnavailableError(f"laboratory {laboratory} is in use by process {owner}") from None
+            raise UnavailableError(
+                f"laboratory {laboratory} is in use by process {owner}"
+            ) from None
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, str(os.getpid()).encode())
 
@@ -55,8 +57,9 @@ class Ownership:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Puts this thread into a network namespace: sockets opened, and processes started, within are of that namespace
-    for good. Nothing may be awaited within: the event loop's other tasks would be there too."""
+    """Puts this thread into a network namespace: sockets opened, and processes started, within are
+    of that namespace for good. Nothing may be awaited within: the event loop's other tasks would be
+    there too."""
     with open("/proc/thread-self/ns/net", "rb") as home:
         _enter(NETNS_DIRECTORY / namespace)
         try:
@@ -71,7 +74,8 @@ def exists(namespace: str) -> bool:
 
 
 def add(namespace: str, *, forwards: bool) -> None:
-    """Makes an empty namespace. Packets may come back by another interface than they left by (`shape`)."""
+    """Makes an empty namespace. Packets may come back by another interface than they left by
+    (`shape`)."""
     run(words(f"ip netns add {namespace}"))
     switches = {
         "ipv4/ip_forward": int(forwards),
@@ -86,7 +90,8 @@ def add(namespace: str, *, forwards: bool) -> None:
 
 
 def laboratories() -> dict[str, list[str]]:
-    """Namespaces by the laboratory that they belong to; a name of our prefix and no such form is one by itself."""
+    """Namespaces by the laboratory that they belong to; a name of our prefix and no such form is
+    one by itself."""
     found: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError):
         for path in sorted(NETNS_DIRECTORY.glob(f"{PREFIX}*")):
@@ -96,25 +101,31 @@ def laboratories() -> dict[str, list[str]]:
 
 
 def remove(namespaces: list[str]) -> None:
-    """Kills what runs in the namespaces and removes them; `UnavailableError` when something does not die."""
+    """Kills what runs in the namespaces and removes them; `UnavailableError` when something does
+    not die."""
     deadline_s = time.monotonic() + END_S
     while alive := [pid for namespace in namespaces for pid in _processes(namespace)]:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline_s:
-            raise UnavailableError(f"processes {alive} in {namespaces} did not die within {END_S:.0f} s")
+            raise UnavailableError(
+                f"processes {alive} in {namespaces} did not die within {END_S:.0f} s"
+            )
         time.sleep(0.01)
     for namespace in namespaces:
         try:
             run(words(f"ip netns del {namespace}"))
         except UnavailableError:
-            if exists(namespace):  # else another one that clears away, such as the guard, was faster
+            if exists(
+                namespace
+            ):  # else another one that clears away, such as the guard, was faster
                 raise
 
 
 def remove_leftovers(*, even_in_use: bool = False) -> tuple[list[str], list[str]]:
-    """Removes every laboratory that nobody owns; the namespaces removed, and why others were not, in words."""
+    """Removes every laboratory that nobody owns; the namespaces removed, and why others were not,
+    in words."""
     removed, kept = [], []
     for laboratory, namespaces in laboratories().items():
         try:
@@ -144,7 +155,9 @@ def _enter(path: Path) -> None:
         with open(path, "rb") as target:
             _set_namespace(target.fileno())
     except OSError as error:
-        raise UnavailableError(f"cannot enter network namespace {path.name}: {error.strerror}") from error
+        raise UnavailableError(
+            f"cannot enter network namespace {path.name}: {error.strerror}"
+        ) from error
 
 
 def _set_namespace(descriptor: int) -> None:

@@ -1,13 +1,15 @@
-"""A home router's address translation, told to the kernel directly: nftables speaks netlink, and needs no tool.
+"""A home router's address translation, told to the kernel directly: nftables speaks netlink, and
+needs no tool.
 
     table ip lockstep {
       chain out { type nat hook postrouting priority 100;   oifname "wan" masquerade }
       chain in  { type filter hook input priority 0;        iifname "wan" ct state new,invalid drop }
     }
 
-That is a port-restricted cone: a connection keeps its port where the router has it free, and lets packets in only
-from the address and port that it was opened to. What nobody asked for is dropped in silence: an answer, such as a
-reset, would make a hole-punching peer give up, and a packet that the router took for itself would hold its port.
+That is a port-restricted cone: a connection keeps its port where the router has it free, and lets
+packets in only from the address and port that it was opened to. What nobody asked for is dropped in
+silence: an answer, such as a reset, would make a hole-punching peer give up, and a packet that the
+router took for itself would hold its port.
 
 Sources: linux/netfilter/nf_tables.h, nfnetlink.h; the batch form is required by the kernel.
 """
@@ -65,7 +67,9 @@ def _interface_is(key: int, name: str) -> list[bytes]:
     value = name.encode().ljust(16, b"\0")
     return [
         _expression("meta", _number(1, _REGISTER), _number(2, key)),
-        _expression("cmp", _number(1, _REGISTER), _number(2, _EQUAL), nested(3, attribute(1, value))),
+        _expression(
+            "cmp", _number(1, _REGISTER), _number(2, _EQUAL), nested(3, attribute(1, value))
+        ),
     ]
 
 
@@ -81,12 +85,19 @@ def _unasked() -> list[bytes]:
             nested(4, attribute(1, mask)),
             nested(5, attribute(1, bytes(4))),
         ),
-        _expression("cmp", _number(1, _REGISTER), _number(2, _UNEQUAL), nested(3, attribute(1, bytes(4)))),
+        _expression(
+            "cmp", _number(1, _REGISTER), _number(2, _UNEQUAL), nested(3, attribute(1, bytes(4)))
+        ),
     ]
 
 
 def _chain(name: str, kind: str, hook: int, priority: int) -> bytes:
-    return _text(1, _TABLE) + _text(3, name) + nested(4, _number(1, hook), _number(2, priority)) + _text(7, kind)
+    return (
+        _text(1, _TABLE)
+        + _text(3, name)
+        + nested(4, _number(1, hook), _number(2, priority))
+        + _text(7, kind)
+    )
 
 
 def _rule(chain: str, expressions: Iterable[bytes]) -> bytes:
@@ -99,18 +110,25 @@ def masquerade_messages() -> list[tuple[int, bytes]]:
     return [
         (_NEW_TABLE, _text(1, _TABLE)),
         (_NEW_CHAIN, _chain("out", "nat", _POSTROUTING, _PRIORITY_SOURCE_NAT)),
-        (_NEW_RULE, _rule("out", [*_interface_is(_META_OIFNAME, WAN_INTERFACE), _expression("masq")])),
+        (
+            _NEW_RULE,
+            _rule("out", [*_interface_is(_META_OIFNAME, WAN_INTERFACE), _expression("masq")]),
+        ),
         (_NEW_CHAIN, _chain("in", "filter", _INPUT, _PRIORITY_FILTER)),
         (_NEW_RULE, _rule("in", [*_interface_is(_META_IIFNAME, WAN_INTERFACE), *_unasked(), drop])),
     ]
 
 
 def masquerade() -> None:
-    """Makes this network namespace a home router; `UnavailableError` where the kernel has no nftables NAT."""
+    """Makes this network namespace a home router; `UnavailableError` where the kernel has no
+    nftables NAT."""
     messages = masquerade_messages()
     batch = [_message(_BATCH_BEGIN, 0, 0, resource=_NFTABLES)]
     flags = _ACK | _CREATE | _APPEND
-    batch += [_message(_NFTABLES << 8 | kind, flags, i, body) for i, (kind, body) in enumerate(messages, 1)]
+    batch += [
+        _message(_NFTABLES << 8 | kind, flags, i, body)
+        for i, (kind, body) in enumerate(messages, 1)
+    ]
     batch += [_message(_BATCH_END, 0, len(messages) + 1, resource=_NFTABLES)]
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as kernel:
@@ -118,7 +136,9 @@ def masquerade() -> None:
             kernel.send(b"".join(batch))
             _await_success(kernel, {number for number, _ in enumerate(messages, 1)})
     except OSError as error:
-        raise UnavailableError(f"the kernel refused a NAT router (nftables masquerade): {error.strerror}") from error
+        raise UnavailableError(
+            f"the kernel refused a NAT router (nftables masquerade): {error.strerror}"
+        ) from error
 
 
 def _message(kind: int, flags: int, number: int, body: bytes = b"", *, resource: int = 0) -> bytes:

@@ -3,13 +3,13 @@
     the stack --> eth0 egress  --redirect--> tap `up-eth0`   [tbf: rate] --> held here --> a raw socket on eth0
     the stack <-- tap `down-eth0` <-- held here <-- [tbf: rate] tap `down-eth0` <--redirect-- eth0 ingress
 
-Each way of the link has a tap device, whose token bucket sets the rate before this process reads a frame, holds it
-for the way's delay and lets it go. Up, it goes out by a packet socket past the interface's egress hook, or it would
-come back here for ever. Down, the frame is written to the tap, which has the interface's own hardware address, so
-the stack takes it as its own.
+Each way of the link has a tap device, whose token bucket sets the rate before this process reads a
+frame, holds it for the way's delay and lets it go. Up, it goes out by a packet socket past the
+interface's egress hook, or it would come back here for ever. Down, the frame is written to the tap,
+which has the interface's own hardware address, so the stack takes it as its own.
 
-The process asks for a real-time priority: a line's delay does not depend on how busy the computer behind it is.
-"""
+The process asks for a real-time priority: a line's delay does not depend on how busy the computer
+behind it is."""
 
 import contextlib
 import fcntl
@@ -31,8 +31,9 @@ READ_FRAMES_MAX = 64
 """Frames read from one tap before due ones are sent."""
 
 GRAIN_S = (0.0002, 0.002)
-"""Least and most time from one look to the next while frames flow, an eighth of the shortest delay in between: to wake
-for each frame takes a core for a few busy lines. What came or fell due meanwhile did so half of it ago, on the mean."""
+"""Least and most time from one look to the next while frames flow, an eighth of the shortest delay
+in between: to wake for each frame takes a core for a few busy lines. What came or fell due
+meanwhile did so half of it ago, on the mean."""
 
 _READ_BYTES = FRAME_BYTES_MAX + 4  # a VLAN tag
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
@@ -41,10 +42,13 @@ _ETH_P_IP = 0x0800
 
 
 def open_tap(name: str) -> int:
-    """File descriptor of a new tap device in this network namespace; the device lives as long as it is open."""
+    """File descriptor of a new tap device in this network namespace; the device lives as long as it
+    is open."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
+        fcntl.ioctl(
+            descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI)
+        )
     except OSError:
         os.close(descriptor)
         raise
@@ -52,7 +56,8 @@ def open_tap(name: str) -> int:
 
 
 def open_wire(interface: str) -> socket.socket:
-    """A socket whose frames leave an interface at once, past its queueing discipline and egress hook."""
+    """A socket whose frames leave an interface at once, past its queueing discipline and egress
+    hook."""
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     wire.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
     wire.bind((interface, _ETH_P_IP))
@@ -87,7 +92,8 @@ class Lane:
         """Lets go every frame that is due."""
         held, send = self._held, self._send
         while held and held[0][0] <= now_s:
-            # An interface that is down, or a full buffer further on, loses the frame: so does a real wire.
+            # An interface that is down, or a full buffer further on, loses the frame: so does a
+            # real wire.
             with contextlib.suppress(OSError):
                 send(held.popleft()[1])
 
@@ -100,10 +106,14 @@ class Relay:
         self._lanes: dict[str, Lane] = {}
         self._wire = open_wire(interface)
         if link.up:
-            self._lanes["up"] = Lane(open_tap(tap_name("up", interface)), self._wire.send, self._course(link.up))
+            self._lanes["up"] = Lane(
+                open_tap(tap_name("up", interface)), self._wire.send, self._course(link.up)
+            )
         if link.down:
             tap = open_tap(tap_name("down", interface))
-            self._lanes["down"] = Lane(tap, lambda frame: os.write(tap, frame), self._course(link.down))
+            self._lanes["down"] = Lane(
+                tap, lambda frame: os.write(tap, frame), self._course(link.down)
+            )
 
     def change(self, link: HomeLink) -> None:
         """Another delay, jitter or loss from now on; what is held keeps its time."""
@@ -112,7 +122,8 @@ class Relay:
                 self._lanes[name].course = self._course(way)
 
     def run(self, control: int | None, on_control: Callable[[], bool]) -> None:
-        """Carries frames until `on_control`, called when descriptor `control` is readable, returns False."""
+        """Carries frames until `on_control`, called when descriptor `control` is readable, returns
+        False."""
         lanes = list(self._lanes.values())
         taps = {lane.tap: lane for lane in lanes}
         watched = [*taps, *([] if control is None else [control])]
@@ -120,9 +131,13 @@ class Relay:
         while True:
             looked_s = clock()
             due = [lane.due_s for lane in lanes if lane.due_s is not None]
-            readable, _, _ = select.select(watched, [], [], max(0.0, min(due) - looked_s) if due else None)
+            readable, _, _ = select.select(
+                watched, [], [], max(0.0, min(due) - looked_s) if due else None
+            )
             now_s = clock()
-            unseen_s = max(0.0, grain_s / 2 - (now_s - looked_s))  # what came while it slept, did so half a sleep ago
+            unseen_s = max(
+                0.0, grain_s / 2 - (now_s - looked_s)
+            )  # what came while it slept, did so half a sleep ago
             for descriptor in readable:
                 if descriptor in taps:
                     taps[descriptor].take(now_s - unseen_s)
@@ -158,7 +173,8 @@ def tap_name(way: str, interface: str) -> str:
 
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
-    """Real-time priority for this thread, where that is allowed; processes that it starts do not have it."""
+    """Real-time priority for this thread, where that is allowed; processes that it starts do not
+    have it."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:

@@ -3,9 +3,8 @@
     echo     small packets at part of the rate, sent back by the far end: round trip, loss of each way
     flood    large packets above the rate: what arrives is the rate
 
-One clock, one thread: no clocks to compare, and nothing to install at either end. The sockets may live in different
-network namespaces (`namespaces.inside`).
-"""
+One clock, one thread: no clocks to compare, and nothing to install at either end. The sockets may
+live in different network namespaces (`namespaces.inside`)."""
 
 import contextlib
 import select
@@ -86,7 +85,9 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
     echo = _Echo(home, far, link)
     echo.run()
     if not echo.trips_s:
-        raise UnavailableError(f"nothing crosses the link between {home.getsockname()[0]} and {far.getsockname()[0]}")
+        raise UnavailableError(
+            f"nothing crosses the link between {home.getsockname()[0]} and {far.getsockname()[0]}"
+        )
     return Measured(
         up_bit_s=_flood(home, far, far.getsockname(), up, link.rtt_s),
         down_bit_s=_flood(far, home, echo.home_address, down, link.rtt_s),
@@ -99,7 +100,9 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
 
 class _Echo:
     def __init__(self, home: socket.socket, far: socket.socket, link: HomeLink) -> None:
-        slower = min(way.rate_bit_s or UNLIMITED_BIT_S for way in (link.up or Way(), link.down or Way()))
+        slower = min(
+            way.rate_bit_s or UNLIMITED_BIT_S for way in (link.up or Way(), link.down or Way())
+        )
         packets_per_s = ECHO_SHARE * slower / 8 / (ECHO_PACKET_BYTES + HEADER_BYTES)
         self.sent = 0
         self.arrived = 0
@@ -114,10 +117,14 @@ class _Echo:
         begin_s = time.monotonic()
         target = self._far.getsockname()
         end_s = begin_s + ECHO_S
-        while (now_s := time.monotonic()) < end_s + self._wait_s and not (now_s > end_s and self._complete()):
+        while (now_s := time.monotonic()) < end_s + self._wait_s and not (
+            now_s > end_s and self._complete()
+        ):
             next_s = begin_s + self.sent * self._every_s
             if now_s < end_s and now_s >= next_s:
-                self._home.sendto(_STAMP.pack(self.sent, now_s).ljust(ECHO_PACKET_BYTES, b"\0"), target)
+                self._home.sendto(
+                    _STAMP.pack(self.sent, now_s).ljust(ECHO_PACKET_BYTES, b"\0"), target
+                )
                 self.sent += 1
                 continue
             wait_s = next_s - now_s if now_s < end_s else end_s + self._wait_s - now_s
@@ -136,7 +143,9 @@ class _Echo:
             self.trips_s.append(time.monotonic() - _STAMP.unpack_from(packet)[1])
 
 
-def _flood(sender: socket.socket, receiver: socket.socket, target: tuple[str, int], way: Way, rtt_s: float) -> float:
+def _flood(
+    sender: socket.socket, receiver: socket.socket, target: tuple[str, int], way: Way, rtt_s: float
+) -> float:
     """Bits per second that arrive, counting frames."""
     frame_bits = 8 * (FLOOD_PACKET_BYTES + HEADER_BYTES)
     every_s = frame_bits / (FLOOD_EXCESS * (way.rate_bit_s or UNLIMITED_BIT_S))
@@ -160,12 +169,15 @@ def _flood(sender: socket.socket, receiver: socket.socket, target: tuple[str, in
         if due <= sent:
             select.select([receiver], [], [], min(every_s, 0.001) if now_s < end_s else 0.02)
     if len(arrivals_s) < 2:
-        raise UnavailableError(f"of {sent} packets to {target[0]}, sent at the link's rate, {len(arrivals_s)} arrived")
+        raise UnavailableError(
+            f"of {sent} packets to {target[0]}, sent at the link's rate, {len(arrivals_s)} arrived"
+        )
     return frame_bits * (len(arrivals_s) - 1) / (arrivals_s[-1] - arrivals_s[0])
 
 
 def _received(endpoint: socket.socket, size: int) -> list[tuple[bytes, tuple[str, int]]]:
-    """Everything of one size that waits in a socket: late packets of another measurement are of another size."""
+    """Everything of one size that waits in a socket: late packets of another measurement are of
+    another size."""
     packets = []
     with contextlib.suppress(BlockingIOError):
         while True:

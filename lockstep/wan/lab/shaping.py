@@ -3,16 +3,16 @@
     netem        egress of the interface, and ingress through an ifb device: the kernel does everything
     tbf+relay    the kernel's token buckets set the rate, `relay.py` holds packets for delay, jitter and loss
 
-netem is used where the kernel has it. Only IPv4 is shaped; other protocols (ARP) pass. A container's entry point and
-the namespaces of the laboratory both use this module:
+netem is used where the kernel has it. Only IPv4 is shaped; other protocols (ARP) pass. A
+container's entry point and the namespaces of the laboratory both use this module:
 
     lockstep wan shape INTERFACE --profile cable                a container: until a signal
     python -m lockstep.wan.shape INTERFACE LINK-AS-JSON SEED    the laboratory: until the end of standard input, where
                                                                 each further line is another link to change to
 
-Both print one line that says what was done and by which mechanism, stay, and undo everything when they leave. What a
-killed one left is cleared away by the next on the same interface, and by the end of the namespace.
-"""
+Both print one line that says what was done and by which mechanism, stay, and undo everything when
+they leave. What a killed one left is cleared away by the next on the same interface, and by the end
+of the namespace."""
 
 import contextlib
 import json
@@ -35,7 +35,8 @@ Command = tuple[str, ...]
 """Words of one `ip` or `tc` command."""
 
 MTU_MAX = 1500
-"""Larger packets fit neither a home line nor the buffers and buckets here, which are made for it."""
+"""Larger packets fit neither a home line nor the buffers and buckets here, which are made for
+it."""
 
 TAP_ADDRESS = "169.254.254.254/32"
 """Never used; only there where the kernel wants one."""
@@ -73,7 +74,11 @@ def netem_commands(interface: str, link: HomeLink, verb: str = "add") -> list[Co
         lines += [f"ip link set {interface} gso_max_segs 1"] if verb == "add" else []
         lines += [f"tc qdisc {verb} dev {interface} root {netem(up)}"]
     if down and verb == "add":
-        lines += [f"ip link add {ifb} type ifb", f"ip link set {ifb} up", f"tc qdisc add dev {interface} clsact"]
+        lines += [
+            f"ip link add {ifb} type ifb",
+            f"ip link set {ifb} up",
+            f"tc qdisc add dev {interface} clsact",
+        ]
         lines += [f"tc filter add dev {interface} ingress {_ALL_IPV4} {ifb}"]
     if down:
         lines += [f"tc qdisc {verb} dev {ifb} root {netem(down)}"]
@@ -81,7 +86,8 @@ def netem_commands(interface: str, link: HomeLink, verb: str = "add") -> list[Co
 
 
 def relay_commands(interface: str, link: HomeLink, address: str, mtu: int) -> list[Command]:
-    """Leads an interface's packets through the taps of a relay, which must be open. `address`: its own MAC."""
+    """Leads an interface's packets through the taps of a relay, which must be open. `address`: its
+    own MAC."""
     lines = [f"tc qdisc add dev {interface} clsact"]
     for name, way, hook in (("up", link.up, "egress"), ("down", link.down, "ingress")):
         if way:
@@ -98,11 +104,16 @@ def relay_commands(interface: str, link: HomeLink, address: str, mtu: int) -> li
 def relay_changes(interface: str, link: HomeLink) -> list[Command]:
     """Other rates for an interface that is shaped already."""
     ways = (("up", link.up), ("down", link.down))
-    return [words(f"tc qdisc replace dev {tap_name(name, interface)} root {tbf(way)}") for name, way in ways if way]
+    return [
+        words(f"tc qdisc replace dev {tap_name(name, interface)} root {tbf(way)}")
+        for name, way in ways
+        if way
+    ]
 
 
 def undo_commands(interface: str) -> list[Command]:
-    """Removes whatever either mechanism left; each may fail where there is nothing. Taps go with their process."""
+    """Removes whatever either mechanism left; each may fail where there is nothing. Taps go with
+    their process."""
     return [
         words(f"tc qdisc del dev {interface} clsact"),
         words(f"tc qdisc del dev {interface} root"),
@@ -114,8 +125,8 @@ class Shaping:
     """One shaped interface of this network namespace."""
 
     def __init__(self, interface: str, link: HomeLink, seed: int = 0) -> None:
-        """Shapes at once; raises `SettingsError` where there is no such interface, `UnavailableError` where the
-        kernel, or the rights of this process, do not do."""
+        """Shapes at once; raises `SettingsError` where there is no such interface,
+        `UnavailableError` where the kernel, or the rights of this process, do not do."""
         self._interface = interface
         self._relay: Relay | None = None
         self._undo()
@@ -134,7 +145,8 @@ class Shaping:
             self._relay.change(link)
 
     def run(self, *, control: bool) -> None:
-        """Carries packets; returns when standard input ends, with `control`, else only by an exception."""
+        """Carries packets; returns when standard input ends, with `control`, else only by an
+        exception."""
         descriptor = sys.stdin.fileno() if control else None
         commands = Lines(descriptor) if descriptor is not None else None
 
@@ -224,9 +236,11 @@ def has_netem(interface: str) -> bool:
 
 
 def accept_other_interface(tap: str) -> None:
-    """Lets packets come in by the tap whose answers leave by the shaped interface (reverse path filtering).
+    """Lets packets come in by the tap whose answers leave by the shaped interface (reverse path
+    filtering).
 
-    The stricter of the settings of "all" and of the tap holds; the loose filter (2) wants any address on the tap."""
+    The stricter of the settings of "all" and of the tap holds; the loose filter (2) wants any
+    address on the tap."""
     settings = Path("/proc/sys/net/ipv4/conf")
     own = settings / tap / "rp_filter"
     with contextlib.suppress(OSError):  # read-only in a container; perhaps it is off
@@ -249,9 +263,13 @@ def run(command: Command) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise UnavailableError(f"expected the command {command[0]!r} of the package iproute2, found none") from None
+        raise UnavailableError(
+            f"expected the command {command[0]!r} of the package iproute2, found none"
+        ) from None
     if done.returncode:
-        raise UnavailableError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        raise UnavailableError(
+            f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}"
+        )
     return done.stdout
 
 
@@ -263,7 +281,11 @@ def run_all(commands: Sequence[Command]) -> None:
 
 def in_words(interface: str, link: HomeLink, mechanism: str) -> str:
     """What was done, in one line."""
-    ways = ", ".join(f"{name} {_way_in_words(way)}" for name, way in (("up", link.up), ("down", link.down)) if way)
+    ways = ", ".join(
+        f"{name} {_way_in_words(way)}"
+        for name, way in (("up", link.up), ("down", link.down))
+        if way
+    )
     return f"{interface}: shaped by {mechanism}: {ways}"
 
 
@@ -280,7 +302,8 @@ def shape(interface: str, link: HomeLink, *, control: bool = False, seed: int = 
 
 @contextlib.contextmanager
 def stopped_like_ctrl_c() -> Iterator[None]:
-    """A supervisor's signal, and a terminal that closes, end what runs within as Ctrl-C does: in order, and once."""
+    """A supervisor's signal, and a terminal that closes, end what runs within as Ctrl-C does: in
+    order, and once."""
 
     def interrupt(number: int, _: object) -> None:
         for other in before:

@@ -1,14 +1,16 @@
-"""The laboratory on paper: which namespaces there are, how they are joined, which commands make it so. Pure.
+"""The laboratory on paper: which namespaces there are, how they are joined, which commands make it
+so. Pure.
 
     node-0 [eth0 ========= to-node-0] internet [to-coordinator ---- eth0] coordinator
     node-1 [eth0 -- lan] node-1-nat [wan ===== to-node-1]                   ---- a cable   ==== a shaped link
 
-Every home has a subnet of the internet: gateway .1, home .2, and .3 for a home that moves (`Lab.move`). A home
-behind NAT has a router of its own and a private address, the same in every such house, as in life. With several
-regions each has an internet namespace, and each pair of them a link that is long and has any rate.
+Every home has a subnet of the internet: gateway .1, home .2, and .3 for a home that moves
+(`Lab.move`). A home behind NAT has a router of its own and a private address, the same in every
+such house, as in life. With several regions each has an internet namespace, and each pair of them a
+link that is long and has any rate.
 
-The public addresses are of 11.0.0.0/8, and no packet leaves the machine: addresses that the software under test knows
-to be private, such as 10.0.0.0/8, it would not take for reachable ones.
+The public addresses are of 11.0.0.0/8, and no packet leaves the machine: addresses that the
+software under test knows to be private, such as 10.0.0.0/8, it would not take for reachable ones.
 """
 
 import re
@@ -114,12 +116,18 @@ class Plan:
     def __post_init__(self) -> None:
         names = [home.name for home in self.homes]
         if not 1 <= len(names) <= HOMES_MAX:
-            raise SettingsError(f"expected 1 to {HOMES_MAX} computers in the laboratory, got {len(names)}")
+            raise SettingsError(
+                f"expected 1 to {HOMES_MAX} computers in the laboratory, got {len(names)}"
+            )
         for name in names:
             if not _NAME.fullmatch(name) or name.startswith("internet") or name.endswith("-nat"):
-                raise SettingsError(f"name of a computer: expected at most 12 of a-z, 0-9 and -, got {name!r}")
+                raise SettingsError(
+                    f"name of a computer: expected at most 12 of a-z, 0-9 and -, got {name!r}"
+                )
         if twice := {name for name in names if names.count(name) > 1}:
-            raise SettingsError(f"two computers in the laboratory are called {', '.join(sorted(twice))}")
+            raise SettingsError(
+                f"two computers in the laboratory are called {', '.join(sorted(twice))}"
+            )
         known = {frozenset((line.here, line.there)) for line in self.lines}
         for pair in combinations(self.regions, 2):
             if frozenset(pair) not in known:
@@ -133,7 +141,10 @@ class Plan:
     def placed(self, laboratory: str) -> dict[str, Placed]:
         """Every home of a laboratory with this name, by the home's name."""
         subnets = islice(_PUBLIC.subnets(new_prefix=_HOME_BITS), len(self.homes))
-        return {home.name: _placed(home, laboratory, subnet) for home, subnet in zip(self.homes, subnets, strict=True)}
+        return {
+            home.name: _placed(home, laboratory, subnet)
+            for home, subnet in zip(self.homes, subnets, strict=True)
+        }
 
     def namespaces(self, laboratory: str) -> list[str]:
         """Every namespace."""
@@ -144,7 +155,11 @@ class Plan:
         placed = self.placed(laboratory).values()
         homes = [(place.namespace, False) for place in placed]
         routers = [(place.edge, True) for place in placed if place.edge != place.namespace]
-        return [*((_internet(laboratory, region), True) for region in self.regions), *homes, *routers]
+        return [
+            *((_internet(laboratory, region), True) for region in self.regions),
+            *homes,
+            *routers,
+        ]
 
     def commands(self, laboratory: str) -> list[Command]:
         """What joins the namespaces, which must exist and be empty."""
@@ -152,14 +167,24 @@ class Plan:
 
     def routers(self, laboratory: str) -> list[str]:
         """Namespaces whose interface "lan" is to be hidden behind their interface "wan"."""
-        return [place.edge for place in self.placed(laboratory).values() if place.home.nat == "masquerade"]
+        return [
+            place.edge
+            for place in self.placed(laboratory).values()
+            if place.home.nat == "masquerade"
+        ]
 
     def shaped(self, laboratory: str) -> list[Shaped]:
         """Every link, homes first and in their order."""
         placed = self.placed(laboratory).values()
-        homes = [Shaped(place.edge, place.edge_interface, place.home.link) for place in placed if place.home.link]
+        homes = [
+            Shaped(place.edge, place.edge_interface, place.home.link)
+            for place in placed
+            if place.home.link
+        ]
         long = [
-            Shaped(_internet(laboratory, here), f"r-{there}", HomeLink(up=Way(delay_s=line.one_way_s)))
+            Shaped(
+                _internet(laboratory, here), f"r-{there}", HomeLink(up=Way(delay_s=line.one_way_s))
+            )
             for line in self._used()
             for here, there in ((line.here, line.there), (line.there, line.here))
         ]
@@ -183,7 +208,10 @@ class Plan:
         for own, other, address in ends:
             yield f"ip -n {_internet(laboratory, own)} addr add {address}/{_LINE_BITS} dev r-{other}"
             yield f"ip -n {_internet(laboratory, own)} link set r-{other} up"
-        for own, other, gateway in ((line.here, line.there, subnet[2]), (line.there, line.here, subnet[1])):
+        for own, other, gateway in (
+            (line.here, line.there, subnet[2]),
+            (line.there, line.here, subnet[1]),
+        ):
             for place in self.placed(laboratory).values():
                 if place.home.region == other:
                     yield f"ip -n {_internet(laboratory, own)} route add {place.subnet} via {gateway}"
@@ -207,7 +235,15 @@ def _internet(laboratory: str, region: str) -> str:
 def _placed(home: Home, laboratory: str, subnet: IPv4Network) -> Placed:
     namespace = f"{PREFIX}{laboratory}-{home.name}"
     edge, interface = (namespace, "eth0") if home.nat == "none" else (f"{namespace}-nat", "wan")
-    return Placed(home, namespace, edge, interface, _internet(laboratory, home.region), f"to-{home.name}", subnet)
+    return Placed(
+        home,
+        namespace,
+        edge,
+        interface,
+        _internet(laboratory, home.region),
+        f"to-{home.name}",
+        subnet,
+    )
 
 
 def _home_lines(place: Placed) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""The words of `node.gossip.machine.exchange`: its limits, the events it takes and the effects it asks for."""
+"""The words of `node.gossip.machine.exchange`: its limits, the events it takes and the effects it
+asks for."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +18,8 @@ class SwarmLimits:
     """Peers to whom a node offers what it holds."""
 
     pulls_max: int = 16
-    """Pulls at once, with those that wait in their sources' queues: a downlink is filled by several thin uplinks."""
+    """Pulls at once, with those that wait in their sources' queues: a downlink is filled by several
+    thin uplinks."""
 
     pulls_per_peer: int = 2
     """Pulls at once from one peer: the second hides the round trip of the first."""
@@ -31,8 +33,8 @@ class SwarmLimits:
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """The members of the run, this node among them if it is one, and the relays: peers that hold and forward payloads
-    as members do, and are the authors of none."""
+    """The members of the run, this node among them if it is one, and the relays: peers that hold
+    and forward payloads as members do, and are the authors of none."""
 
     members: frozenset[PeerId]
     relays: frozenset[PeerId] = frozenset()
@@ -40,7 +42,8 @@ class MembersChanged:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """To exactly these peers a link is open now. Before the first of these events everybody counts as linked."""
+    """To exactly these peers a link is open now. Before the first of these events everybody counts
+    as linked."""
 
     peers: frozenset[PeerId]
 
@@ -63,7 +66,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The log already holds this payload, verified: from before a restart or an interrupted catch-up."""
+    """The log already holds this payload, verified: from before a restart or an interrupted
+    catch-up."""
 
     round: int
     digest: Digest
@@ -162,7 +166,8 @@ class PullFailed:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The peer took all bytes of this payload from this node: it is a holder, unless it finds them wrong."""
+    """The peer took all bytes of this payload from this node: it is a holder, unless it finds them
+    wrong."""
 
     peer: PeerId
     digest: Digest
@@ -215,7 +220,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Tell the peer that this node holds these payloads of the round: at most OFFERS_MAX (digest, size)."""
+    """Tell the peer that this node holds these payloads of the round: at most OFFERS_MAX (digest,
+    size)."""
 
     peer: PeerId
     round: int
@@ -228,9 +234,9 @@ class Offer:
 class Pull:
     """Fetch a payload, going on where an earlier pull of it stopped.
 
-    `exact`: the source itself stated the size, so that another total is its fault. Otherwise the size is what the
-    author announced, and only the digest says what the payload is. `replayed`: its round was decided without this
-    node, which catches up with it."""
+    `exact`: the source itself stated the size, so that another total is its fault. Otherwise the
+    size is what the author announced, and only the digest says what the payload is. `replayed`: its
+    round was decided without this node, which catches up with it."""
 
     source: PeerId
     digest: Digest
@@ -250,8 +256,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Ask the source to serve no more of this than it has begun to send. If it waits in the source's queue or between
-    two parts, it ends as `WITHDRAWN` and no byte was sent in vain."""
+    """Ask the source to serve no more of this than it has begun to send. If it waits in the
+    source's queue or between two parts, it ends as `WITHDRAWN` and no byte was sent in vain."""
 
     source: PeerId
     digest: Digest
@@ -277,7 +283,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The peer did what no honest peer does; its offer was not taken or its bytes were thrown away."""
+    """The peer did what no honest peer does; its offer was not taken or its bytes were thrown
+    away."""
 
     peer: PeerId
     reason: str

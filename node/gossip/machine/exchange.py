@@ -1,7 +1,7 @@
 """Gossip as one node sees it: what to offer to whom, and what to pull from where. Pure.
 
-Digests are pushed, bytes are pulled. The machine decides; `node.gossip.swarm` moves the bytes, verifies them and reports
-back. It follows all undecided rounds at once.
+Digests are pushed, bytes are pulled. The machine decides; `node.gossip.swarm` moves the bytes,
+verifies them and reports back. It follows all undecided rounds at once.
 
     one payload               Offered, Wanted            Pull                  Pulled (verified)
                             ------------------> known ---------> being pulled -----------------> held
@@ -66,10 +66,12 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, short
 
 AHEAD_ROUNDS_MAX = 2
-"""A peer's offer may be this many rounds ahead of the newest round known here: its coordinator link is faster."""
+"""A peer's offer may be this many rounds ahead of the newest round known here: its coordinator link
+is faster."""
 
 UNDECIDED_ROUNDS_MAX = 16
-"""Rounds followed at once; the oldest without a commit is forgotten first. With overlap two are usual."""
+"""Rounds followed at once; the oldest without a commit is forgotten first. With overlap two are
+usual."""
 
 
 class Exchange:
@@ -88,7 +90,8 @@ class Exchange:
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event at the given time and say what to do.
 
-        Raises `LocalProtocolError` for a payload published in a round that was never opened, or a second one."""
+        Raises `LocalProtocolError` for a payload published in a round that was never opened, or a
+        second one."""
         effects: list[Effect] = []
         match event:
             case MembersChanged():
@@ -102,7 +105,11 @@ class Exchange:
             case Found():
                 effects = self._on_found(event)
             case Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
-                return [*self._on_offered(event), *self._moves(now_ms, event.digest), *self._new_pulls(now_ms)]
+                return [
+                    *self._on_offered(event),
+                    *self._moves(now_ms, event.digest),
+                    *self._new_pulls(now_ms),
+                ]
             case Idle():
                 return self._pulls.come_over(event.sender, self._pulled(), now_ms)
             case OfferFailed():
@@ -130,7 +137,9 @@ class Exchange:
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round, sorted."""
         payloads = self._rounds[round].payloads if round in self._rounds else {}
-        return sorted(digest for digest, payload in payloads.items() if payload.held and not payload.own)
+        return sorted(
+            digest for digest, payload in payloads.items() if payload.held and not payload.own
+        )
 
     def holds(self, round: int, digest: Digest) -> bool:
         """Whether this payload is held, verified."""
@@ -151,18 +160,27 @@ class Exchange:
         return any(digest in round.payloads for round in self._rounds.values())
 
     def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
-        """How urgent it is to serve a payload to a peer, less is more urgent: `Uploads` orders by it."""
+        """How urgent it is to serve a payload to a peer, less is more urgent: `Uploads` orders by
+        it."""
         wish = next(self._wishes(digest), None)
         if wish is None:
             return (1,)
         payload = wish.payload
-        return 0, wish.round, len(payload.holders), not payload.own, -self._sources.rate(peer).bit_length()
+        return (
+            0,
+            wish.round,
+            len(payload.holders),
+            not payload.own,
+            -self._sources.rate(peer).bit_length(),
+        )
 
     # ---- events
 
     def _on_members(self, event: MembersChanged) -> None:
         peers = event.members | event.relays
-        self._peers = replace(self._peers, members=tuple(sorted(event.members)), relays=tuple(sorted(event.relays)))
+        self._peers = replace(
+            self._peers, members=tuple(sorted(event.members)), relays=tuple(sorted(event.relays))
+        )
         self._sources.become(peer for peer in sorted(peers) if peer != self._own)
         self._know_peers(peers)
 
@@ -203,9 +221,15 @@ class Exchange:
             return []  # decided while the payload was being made: the trainer reclaims it
         if round is None or not (round.open or round.committed):
             open_rounds = sorted(number for number, round in self._rounds.items() if round.open)
-            raise LocalProtocolError(f"expected a payload of an open round ({open_rounds}), got {event}")
-        if any(payload.own and digest != event.digest for digest, payload in round.payloads.items()):
-            raise LocalProtocolError(f"expected one own payload in round {event.round}, got a second: {event}")
+            raise LocalProtocolError(
+                f"expected a payload of an open round ({open_rounds}), got {event}"
+            )
+        if any(
+            payload.own and digest != event.digest for digest, payload in round.payloads.items()
+        ):
+            raise LocalProtocolError(
+                f"expected one own payload in round {event.round}, got a second: {event}"
+            )
         if round.committed and event.digest not in round.payloads:
             return []  # late: the commit left it out
         round.payloads.setdefault(event.digest, Payload(event.size)).own = True
@@ -223,9 +247,16 @@ class Exchange:
         if sender not in self._sources:
             return [Blame(sender, f"expected an offer from a member, got one from {short(sender)}")]
         if not 1 <= event.size <= size_max:
-            return [Blame(sender, f"expected a payload of 1..{size_max} bytes, got an offer of {event.size}")]
+            return [
+                Blame(
+                    sender,
+                    f"expected a payload of 1..{size_max} bytes, got an offer of {event.size}",
+                )
+            ]
         if self._newest is None:
-            return [Refuse(sender, f"no round is known here yet, got an offer for round {event.round}")]
+            return [
+                Refuse(sender, f"no round is known here yet, got an offer for round {event.round}")
+            ]
         if event.round > self._newest + AHEAD_ROUNDS_MAX:
             text = f"expected an offer up to round {self._newest + AHEAD_ROUNDS_MAX}, got round {event.round}"
             return [Refuse(sender, text)]  # a matter of time: this node may be catching up
@@ -245,7 +276,11 @@ class Exchange:
                 text = f"expected at most {round.payloads_max} payloads in round {event.round}, got one more offer"
                 return [Blame(sender, text)]
             if len(round.payloads) >= round.payloads_max:
-                return [Refuse(sender, f"round {event.round} has {len(round.payloads)} payloads already")]
+                return [
+                    Refuse(
+                        sender, f"round {event.round} has {len(round.payloads)} payloads already"
+                    )
+                ]
             payload = round.payloads[event.digest] = Payload(event.size)
         elif payload.size != event.size and not (payload.wanted and not payload.held):
             text = f"payload {event.digest.hex()[:8]}: expected {payload.size} bytes, got an offer of {event.size}"
@@ -262,7 +297,9 @@ class Exchange:
 
     def _on_wanted(self, event: Wanted) -> list[Effect]:
         round = self._rounds.get(event.round) or self._new_round(event.round)
-        named = {want.digest: round.payloads.get(want.digest, Payload(want.size)) for want in event.wants}
+        named = {
+            want.digest: round.payloads.get(want.digest, Payload(want.size)) for want in event.wants
+        }
         left_out = round.payloads.keys() - named.keys()
         round.committed, round.payloads = True, named
         for want in event.wants:
@@ -280,7 +317,9 @@ class Exchange:
         return self._moves(now_ms, event.digest)
 
     def _on_pulled(self, event: Pulled) -> list[Effect]:
-        self._pulls.ended(event.digest, event.source)  # else it was dropped, but had just ended well
+        self._pulls.ended(
+            event.digest, event.source
+        )  # else it was dropped, but had just ended well
         self._sources.succeeded(event.source, event.bytes_per_second)
         self._is_holder(event.digest, event.source)
         return self._hold(event.digest, event.size)
@@ -321,7 +360,9 @@ class Exchange:
             payload.holders.discard(peer)
             payload.absent.setdefault(peer, Backoff()).fail(now_ms)
             if not (payload.holders or payload.held or payload.wanted):
-                del round.payloads[digest]  # nobody vouches for it any more: its place is free again
+                del round.payloads[
+                    digest
+                ]  # nobody vouches for it any more: its place is free again
 
     def _on_lost(self, digest: Digest) -> None:
         for round in self._rounds.values():
@@ -360,7 +401,11 @@ class Exchange:
 
     def _offers(self, now_ms: int) -> list[Effect]:
         rounds = sorted(self._rounds.items())
-        return [offer for number, round in rounds for offer in round.offers(number, self._sources, now_ms)]
+        return [
+            offer
+            for number, round in rounds
+            for offer in round.offers(number, self._sources, now_ms)
+        ]
 
     def _moves(self, now_ms: int, *digests: Digest) -> list[Effect]:
         """Move the pulls of these payloads, or of all, to better sources."""
@@ -368,24 +413,39 @@ class Exchange:
 
     def _pulled(self, *digests: Digest) -> list[Wish]:
         """What is being pulled, of these payloads or of all."""
-        return [next(self._wishes(digest)) for digest in digests or self._pulls if digest in self._pulls]
+        return [
+            next(self._wishes(digest)) for digest in digests or self._pulls if digest in self._pulls
+        ]
 
     def _wishes(self, digest: Digest) -> Iterator[Wish]:
-        """A payload in each undecided round that knows it, oldest first: a pull outlives no round that needs it."""
-        return (Wish(n, digest, r.payloads[digest]) for n, r in sorted(self._rounds.items()) if digest in r.payloads)
+        """A payload in each undecided round that knows it, oldest first: a pull outlives no round
+        that needs it."""
+        return (
+            Wish(n, digest, r.payloads[digest])
+            for n, r in sorted(self._rounds.items())
+            if digest in r.payloads
+        )
 
     def _new_pulls(self, now_ms: int) -> list[Effect]:
         return self._pulls.begin(self._missing() if self._pulls.room else (), now_ms)
 
     def _missing(self) -> list[Wish]:
-        """What to pull next: named by a commit first, then of old rounds, then rare, then in this node's own order."""
+        """What to pull next: named by a commit first, then of old rounds, then rare, then in this
+        node's own order."""
         missing = [
-            (not payload.wanted, number, len(payload.holders), self._sources.distance(digest), digest)
+            (
+                not payload.wanted,
+                number,
+                len(payload.holders),
+                self._sources.distance(digest),
+                digest,
+            )
             for number, round in self._rounds.items()
             if round.open or round.committed
             for digest, payload in round.payloads.items()
             if not payload.held and digest not in self._pulls
         ]
         return [
-            Wish(number, digest, self._rounds[number].payloads[digest]) for _, number, _, _, digest in sorted(missing)
+            Wish(number, digest, self._rounds[number].payloads[digest])
+            for _, number, _, _, digest in sorted(missing)
         ]

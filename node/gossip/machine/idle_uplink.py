@@ -1,8 +1,10 @@
-"""Whom to tell that this node's uplink is idle, and when: a few peers at a time, everybody in turn. Pure.
+"""Whom to tell that this node's uplink is idle, and when: a few peers at a time, everybody in turn.
+Pure.
 
-Requests wait in queues, and an uplink whose queue has run out knows nothing of the long ones elsewhere. So it asks for
-work: who waits for what it holds may come over (`node.gossip.machine.pull_policy`). A few are asked at a time, for all at once would
-make of it the longest queue. Once everybody was asked the pause doubles, for then hardly anybody lacks anything.
+Requests wait in queues, and an uplink whose queue has run out knows nothing of the long ones
+elsewhere. So it asks for work: who waits for what it holds may come over
+(`node.gossip.machine.pull_policy`). A few are asked at a time, for all at once would make of it the
+longest queue. Once everybody was asked the pause doubles, for then hardly anybody lacks anything.
 
 Part of the exchange: only `Exchange.handle` calls what changes anything here.
 """
@@ -40,6 +42,8 @@ class Invitations:
         if not peers:
             return []
         self._next_ms = now_ms + (PAUSE_MS << min(self._asked // len(peers), DOUBLINGS_MAX))
-        chosen = [peers[(self._asked + turn) % len(peers)] for turn in range(min(INVITED, len(peers)))]
+        chosen = [
+            peers[(self._asked + turn) % len(peers)] for turn in range(min(INVITED, len(peers)))
+        ]
         self._asked += len(chosen)
         return chosen

@@ -1,4 +1,5 @@
-"""Pulls under way: which to begin, and which to move to another source. Pure, a part of the exchange.
+"""Pulls under way: which to begin, and which to move to another source. Pure, a part of the
+exchange.
 
               begin              Progressed               Pulled
     (missing) -------> waiting -----------------> arriving -------> (held)
@@ -7,18 +8,19 @@
         +-- PullFailed ---+                           |
                           +- Drop and Pull elsewhere -+      silent for too long: what is on its way is lost
 
-A waiting pull stands in its source's queue (`node.links.upload_queue`). While nobody else holds the payload, waiting is no stall:
-its only holder is asked by everybody and serves them one after the other. When another holder is the better source, the
-pull is withdrawn and begins there; how long this node waits at each so far is held against both. A like one is no
-better: where all are alike everybody stands in every queue, and who leaves one only lengthens another. But one that
-says that it is idle has no queue: one waiting pull goes there, unless its turn comes soon where it is.
+A waiting pull stands in its source's queue (`node.links.upload_queue`). While nobody else holds the
+payload, waiting is no stall: its only holder is asked by everybody and serves them one after the
+other. When another holder is the better source, the pull is withdrawn and begins there; how long
+this node waits at each so far is held against both. A like one is no better: where all are alike
+everybody stands in every queue, and who leaves one only lengthens another. But one that says that
+it is idle has no queue: one waiting pull goes there, unless its turn comes soon where it is.
 
-An arriving pull is withdrawn when all that arrives is far slower than another holder is: the payload of a thin uplink
-is had from whoever got it first. Not when this pull alone is slow, for then this node's downlink may be the thin one.
+An arriving pull is withdrawn when all that arrives is far slower than another holder is: the
+payload of a thin uplink is had from whoever got it first. Not when this pull alone is slow, for
+then this node's downlink may be the thin one.
 
-A pull that hears nothing for too long is dropped if there is another source, and goes on if there is none. That a
-source is gone is for its link to notice, which ends the pull.
-"""
+A pull that hears nothing for too long is dropped if there is another source, and goes on if there
+is none. That a source is gone is for its link to notice, which ends the pull."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,10 +31,12 @@ from node.gossip.machine.sources import Payload, Sources, rate_of
 from protocol.ids import Digest, PeerId
 
 PATIENCE = 4
-"""A pull may be this many times as slow as the fastest source, or all pulls as another holder, before one moves."""
+"""A pull may be this many times as slow as the fastest source, or all pulls as another holder,
+before one moves."""
 
 WAIT_MS = 300
-"""Least time that a pull stands in a queue before it moves: a round trip between continents is no queue."""
+"""Least time that a pull stands in a queue before it moves: a round trip between continents is no
+queue."""
 
 
 class Wish(NamedTuple):
@@ -60,7 +64,11 @@ class LivePull:
 
     def rate(self, now_ms: int) -> int:
         """Bytes per second since the first ones; 0 while nothing more has come."""
-        return 0 if self.begun_ms is None or not self.arrived else rate_of(self.arrived, now_ms - self.begun_ms)
+        return (
+            0
+            if self.begun_ms is None or not self.arrived
+            else rate_of(self.arrived, now_ms - self.begun_ms)
+        )
 
 
 class LivePulls:
@@ -87,7 +95,8 @@ class LivePulls:
         return self._pulls[digest].source if digest in self._pulls else None
 
     def ended(self, digest: Digest, source: PeerId) -> bool:
-        """A pull ended by itself; False for one that was dropped before the news of its end came."""
+        """A pull ended by itself; False for one that was dropped before the news of its end
+        came."""
         if self.source(digest) != source:
             return False
         del self._pulls[digest]
@@ -99,13 +108,16 @@ class LivePulls:
         return [Drop(pull.source, digest)] if pull else []
 
     def progressed(self, event: Progressed, now_ms: int) -> None:
-        """Bytes arrived: with the first of them the wait is over, and the time that their sending may take begins."""
+        """Bytes arrived: with the first of them the wait is over, and the time that their sending
+        may take begins."""
         pull = self._pulls.get(event.digest)
         if pull is None or pull.source != event.source:
             return  # late: dropped before the bytes came
         if pull.begun_ms is None:
             pull.begun_ms = now_ms
-            pull.withdrawn = False  # the source knew better; should it be slow, it may be asked again
+            pull.withdrawn = (
+                False  # the source knew better; should it be slow, it may be asked again
+            )
         else:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms
@@ -120,7 +132,9 @@ class LivePulls:
             if not self.room or not reachable - busy:
                 break
             source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
-            if source is not None and wish.digest not in self._pulls:  # two rounds may know one digest
+            if (
+                source is not None and wish.digest not in self._pulls
+            ):  # two rounds may know one digest
                 effects.append(self._pull(wish, source, now_ms))
                 busy = self._busy()
         return effects
@@ -147,8 +161,8 @@ class LivePulls:
         return effects
 
     def come_over(self, host: PeerId, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
-        """Move one pull that waits elsewhere to an idle holder: of those that wait where this node waits for most, the
-        one that has waited longest."""
+        """Move one pull that waits elsewhere to an idle holder: of those that wait where this node
+        waits for most, the one that has waited longest."""
         if host not in self._sources or host in self._busy():
             return []
         movable = [wish for wish in wishes if self._may_come_over(host, wish, now_ms)]
@@ -160,14 +174,17 @@ class LivePulls:
         return [Withdraw(pull.source, wish.digest, unless_soon=True)]
 
     def _may_come_over(self, host: PeerId, wish: Wish, now_ms: int) -> bool:
-        """Whether it waits elsewhere, and the host is a holder that is no worse apart from its queue."""
+        """Whether it waits elsewhere, and the host is a holder that is no worse apart from its
+        queue."""
         pull, payload = self._pulls[wish.digest], wish.payload
         if pull.withdrawn or pull.begun_ms is not None or not self._may_move(pull, now_ms):
             return False
         if pull.source == host or host not in payload.holders:
             return False
         standing = self._sources.standing
-        return pull.source not in self._sources or standing(payload, host) <= standing(payload, pull.source)
+        return pull.source not in self._sources or standing(payload, host) <= standing(
+            payload, pull.source
+        )
 
     def _by_queue(self, wish: Wish) -> tuple[int, int, Digest]:
         pull = self._pulls[wish.digest]
@@ -175,7 +192,9 @@ class LivePulls:
 
     def _may_move(self, pull: LivePull, now_ms: int) -> bool:
         """Whether to look for another source at all: a cheap test before a dear one."""
-        return pull.arrived > 0 if pull.begun_ms is not None else now_ms - pull.started_ms >= WAIT_MS
+        return (
+            pull.arrived > 0 if pull.begun_ms is not None else now_ms - pull.started_ms >= WAIT_MS
+        )
 
     def _is_better(self, source: PeerId, pull: LivePull, wish: Wish, now_ms: int) -> bool:
         if pull.source not in self._sources:
@@ -193,7 +212,9 @@ class LivePulls:
         return self._sources.standing(payload, peer, ceiling)
 
     def _waiting_at(self, peer: PeerId) -> list[LivePull]:
-        return [pull for pull in self._pulls.values() if pull.source == peer and pull.begun_ms is None]
+        return [
+            pull for pull in self._pulls.values() if pull.source == peer and pull.begun_ms is None
+        ]
 
     def _busy(self) -> set[PeerId]:
         """Sources from which no further pull may start."""
@@ -206,9 +227,14 @@ class LivePulls:
         wish.payload.host = None
         self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
         payload = wish.payload
-        return Pull(source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed)
+        return Pull(
+            source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed
+        )
 
     def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
-        # Each further attempt gets twice the time: on a link that is slow for everybody, switching helps nobody.
-        expected_ms = self._limits.stall_ms + PATIENCE * 1000 * payload.size // self._sources.fastest
+        # Each further attempt gets twice the time: on a link that is slow for everybody, switching
+        # helps nobody.
+        expected_ms = (
+            self._limits.stall_ms + PATIENCE * 1000 * payload.size // self._sources.fastest
+        )
         return now_ms + (expected_ms << min(payload.attempts, 8))

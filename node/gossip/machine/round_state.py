@@ -1,4 +1,5 @@
-"""One round as the exchange sees it: its payloads, and to whom they are offered. Pure, a part of the exchange."""
+"""One round as the exchange sees it: its payloads, and to whom they are offered. Pure, a part of
+the exchange."""
 
 from dataclasses import dataclass, field
 
@@ -19,8 +20,13 @@ class Peers:
     """To whom a link is open; None while nothing is known of links."""
 
     def neighbours(self, round: int, own: PeerId, count: int) -> list[PeerId]:
-        """To whom a node offers in a round: its neighbours by hash and all relays; a relay to all members."""
-        members = self.members if own in self.relays else neighbours(round, self.members, own, count, self.linked)
+        """To whom a node offers in a round: its neighbours by hash and all relays; a relay to all
+        members."""
+        members = (
+            self.members
+            if own in self.relays
+            else neighbours(round, self.members, own, count, self.linked)
+        )
         return [peer for peer in dict.fromkeys((*members, *self.relays)) if peer != own]
 
 
@@ -37,18 +43,23 @@ class Round:
     payloads: dict[Digest, Payload] = field(default_factory=dict)
 
     def offers(self, number: int, sources: Sources, now_ms: int) -> list[Effect]:
-        """What is held, own first, to everybody whom it was not offered yet and who is not known to hold it."""
+        """What is held, own first, to everybody whom it was not offered yet and who is not known to
+        hold it."""
         if not self.open:
             return []
         offers: list[Effect] = []
         held = [item for item in sorted(self.payloads.items(), key=_own_first) if item[1].held]
         for peer in self._takers:
-            news = [item for item in held if peer not in item[1].told and peer not in item[1].holders]
+            news = [
+                item for item in held if peer not in item[1].told and peer not in item[1].holders
+            ]
             if not news or not sources.takes_offers(peer, now_ms):
                 continue
             for first in range(0, len(news), OFFERS_MAX):
                 part = news[first : first + OFFERS_MAX]
-                offers.append(Offer(peer, number, tuple((digest, payload.size) for digest, payload in part)))
+                offers.append(
+                    Offer(peer, number, tuple((digest, payload.size) for digest, payload in part))
+                )
             for _, payload in news:
                 payload.told.add(peer)
         return offers

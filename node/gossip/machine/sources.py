@@ -1,9 +1,11 @@
-"""Peers as sources of payloads: how fast each is, which wait after a failure, and who is the best to ask. Pure.
+"""Peers as sources of payloads: how fast each is, which wait after a failure, and who is the best
+to ask. Pure.
 
-Sources rank by failures, then by measured rate, then by XOR distance, which differs per node and spreads the load.
-Rates down to a quarter of the fastest are equal, as are those down to a sixteenth, and so on: among like sources the
-load is spread and not all of it put on the best. Who was never measured counts as fast. A pull that waited too long
-lowers its source's rate: busy is as bad as slow.
+Sources rank by failures, then by measured rate, then by XOR distance, which differs per node and
+spreads the load. Rates down to a quarter of the fastest are equal, as are those down to a
+sixteenth, and so on: among like sources the load is spread and not all of it put on the best. Who
+was never measured counts as fast. A pull that waited too long lowers its source's rate: busy is as
+bad as slow.
 
 Part of the exchange: only `Exchange.handle` calls what changes anything here.
 """
@@ -17,13 +19,15 @@ BACKOFF_FIRST_MS = 500
 """Wait after a source's first failure; it doubles with each further one."""
 
 BACKOFF_MAX_MS = 10_000
-"""Longest wait: a commit is available by invariant, so whoever holds it is worth asking again soon."""
+"""Longest wait: a commit is available by invariant, so whoever holds it is worth asking again
+soon."""
 
 OFFER_RETRY_MS = 1_000
 """Wait before offering again to a neighbour that was unreachable or refused."""
 
 RATE_ASSUMED = 64 * 1024
-"""Bytes per second expected while no member's rate is known: a bit more than a poor DSL uplink has."""
+"""Bytes per second expected while no member's rate is known: a bit more than a poor DSL uplink
+has."""
 
 
 @dataclass(slots=True)
@@ -96,7 +100,8 @@ class Sources:
         return self._sources.keys() if self._linked is None else self._sources.keys() & self._linked
 
     def succeeded(self, peer: PeerId, rate: int) -> None:
-        """A pull from `peer` ended well at `rate` bytes per second, 0 if nothing had to be sent any more.
+        """A pull from `peer` ended well at `rate` bytes per second, 0 if nothing had to be sent any
+        more.
 
         The rate is a moving average, a quarter of it new."""
         if source := self._sources.get(peer):
@@ -138,25 +143,42 @@ class Sources:
         return self._own ^ int.from_bytes(digest[:16], "big")
 
     def best(
-        self, digest: Digest, payload: Payload, reachable: set[PeerId], busy: set[PeerId], now_ms: int
+        self,
+        digest: Digest,
+        payload: Payload,
+        reachable: set[PeerId],
+        busy: set[PeerId],
+        now_ms: int,
     ) -> PeerId | None:
-        """Whom to ask for a payload among `reachable` peers that are not `busy`, or None for nobody now.
+        """Whom to ask for a payload among `reachable` peers that are not `busy`, or None for nobody
+        now.
 
-        A peer that is not known to hold it is asked only for a wanted payload of which no holder is reachable: a
-        busy holder is worth waiting for. One without a link is asked last: a dial may still succeed."""
+        A peer that is not known to hold it is asked only for a wanted payload of which no holder is
+        reachable: a busy holder is worth waiting for. One without a link is asked last: a dial may
+        still succeed."""
         for tier in self._tiers(payload, reachable):
             candidates = {peer for peer in tier if self._may_ask(payload, peer, now_ms)}
             if candidates:
-                return min(candidates - busy, key=lambda peer: self.rank(digest, payload, peer), default=None)
+                return min(
+                    candidates - busy,
+                    key=lambda peer: self.rank(digest, payload, peer),
+                    default=None,
+                )
         return None
 
-    def rank(self, digest: Digest, payload: Payload, peer: PeerId) -> tuple[int, int, int, bool, int]:
+    def rank(
+        self, digest: Digest, payload: Payload, peer: PeerId
+    ) -> tuple[int, int, int, bool, int]:
         """The order in which peers are asked for a payload."""
-        return *self.standing(payload, peer), peer != payload.host, self.distance(digest) ^ int(peer, 16)
+        return (
+            *self.standing(payload, peer),
+            peer != payload.host,
+            self.distance(digest) ^ int(peer, 16),
+        )
 
     def standing(self, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int]:
-        """What a peer is as a source of a payload, less is better; like ones are equal. `ceiling`, if any, bounds its
-        rate."""
+        """What a peer is as a source of a payload, less is better; like ones are equal. `ceiling`,
+        if any, bounds its rate."""
         source = self._sources[peer]
         absent = payload.absent[peer].failures if peer in payload.absent else 0
         rate = min(source.rate or ceiling, ceiling or source.rate)
@@ -172,7 +194,9 @@ class Sources:
             yield reachable
 
     def _find_fastest(self) -> None:
-        self.fastest = max((source.rate for source in self._sources.values()), default=0) or RATE_ASSUMED
+        self.fastest = (
+            max((source.rate for source in self._sources.values()), default=0) or RATE_ASSUMED
+        )
 
     def _may_ask(self, payload: Payload, peer: PeerId, now_ms: int) -> bool:
         return peer not in payload.absent or now_ms >= payload.absent[peer].retry_ms

@@ -1,20 +1,20 @@
 """libp2p's daemon, p2pd, as a process of ours: found, started, watched and ended.
 
-hivemind's wheel carries the program. It is started by ourselves and not by `hivemind.P2P`: the flags that matter cannot
-be reached from there, and finding a file takes no import, so that a relay runs without torch.
+hivemind's wheel carries the program. It is started by ourselves and not by `hivemind.P2P`: the
+flags that matter cannot be reached from there, and finding a file takes no import, so that a relay
+runs without torch.
 
     -relayDataLimit -relayTimeLimit   else a relay cuts each circuit after 4 GiB or half an hour
     -forceReachability...             else it guesses for minutes whether others can dial it
     -autonat                          also switches hole punching on, and lets who asks be dialled back
     -announceAddrs                    what peers are told in place of all addresses that it hears of
 
-Never -autoRelay: it knows the relays of its start alone, and sets one that it lost aside for an hour. Places at relays
-are taken by `node.transports.libp2p.reservations`.
+Never -autoRelay: it knows the relays of its start alone, and sets one that it lost aside for an
+hour. Places at relays are taken by `node.transports.libp2p.reservations`.
 
-The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only our user can enter.
-The daemon ends with our lifeline to it, so it outlives no owner, not even one that was killed; the directory that such
-an owner left is removed by the next one that starts.
-"""
+The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only
+our user can enter. The daemon ends with our lifeline to it, so it outlives no owner, not even one
+that was killed; the directory that such an owner left is removed by the next one that starts."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,8 @@ from node.transports.libp2p.protobuf import field
 from protocol.errors import UnavailableError
 
 START_TIMEOUT_S = 60
-"""Longest wait for the daemon to be ready: eight at once on two busy cores took 3 s, and there are slower machines."""
+"""Longest wait for the daemon to be ready: eight at once on two busy cores took 3 s, and there are
+slower machines."""
 
 STOP_TIMEOUT_S = 3
 """Time that the daemon gets to end by itself before it is killed."""
@@ -109,15 +110,20 @@ class Daemon:
         """Where it believed to be reachable when it had started, without its peer id."""
 
     @classmethod
-    async def start(cls, key: Ed25519PrivateKey, settings: DaemonSettings, directory: "SocketDirectory") -> "Daemon":
-        """A daemon that answers. `UnavailableError` with its last words when there is none within `START_TIMEOUT_S`."""
+    async def start(
+        cls, key: Ed25519PrivateKey, settings: DaemonSettings, directory: "SocketDirectory"
+    ) -> "Daemon":
+        """A daemon that answers. `UnavailableError` with its last words when there is none within
+        `START_TIMEOUT_S`."""
         daemon = cls(await _launch(key, settings, directory.path / _CONTROL), directory)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await daemon._until_ready()
         except TimeoutError:
             await daemon.stop()
-            raise UnavailableError(f"the libp2p daemon did not start within {START_TIMEOUT_S} s") from None
+            raise UnavailableError(
+                f"the libp2p daemon did not start within {START_TIMEOUT_S} s"
+            ) from None
         except BaseException:
             await daemon.stop()
             raise
@@ -175,7 +181,8 @@ class Daemon:
 
 
 class SocketDirectory:
-    """A new directory for sockets, which our user alone can enter. Those of processes that were killed are removed."""
+    """A new directory for sockets, which our user alone can enter. Those of processes that were
+    killed are removed."""
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
@@ -196,11 +203,13 @@ class SocketDirectory:
 
 
 def _remove_ownerless(directory: Path) -> None:
-    """Remove the directory of a dead process: the system drops its lock with it. Others' directories do not open."""
+    """Remove the directory of a dead process: the system drops its lock with it. Others'
+    directories do not open."""
     with contextlib.suppress(OSError):
         lock = os.open(directory, os.O_RDONLY)
         try:
-            # Without the minute, one that was made this instant would vanish before its owner has locked it.
+            # Without the minute, one that was made this instant would vanish before its owner has
+            # locked it.
             if time.time() - os.fstat(lock).st_mtime > _LEFT_OVER_S:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -208,7 +217,9 @@ def _remove_ownerless(directory: Path) -> None:
             os.close(lock)
 
 
-async def _launch(key: Ed25519PrivateKey, settings: DaemonSettings, control: Path) -> asyncio.subprocess.Process:
+async def _launch(
+    key: Ed25519PrivateKey, settings: DaemonSettings, control: Path
+) -> asyncio.subprocess.Process:
     program, (reading, writing) = find_p2pd(), os.pipe()
     try:
         os.write(writing, _private_key(key))
@@ -222,7 +233,8 @@ async def _launch(key: Ed25519PrivateKey, settings: DaemonSettings, control: Pat
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C for us is not one for it: it has to carry our last words
+            # a Ctrl-C for us is not one for it: it has to carry our last words
+            start_new_session=True,
         )
     except OSError as error:
         raise UnavailableError(
@@ -254,5 +266,6 @@ def _flags(settings: DaemonSettings) -> list[str]:
 
 
 def _private_key(key: Ed25519PrivateKey) -> bytes:
-    """libp2p's form of the key: a protobuf of its type, ed25519, and the secret with the public key behind it."""
+    """libp2p's form of the key: a protobuf of its type, ed25519, and the secret with the public key
+    behind it."""
     return field(1, 1) + field(2, key.private_bytes_raw() + key.public_key().public_bytes_raw())

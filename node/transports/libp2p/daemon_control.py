@@ -5,10 +5,10 @@
     inquire open, one sized message there, one back: how libp2p's own services are asked
     accept  the daemon connects to a socket of ours, says who calls, and then the connection is the stream
 
-Every question is bounded in time, here and in the daemon: one that is stuck fails its caller and hangs nobody. The
-client that hivemind ships imports torch, bounds nothing, and copies every byte through asyncio's streams.
-Source: the messages of go-libp2p-daemon (pb/p2pd.proto in learning-at-home's fork).
-"""
+Every question is bounded in time, here and in the daemon: one that is stuck fails its caller and
+hangs nobody. The client that hivemind ships imports torch, bounds nothing, and copies every byte
+through asyncio's streams. Source: the messages of go-libp2p-daemon (pb/p2pd.proto in
+learning-at-home's fork)."""
 
 import asyncio
 import socket
@@ -27,7 +27,15 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 ASK_TIMEOUT_S = 10
 """Longest wait for an answer that needs no network, on a machine where everything is slow."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _DISCONNECT, _PERSISTENT = 0, 1, 2, 3, 5, 7, 9
+_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _DISCONNECT, _PERSISTENT = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    9,
+)
 _ERROR, _STREAM_INFO, _IDENTITY, _PEERS = 2, 3, 4, 6  # fields of a response
 
 
@@ -48,13 +56,15 @@ class Contact:
 
 
 class DaemonClient:
-    """Questions to the daemon whose control socket is at `control`. Every one may raise `UnavailableError`."""
+    """Questions to the daemon whose control socket is at `control`. Every one may raise
+    `UnavailableError`."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
 
     async def identify(self) -> tuple[str, tuple[str, ...]]:
-        """(the daemon's peer id, addresses at which it believes to be reachable, without the peer id)."""
+        """(the daemon's peer id, addresses at which it believes to be reachable, without the peer
+        id)."""
         answer = await self._ask(_request(_IDENTIFY))
         with _understood():
             identity = fields(_only(answer, _IDENTITY))
@@ -69,7 +79,9 @@ class DaemonClient:
     async def connect(self, peer: str, addresses: tuple[str, ...], timeout_s: int) -> None:
         """Connect to a peer at one of the addresses; nothing to do when there is a connection."""
         where = b"".join(field(2, encode(address)) for address in addresses)
-        await self._ask(_request(_CONNECT, 2, field(1, id_bytes(peer)) + where + field(3, timeout_s)), timeout_s)
+        await self._ask(
+            _request(_CONNECT, 2, field(1, id_bytes(peer)) + where + field(3, timeout_s)), timeout_s
+        )
 
     async def disconnect(self, peer: str) -> None:
         """Close every connection to a peer, and with them every stream."""
@@ -92,7 +104,8 @@ class DaemonClient:
             raise
 
     async def inquire(self, peer: str, protocol: str, message: bytes, timeout_s: int) -> bytes:
-        """What a connected peer answers to one message, or to a stream alone when the message is empty."""
+        """What a connected peer answers to one message, or to a stream alone when the message is
+        empty."""
         stream, _ = await self.open(peer, protocol, timeout_s)
         with stream:
             try:
@@ -114,7 +127,9 @@ class DaemonClient:
         connection.close()
         return answer
 
-    async def _converse(self, request: bytes, timeout_s: int = 0) -> tuple[socket.socket, dict[int, list[bytes]]]:
+    async def _converse(
+        self, request: bytes, timeout_s: int = 0
+    ) -> tuple[socket.socket, dict[int, list[bytes]]]:
         """(the connection to the daemon, the fields of its response)."""
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -122,10 +137,14 @@ class DaemonClient:
                 answer = await self._exchange(connection, request)
             with _understood():
                 if _ERROR in answer:
-                    raise UnavailableError(_only(fields(_only(answer, _ERROR)), 1).decode(errors="replace"))
+                    raise UnavailableError(
+                        _only(fields(_only(answer, _ERROR)), 1).decode(errors="replace")
+                    )
         except TimeoutError:
             connection.close()
-            raise UnavailableError(f"the libp2p daemon did not answer within {timeout_s + ASK_TIMEOUT_S} s") from None
+            raise UnavailableError(
+                f"the libp2p daemon did not answer within {timeout_s + ASK_TIMEOUT_S} s"
+            ) from None
         except BaseException:
             connection.close()
             raise
@@ -140,20 +159,26 @@ class DaemonClient:
             with _understood():
                 return fields(await receive_sized(connection))
         except OSError as error:
-            raise UnavailableError(f"the libp2p daemon is gone: {error.strerror or error}") from None
+            raise UnavailableError(
+                f"the libp2p daemon is gone: {error.strerror or error}"
+            ) from None
 
 
 async def receive_caller(stream: socket.socket) -> Contact:
-    """Who opened a stream that the daemon handed over. `UnavailableError` when it does not say in time."""
+    """Who opened a stream that the daemon handed over. `UnavailableError` when it does not say in
+    time."""
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             return _contact(await receive_sized(stream))
     except (OSError, TimeoutError, RemoteProtocolError) as error:
-        raise UnavailableError(f"the libp2p daemon did not say who opened a stream: {error}") from None
+        raise UnavailableError(
+            f"the libp2p daemon did not say who opened a stream: {error}"
+        ) from None
 
 
 async def receive_sized(connection: socket.socket) -> bytes:
-    """One message, and not a byte behind it: what follows may be a stream's. `OSError` or `RemoteProtocolError`."""
+    """One message, and not a byte behind it: what follows may be a stream's. `OSError` or
+    `RemoteProtocolError`."""
     prefix = b""
     while not prefix or prefix[-1] > 0x7F:
         prefix += await receive(connection, 1)
@@ -161,7 +186,9 @@ async def receive_sized(connection: socket.socket) -> bytes:
             break
     size, _ = read_varint(prefix, 0)
     if size > MESSAGE_BYTES_MAX:
-        raise RemoteProtocolError(f"expected a message of at most {MESSAGE_BYTES_MAX} bytes, got one of {size}")
+        raise RemoteProtocolError(
+            f"expected a message of at most {MESSAGE_BYTES_MAX} bytes, got one of {size}"
+        )
     return await receive(connection, size)
 
 
@@ -178,7 +205,8 @@ async def receive(connection: socket.socket, size: int) -> bytes:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Translates what comes of an answer in another protocol: a daemon that is not ours is like none."""
+    """Translates what comes of an answer in another protocol: a daemon that is not ours is like
+    none."""
     try:
         yield
     except RemoteProtocolError as error:

@@ -4,11 +4,10 @@
     /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW.../p2p-circuit/p2p/12D3KooV...   another one, through the first as a relay
     /p2p/12D3KooV...                                                    one that only dials, or is linked already
 
-A peer id is base58 over a multihash; for an ed25519 key that is the key itself behind six fixed bytes, so it is a
-function of the node's public key and nobody needs to be told. In binary, which is how the daemon takes addresses, each
-part is a code and its value. Only the parts that a TCP address can have are known here.
-Source: multiformats/multiaddr, libp2p/specs peer-ids.
-"""
+A peer id is base58 over a multihash; for an ed25519 key that is the key itself behind six fixed
+bytes, so it is a function of the node's public key and nobody needs to be told. In binary, which is
+how the daemon takes addresses, each part is a code and its value. Only the parts that a TCP address
+can have are known here. Source: multiformats/multiaddr, libp2p/specs peer-ids."""
 
 import contextlib
 import ipaddress
@@ -21,7 +20,8 @@ from protocol.errors import RemoteProtocolError, SettingsError
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ED25519_ID = bytes.fromhex("002408011220")
-"""An identity multihash (0) of 36 bytes (0x24): a protobuf of key type 1 (ed25519) and 32 bytes (0x20) of key."""
+"""An identity multihash (0) of 36 bytes (0x24): a protobuf of key type 1 (ed25519) and 32 bytes
+(0x20) of key."""
 
 _PEER_ID_BYTES_MAX = 64
 """A multihash of any key: ed25519 needs 38, SHA-256 of an RSA key 34."""
@@ -51,18 +51,33 @@ def _unbase58(text: str) -> bytes:
     number = 0
     for character in text:
         number = number * 58 + _ALPHABET.index(character)
-    data = b"\0" * (len(text) - len(text.lstrip("1"))) + number.to_bytes(-(-number.bit_length() // 8), "big")
+    data = b"\0" * (len(text) - len(text.lstrip("1"))) + number.to_bytes(
+        -(-number.bit_length() // 8), "big"
+    )
     if not 2 < len(data) <= _PEER_ID_BYTES_MAX:
         raise ValueError(f"a peer id of {len(data)} bytes")
     return data
 
 
 _PARTS = {
-    "ip4": _Part(4, 4, lambda text: ipaddress.IPv4Address(text).packed, lambda data: str(ipaddress.IPv4Address(data))),
-    "ip6": _Part(
-        41, 16, lambda text: ipaddress.IPv6Address(text).packed, lambda data: str(ipaddress.IPv6Address(data))
+    "ip4": _Part(
+        4,
+        4,
+        lambda text: ipaddress.IPv4Address(text).packed,
+        lambda data: str(ipaddress.IPv4Address(data)),
     ),
-    "tcp": _Part(6, 2, lambda text: int(text).to_bytes(2, "big"), lambda data: str(int.from_bytes(data, "big"))),
+    "ip6": _Part(
+        41,
+        16,
+        lambda text: ipaddress.IPv6Address(text).packed,
+        lambda data: str(ipaddress.IPv6Address(data)),
+    ),
+    "tcp": _Part(
+        6,
+        2,
+        lambda text: int(text).to_bytes(2, "big"),
+        lambda data: str(int.from_bytes(data, "big")),
+    ),
     "dns": _Part(53, None),
     "dns4": _Part(54, None),
     "dns6": _Part(55, None),
@@ -83,7 +98,9 @@ def id_bytes(peer: str) -> bytes:
     try:
         return _unbase58(peer)
     except ValueError:
-        raise SettingsError(f"expected a libp2p peer id such as 12D3KooW..., found {peer[:80]!r}") from None
+        raise SettingsError(
+            f"expected a libp2p peer id such as 12D3KooW..., found {peer[:80]!r}"
+        ) from None
 
 
 def id_text(peer: bytes) -> str:
@@ -102,7 +119,9 @@ def encode(address: str) -> bytes:
             name = words.pop(0)
             part = _PARTS[name]
             value = "" if part.size == 0 else words.pop(0)
-            data = ("/" + "/".join((value, *words))).encode() if name == "unix" else part.encode(value)
+            data = (
+                ("/" + "/".join((value, *words))).encode() if name == "unix" else part.encode(value)
+            )
             binary += varint(part.code) + (sized(data) if part.size is None else data)
             if name == "unix":  # a path, which takes the rest
                 break
@@ -119,7 +138,9 @@ def decode(binary: bytes) -> str:
     while at < len(binary):
         code, at = read_varint(binary, at)
         if code not in _NAMES:
-            raise RemoteProtocolError(f"expected an address over TCP, got the part {code} after {text!r}")
+            raise RemoteProtocolError(
+                f"expected an address over TCP, got the part {code} after {text!r}"
+            )
         name = _NAMES[code]
         part = _PARTS[name]
         if part.size is None:
@@ -129,24 +150,30 @@ def decode(binary: bytes) -> str:
         try:
             text += f"/{name}" + ("" if part.size == 0 else f"/{part.decode(data)}")
         except ValueError:
-            raise RemoteProtocolError(f"expected a value for /{name} after {text!r}, got {data.hex()!r}") from None
+            raise RemoteProtocolError(
+                f"expected a value for /{name} after {text!r}, got {data.hex()!r}"
+            ) from None
     return text
 
 
 def split_peer(address: str) -> tuple[str, str]:
-    """(where, who) of an announced address: what the daemon can dial, perhaps nothing, and the peer id at its end.
+    """(where, who) of an announced address: what the daemon can dial, perhaps nothing, and the peer
+    id at its end.
 
     `SettingsError` when it cannot be dialled."""
     where, mark, peer = address.rpartition("/p2p/")
     if not mark:
-        raise SettingsError(f"expected an address that ends in /p2p/ and a peer id, found {address[:80]!r}")
+        raise SettingsError(
+            f"expected an address that ends in /p2p/ and a peer id, found {address[:80]!r}"
+        )
     id_bytes(peer)
     encode(where)
     return where, peer
 
 
 def from_host_port(address: str) -> str:
-    """libp2p's form of HOST:PORT; one that is libp2p's already stays. `SettingsError` for neither."""
+    """libp2p's form of HOST:PORT; one that is libp2p's already stays. `SettingsError` for
+    neither."""
     if address.startswith("/"):
         return address
     host, _, port = address.rpartition(":")

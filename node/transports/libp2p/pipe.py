@@ -1,12 +1,13 @@
-"""A pipe over a local socket whose far side only copies: libp2p's daemon, which does not tell an end from a break.
+"""A pipe over a local socket whose far side only copies: libp2p's daemon, which does not tell an
+end from a break.
 
     a write    length (4 bytes, up to PIPE_BYTES_MAX) and that many bytes
     a close    length 0, then silence until the other end has said so too, `LINGER_S` at most
 
-The daemon turns a peer's close, its death and a broken connection into the same end of file, and throws away what is on
-its way as soon as either direction ends. So an end of file without a goodbye is a break, and who says goodbye lets the
-other end go first. Bytes go between the socket and the caller's memory without a copy in between.
-"""
+The daemon turns a peer's close, its death and a broken connection into the same end of file, and
+throws away what is on its way as soon as either direction ends. So an end of file without a goodbye
+is a break, and who says goodbye lets the other end go first. Bytes go between the socket and the
+caller's memory without a copy in between."""
 
 import asyncio
 import contextlib
@@ -29,8 +30,9 @@ _GOODBYE = bytes(_HEADER_BYTES)
 class SocketPipe:
     """A `node.transports.base.Pipe` over a connected socket, which is the pipe's from now on.
 
-    `peer` is the transport's own name of the other end, which it has proven. `on_close` is called when the pipe has let
-    go of its socket; until then its maker has to keep it, for nobody else may."""
+    `peer` is the transport's own name of the other end, which it has proven. `on_close` is called
+    when the pipe has let go of its socket; until then its maker has to keep it, for nobody else
+    may."""
 
     def __init__(
         self,
@@ -75,7 +77,8 @@ class SocketPipe:
         return self._relayed
 
     async def read(self) -> bytes:
-        """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it loses nothing."""
+        """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it
+        loses nothing."""
         self._check()
         if self._unwaited > PIPE_BYTES_MAX:  # a fast peer must not keep everybody else from running
             self._unwaited = 0
@@ -83,17 +86,22 @@ class SocketPipe:
         return await self._next()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand bytes over; returns when the socket has taken them. Cancelling it breaks the pipe."""
+        """Hand bytes over; returns when the socket has taken them. Cancelling it breaks the
+        pipe."""
         self._check()
         if self._ended:
             raise UnavailableError(f"{self._remote} has closed the pipe")
         if len(data) > PIPE_BYTES_MAX or self._writing:
-            raise LocalProtocolError(f"expected one write at a time of at most {PIPE_BYTES_MAX} bytes, got {len(data)}")
+            raise LocalProtocolError(
+                f"expected one write at a time of at most {PIPE_BYTES_MAX} bytes, got {len(data)}"
+            )
         if not data:
             return  # a length of 0 would be a goodbye
         self._writing = True
         try:
-            await self._send([memoryview(len(data).to_bytes(_HEADER_BYTES, "big")), memoryview(data)])
+            await self._send(
+                [memoryview(len(data).to_bytes(_HEADER_BYTES, "big")), memoryview(data)]
+            )
         except asyncio.CancelledError:
             self._break("a write was cancelled halfway")
             raise
@@ -128,20 +136,24 @@ class SocketPipe:
                     self._ended = True
                     self._say_goodbye()  # the other end waits for it
         if self._left > PIPE_BYTES_MAX:
-            raise self._break(f"it announced a write of {self._left} bytes, {PIPE_BYTES_MAX} are allowed")
+            raise self._break(
+                f"it announced a write of {self._left} bytes, {PIPE_BYTES_MAX} are allowed"
+            )
         data = await self._receive(min(self._left, READ_BYTES_MAX), closing)
         self._left -= len(data)
         self._unwaited += len(data)
         return data
 
     async def _discard(self) -> None:
-        """Read until the other end's goodbye, but not for ever: one that goes on writing learns it by a break."""
+        """Read until the other end's goodbye, but not for ever: one that goes on writing learns it
+        by a break."""
         discarded = 0
         while discarded < PIPE_BYTES_MAX and (data := await self._next(closing=True)):
             discarded += len(data)
 
     async def _receive(self, size: int, closing: bool) -> bytes:
-        """What the socket holds, as soon as it holds something. Cancelled, it leaves all of that there."""
+        """What the socket holds, as soon as it holds something. Cancelled, it leaves all of that
+        there."""
         while True:
             self._check(closing)
             try:
@@ -170,7 +182,9 @@ class SocketPipe:
             if sent:
                 pending[0] = pending[0][sent:]
 
-    async def _until_ready(self, add: Callable[..., None], remove: Callable[[socket.socket], bool]) -> None:
+    async def _until_ready(
+        self, add: Callable[..., None], remove: Callable[[socket.socket], bool]
+    ) -> None:
         self._unwaited = 0
         ready = self._loop.create_future()
         add(self._socket, _done, ready)
@@ -178,12 +192,15 @@ class SocketPipe:
         try:
             await ready
         finally:
-            if ready in self._waiting:  # else `_wake` has removed it, and the place may be taken again
+            if (
+                ready in self._waiting
+            ):  # else `_wake` has removed it, and the place may be taken again
                 self._waiting.discard(ready)
                 remove(self._socket)
 
     def _say_goodbye(self) -> bool:
-        """Whether a goodbye left: not behind half a write, nor over a pipe that is broken or full."""
+        """Whether a goodbye left: not behind half a write, nor over a pipe that is broken or
+        full."""
         if self._broken or self._writing or self._said_goodbye:
             return self._said_goodbye
         with contextlib.suppress(OSError):
@@ -206,7 +223,8 @@ class SocketPipe:
             raise UnavailableError(f"the pipe to {self._remote} broke: {self._broken}")
 
     def _break(self, reason: str) -> UnavailableError:
-        """Remember why, tell the daemon, and wake who waits: what is left of the pipe is of no use."""
+        """Remember why, tell the daemon, and wake who waits: what is left of the pipe is of no
+        use."""
         self._broken = self._broken or reason
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -2,8 +2,9 @@
 
     field = varint(number * 8 + kind) then, for kind 0, a varint, or, for kind 2, varint(length) and the bytes
 
-hivemind ships the schema of the daemon's control socket as generated code, which cannot be had without importing all
-of hivemind, and with it torch. A dozen small messages do not need a schema."""
+hivemind ships the schema of the daemon's control socket as generated code, which cannot be had
+without importing all of hivemind, and with it torch. A dozen small messages do not need a
+schema."""
 
 from collections.abc import Iterator
 
@@ -35,12 +36,14 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sized(data: bytes) -> bytes:
-    """Bytes after their own length: a protobuf `bytes` field's body, and how messages follow each other on a socket."""
+    """Bytes after their own length: a protobuf `bytes` field's body, and how messages follow each
+    other on a socket."""
     return varint(len(data)) + data
 
 
 def read_sized(data: bytes, at: int) -> tuple[bytes, int]:
-    """(bytes, where they end) of what `sized` wrote at `at`; `RemoteProtocolError` when it is cut short."""
+    """(bytes, where they end) of what `sized` wrote at `at`; `RemoteProtocolError` when it is cut
+    short."""
     size, start = read_varint(data, at)
     if size > len(data) - start:
         raise RemoteProtocolError(f"expected {size} bytes at byte {start}, got {len(data) - start}")
@@ -81,4 +84,6 @@ def _values(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             value, at = read_sized(message, at)
             yield tag >> 3, value
         else:
-            raise RemoteProtocolError(f"expected a field of kind 0 or 2, got kind {tag & 7} at byte {at}")
+            raise RemoteProtocolError(
+                f"expected a field of kind 0 or 2, got kind {tag & 7} at byte {at}"
+            )

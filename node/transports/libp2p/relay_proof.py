@@ -1,14 +1,14 @@
-"""A transport that is a libp2p relay too: it carries circuits between nodes that cannot dial each other, without torch.
+"""A transport that is a libp2p relay too: it carries circuits between nodes that cannot dial each
+other, without torch.
 
     start a daemon --> two short-lived private nodes send `PROOF_BYTES` to each other through it --> it may be announced
           ^                      cut off? start another daemon, a few times                  |
           +----------------------------------------------------------------------------------+
 
-The daemon sets its relay up twice, once with our limits and once with libp2p's own, which cut every circuit at 128 KB
-without a word. Which one stays is a race inside the daemon, lost in one start of four or so; no flag decides it. So no
-relay is believed that has not proven itself, and a new daemon is tried until one has. The loser says so itself when it
-gives a place, before a byte is sent.
-"""
+The daemon sets its relay up twice, once with our limits and once with libp2p's own, which cut every
+circuit at 128 KB without a word. Which one stays is a race inside the daemon, lost in one start of
+four or so; no flag decides it. So no relay is believed that has not proven itself, and a new daemon
+is tried until one has. The loser says so itself when it gives a place, before a byte is sent."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,8 @@ def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransp
 
 
 async def prove(relay: str) -> None:
-    """Send `PROOF_BYTES` both ways between two nodes that only the relay connects; `UnavailableError` when it fails."""
+    """Send `PROOF_BYTES` both ways between two nodes that only the relay connects;
+    `UnavailableError` when it fails."""
     settings = Libp2pSettings(listen="127.0.0.1:0", relays=(relay,), hidden=True, direct_wait_s=0)
     nodes = [Libp2pTransport(Ed25519PrivateKey.generate(), settings) for _ in range(2)]
     try:
@@ -43,12 +44,18 @@ async def prove(relay: str) -> None:
                 raise UnavailableError(nodes[0].relay_trouble)
             pipe = await nodes[1].dial(address)
             if not pipe.relayed:
-                raise UnavailableError(f"expected a pipe through the relay {relay}, got one to {pipe.remote}")
+                raise UnavailableError(
+                    f"expected a pipe through the relay {relay}, got one to {pipe.remote}"
+                )
             await asyncio.gather(_send(pipe), _receive(pipe))
     except TimeoutError:
-        raise UnavailableError(f"the relay {relay} did not carry {PROOF_BYTES} bytes in {PROOF_TIMEOUT_S} s") from None
+        raise UnavailableError(
+            f"the relay {relay} did not carry {PROOF_BYTES} bytes in {PROOF_TIMEOUT_S} s"
+        ) from None
     except UnavailableError as error:
-        raise UnavailableError(f"the relay {relay} does not carry {PROOF_BYTES} bytes: {error}") from None
+        raise UnavailableError(
+            f"the relay {relay} does not carry {PROOF_BYTES} bytes: {error}"
+        ) from None
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
 

@@ -4,14 +4,16 @@
                                             ^                                 |
                                             +------- pause, doubling <-- lost or refused
 
-A relay carries circuits to who has reserved a place and stays connected. Places are taken here, over streams of the
-daemon, and not by the daemon: its own way knows the relays of its start alone, and after a restart of a relay, or half
-a minute without network, it waits an hour. So relays come, go and come back without a new daemon. The pings also keep
-the router's mapping. A circuit that comes in needs nothing of us: the daemon takes it from any relay.
+A relay carries circuits to who has reserved a place and stays connected. Places are taken here,
+over streams of the daemon, and not by the daemon: its own way knows the relays of its start alone,
+and after a restart of a relay, or half a minute without network, it waits an hour. So relays come,
+go and come back without a new daemon. The pings also keep the router's mapping. A circuit that
+comes in needs nothing of us: the daemon takes it from any relay.
 
-A look: the relay says from which address it sees us, and dials that back from a port that nobody has opened. When it
-gets through, a stranger can dial us: `direct`. A private address it does not dial; one that it sees and that is our own
-has no translation between, and whoever is told of this relay at its private address is inside too.
+A look: the relay says from which address it sees us, and dials that back from a port that nobody
+has opened. When it gets through, a stranger can dial us: `direct`. A private address it does not
+dial; one that it sees and that is our own has no translation between, and whoever is told of this
+relay at its private address is inside too.
 
 Sources: libp2p/specs relay/circuit-v2.md, identify, autonat/autonat-v1.md.
 """
@@ -34,10 +36,12 @@ PLACES_MAX = 4
 """Relays that a node uses at once: it announces one address for each."""
 
 CIRCUIT_BYTES_MIN = 1 << 30
-"""What a relay lets through a circuit at least; libp2p's default of 128 KB breaks a link with every payload."""
+"""What a relay lets through a circuit at least; libp2p's default of 128 KB breaks a link with every
+payload."""
 
 PING_INTERVAL_S = 15.0
-"""Pause between pings: the mapping of a home router lasts 30 s at least, and libp2p hangs up after 60 s without one."""
+"""Pause between pings: the mapping of a home router lasts 30 s at least, and libp2p hangs up after
+60 s without one."""
 
 PINGS = 80
 """Between two reservations: twenty minutes, of the hour that one lasts."""
@@ -52,12 +56,18 @@ LOOK_INTERVAL_S = 600.0
 """Pause between looks; a relay answers three of a node, and thirty of all nodes, in a minute."""
 
 RETRY_S = (6.0, 60.0)
-"""First and longest pause between attempts to take a place; libp2p itself does not dial again within 5 s."""
+"""First and longest pause between attempts to take a place; libp2p itself does not dial again
+within 5 s."""
 
 WAIT_S, LOOK_WAIT_S = 5.0, 1.0
-"""How long a start waits for the first place, and then for the first look: long enough when it goes well."""
+"""How long a start waits for the first place, and then for the first look: long enough when it goes
+well."""
 
-_HOP, _IDENTIFY, _DIAL_BACK = "/libp2p/circuit/relay/0.2.0/hop", "/ipfs/id/1.0.0", "/libp2p/autonat/1.0.0"
+_HOP, _IDENTIFY, _DIAL_BACK = (
+    "/libp2p/circuit/relay/0.2.0/hop",
+    "/ipfs/id/1.0.0",
+    "/libp2p/autonat/1.0.0",
+)
 _PING, _PING_BYTES = "/ipfs/ping/1.0.0", 32
 _CIRCUIT = "/p2p-circuit"
 _RESERVE, _RESERVATION, _LIMIT, _LIMIT_DATA = 0, 3, 4, 2
@@ -90,10 +100,13 @@ class _Place:
 
 
 class Reservations:
-    """The places of the daemon with the libp2p peer id `peer`. `changed` is called whenever `circuits` or `direct` may
-    have; `port()` is where the daemon listens; `looks`: whether relays are asked to look."""
+    """The places of the daemon with the libp2p peer id `peer`. `changed` is called whenever
+    `circuits` or `direct` may have; `port()` is where the daemon listens; `looks`: whether relays
+    are asked to look."""
 
-    def __init__(self, peer: str, port: Callable[[], int], changed: Callable[[], None], *, looks: bool = True) -> None:
+    def __init__(
+        self, peer: str, port: Callable[[], int], changed: Callable[[], None], *, looks: bool = True
+    ) -> None:
         self.used = False
         """Whether a relay has ever given us a place."""
         self._peer = peer
@@ -107,12 +120,14 @@ class Reservations:
 
     @property
     def circuits(self) -> tuple[str, ...]:
-        """Where peers dial us through relays, without our peer id. A relay that is lost for a while keeps its line."""
+        """Where peers dial us through relays, without our peer id. A relay that is lost for a while
+        keeps its line."""
         return tuple(place.circuit for place in self._places.values() if place.taken)
 
     @property
     def direct(self) -> tuple[str, ...]:
-        """Where relays have reached us directly, without our peer id; the last ones to do so, when all are gone."""
+        """Where relays have reached us directly, without our peer id; the last ones to do so, when
+        all are gone."""
         if not self._places:
             return self._last
         return tuple(dict.fromkeys(place.direct for place in self._places.values() if place.direct))
@@ -121,7 +136,11 @@ class Reservations:
     def trouble(self) -> str:
         """Why there is no place at any relay; empty while there is one, or hope."""
         places = self._places.values()
-        return "; ".join(place.trouble for place in places) if all(place.trouble for place in places) else ""
+        return (
+            "; ".join(place.trouble for place in places)
+            if all(place.trouble for place in places)
+            else ""
+        )
 
     def use(self, relays: Sequence[str]) -> None:
         """The relays of the run from now on, each with its peer id; what is none is passed over."""
@@ -147,13 +166,15 @@ class Reservations:
         self._start()
 
     async def settle(self) -> None:
-        """Wait a moment until peers can reach us: one that dials too early waits for its second try. No longer than
-        until every relay has refused."""
+        """Wait a moment until peers can reach us: one that dials too early waits for its second
+        try. No longer than until every relay has refused."""
         if not self._places:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
-                await self._until(lambda: any(place.taken for place in self._places.values()) or self.trouble)
+                await self._until(
+                    lambda: any(place.taken for place in self._places.values()) or self.trouble
+                )
             if self.trouble:
                 return
             async with asyncio.timeout(LOOK_WAIT_S if self._looks else 0):
@@ -215,7 +236,8 @@ class Reservations:
                         await self._look_again(client, place)
                         await _ping(stream)
         except UnavailableError:
-            # A connection that is dead in silence would be taken for a good one for most of a minute.
+            # A connection that is dead in silence would be taken for a good one for most of a
+            # minute.
             await client.disconnect(place.peer)
             raise
 
@@ -232,7 +254,12 @@ class Reservations:
 
     async def _look(self, client: DaemonClient, place: _Place) -> str:
         """Where the relay reaches us directly, or nothing."""
-        seen = decode(_only(fields(await client.inquire(place.peer, _IDENTIFY, b"", ANSWER_TIMEOUT_S)), _OBSERVED))
+        seen = decode(
+            _only(
+                fields(await client.inquire(place.peer, _IDENTIFY, b"", ANSWER_TIMEOUT_S)),
+                _OBSERVED,
+            )
+        )
         ip = ip_of(seen)
         if ip is None:
             return ""
@@ -241,11 +268,18 @@ class Reservations:
             return seen if seen == listens and _is_ours(str(ip)) else ""
         us = field(1, id_bytes(self._peer)) + field(2, encode(listens))
         question = field(1, _DIAL) + field(2, field(1, us))
-        found = _only(fields(await client.inquire(place.peer, _DIAL_BACK, question, LOOK_TIMEOUT_S)), _DIAL_ANSWER)
+        found = _only(
+            fields(await client.inquire(place.peer, _DIAL_BACK, question, LOOK_TIMEOUT_S)),
+            _DIAL_ANSWER,
+        )
         status = numbers(found).get(1)
         if status not in (_REACHED, _UNREACHED):
             raise UnavailableError(f"it refused to dial back, status {status}")
-        return listens if status == _REACHED and tcp_port(decode(_only(fields(found), 3))) == self._port() else ""
+        return (
+            listens
+            if status == _REACHED and tcp_port(decode(_only(fields(found), 3))) == self._port()
+            else ""
+        )
 
 
 def _chosen(own: str, relays: Sequence[str]) -> list[_Place]:
@@ -256,7 +290,9 @@ def _chosen(own: str, relays: Sequence[str]) -> list[_Place]:
             where, peer = split_peer(relay)
             if where and _CIRCUIT not in where and peer != own:
                 places.setdefault(peer, _Place(peer, where))  # its favourite address
-    return sorted(places.values(), key=lambda place: sha256(f"{own} {place.peer}".encode()).digest())[:PLACES_MAX]
+    return sorted(
+        places.values(), key=lambda place: sha256(f"{own} {place.peer}".encode()).digest()
+    )[:PLACES_MAX]
 
 
 async def _reserve(client: DaemonClient, peer: str) -> None:
@@ -265,11 +301,14 @@ async def _reserve(client: DaemonClient, peer: str) -> None:
         raise RemoteProtocolError("expected a reservation, it refused")
     for limit in answer.get(_LIMIT, []):
         if 0 < (carried := numbers(limit).get(_LIMIT_DATA, 0)) < CIRCUIT_BYTES_MIN:
-            raise RemoteProtocolError(f"expected {CIRCUIT_BYTES_MIN} bytes for each circuit, it carries {carried}")
+            raise RemoteProtocolError(
+                f"expected {CIRCUIT_BYTES_MIN} bytes for each circuit, it carries {carried}"
+            )
 
 
 async def _ping(stream: socket.socket) -> None:
-    """Ping once, then wait for `PING_INTERVAL_S`, or until the stream ends; `UnavailableError` when it does."""
+    """Ping once, then wait for `PING_INTERVAL_S`, or until the stream ends; `UnavailableError` when
+    it does."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await asyncio.get_running_loop().sock_sendall(stream, bytes(_PING_BYTES))

@@ -3,10 +3,9 @@
     start --> running --> died, or does not answer --> pause, start another --> running ...
                                                       (doubling up to `RESTART_MAX_S`)
 
-The port is held by a socket of ours that does not listen, so that it stays ours while there is no daemon; the daemon
-shares it (SO_REUSEPORT). What a new daemon needs before it is of use, its owner does in `prepare`; a daemon for which
-that fails is replaced like one that died.
-"""
+The port is held by a socket of ours that does not listen, so that it stays ours while there is no
+daemon; the daemon shares it (SO_REUSEPORT). What a new daemon needs before it is of use, its owner
+does in `prepare`; a daemon for which that fails is replaced like one that died."""
 
 import asyncio
 import errno
@@ -24,7 +23,8 @@ from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, of_socke
 from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
 
 HEALTH_INTERVAL_S = 10.0
-"""How often the daemon is asked whether it lives; no answer in `daemon_client.ASK_TIMEOUT_S` is one too."""
+"""How often the daemon is asked whether it lives; no answer in `daemon_client.ASK_TIMEOUT_S` is one
+too."""
 
 RESTART_FIRST_S, RESTART_MAX_S = 0.5, 30.0
 """Pauses between attempts to start another daemon; each is twice the one before."""
@@ -34,7 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class DaemonKeeper:
-    """One daemon that is replaced when it dies. `listen` is HOST:PORT or [HOST]:PORT, port 0 for any free one."""
+    """One daemon that is replaced when it dies. `listen` is HOST:PORT or [HOST]:PORT, port 0 for
+    any free one."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class DaemonKeeper:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the daemon. Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` with its last words."""
+        """Start the daemon. Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` with
+        its last words."""
         if self._directory is not None:
             raise LocalProtocolError(f"expected a daemon that is not started, got {self.peer}")
         self._directory = SocketDirectory()
@@ -73,7 +75,10 @@ class DaemonKeeper:
             self._settings = replace(
                 self._settings,
                 listen=(of_socket(self._port),),
-                announce=tuple(with_port(from_host_port(address), self.port) for address in self._settings.announce),
+                announce=tuple(
+                    with_port(from_host_port(address), self.port)
+                    for address in self._settings.announce
+                ),
             )
             self._daemon = await self._start_first()
         except BaseException:
@@ -124,7 +129,8 @@ class DaemonKeeper:
 
     @property
     def local_address(self) -> str:
-        """Where this machine reaches the daemon, without its peer id; for a keeper that is started."""
+        """Where this machine reaches the daemon, without its peer id; for a keeper that is
+        started."""
         assert self._port
         host = self._port.getsockname()[0]
         return from_host_port(f"{_LOOPBACK.get(host, host)}:{self.port}")
@@ -136,7 +142,9 @@ class DaemonKeeper:
             except UnavailableError as error:
                 if attempt == self._starts_max:
                     raise
-                _log.info("libp2p daemon %d of %d is of no use: %s", attempt, self._starts_max, error)
+                _log.info(
+                    "libp2p daemon %d of %d is of no use: %s", attempt, self._starts_max, error
+                )
         raise AssertionError("unreachable: starts_max is at least 1")
 
     async def _start_one(self) -> Daemon:
@@ -153,7 +161,9 @@ class DaemonKeeper:
         while self._daemon is not None:
             self._trouble = await self._until_useless(self._daemon)
             dead, self._daemon = self._daemon, None
-            _log.warning("the libp2p daemon of %s is gone, starting another: %s", self.peer, self._trouble)
+            _log.warning(
+                "the libp2p daemon of %s is gone, starting another: %s", self.peer, self._trouble
+            )
             await dead.stop()
             self._daemon = await self._replace()
             self.restarts += 1
@@ -178,7 +188,9 @@ class DaemonKeeper:
             except UnavailableError as error:
                 self._trouble = str(error)
                 pause_s = min(2 * pause_s, RESTART_MAX_S)
-                _log.warning("no new libp2p daemon for %s, again in %.1f s: %s", self.peer, pause_s, error)
+                _log.warning(
+                    "no new libp2p daemon for %s, again in %.1f s: %s", self.peer, pause_s, error
+                )
 
 
 async def _until_silent(daemon: Daemon) -> str:
@@ -197,20 +209,29 @@ async def _reserve(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
-            host.removeprefix("[").removesuffix("]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host.removeprefix("[").removesuffix("]"),
+            int(port),
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )
         family, kind, protocol, _, address = found[0]
         held = socket.socket(family, kind, protocol)
     except OSError as error:
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier daemon may linger
+        held.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # connections of an earlier daemon may linger
         held.bind(address)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # from here on nobody else may have it
+        held.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 0
+        )  # from here on nobody else may have it
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # but the daemon
     except OSError as error:
         held.close()
         if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(f"cannot listen on {listen}: another process does; choose another port") from None
+            raise AddressInUseError(
+                f"cannot listen on {listen}: another process does; choose another port"
+            ) from None
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
     return held

@@ -4,21 +4,23 @@
     SocketPipe --- unix socket --- libp2p stream over TCP --- unix socket --- SocketPipe
                                       (or TCP - relay - TCP)
 
-One stream of libp2p is one pipe, kept open as long as its owner likes, so that its window has grown when bytes come. A
-libp2p peer id is a function of the node's own key (`multiaddr.libp2p_id`); a connection proves it: `SocketPipe.peer`.
+One stream of libp2p is one pipe, kept open as long as its owner likes, so that its window has grown
+when bytes come. A libp2p peer id is a function of the node's own key (`multiaddr.libp2p_id`); a
+connection proves it: `SocketPipe.peer`.
 
     public     dialled at /ip4/192.0.2.7/tcp/50702/p2p/ID: it was told so, or carries circuits for others
     any other  dialled there when a relay has done so from outside (`node.transports.libp2p.reservations`), else through relays,
                /ip4/198.51.100.1/tcp/50702/p2p/RELAY/p2p-circuit/p2p/ID, or over a connection that it made, /p2p/ID
 
-A relayed connection gives way to a direct one: when the peer's own address answers, and when the daemons punch a hole,
-which they try where four others see both ends (`node.transports.libp2p.hole_punching`); else the relay carries the pipe. libp2p
-opens no second connection to a peer, so the relayed one is closed first.
+A relayed connection gives way to a direct one: when the peer's own address answers, and when the
+daemons punch a hole, which they try where four others see both ends
+(`node.transports.libp2p.hole_punching`); else the relay carries the pipe. libp2p opens no second
+connection to a peer, so the relayed one is closed first.
 
-The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon starts in its
-place, with the same identity and port. It is driven without hivemind's Python, which would import torch and cannot pass
-the flags that make relays usable (`node.transports.libp2p.daemon`).
-"""
+The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon
+starts in its place, with the same identity and port. It is driven without hivemind's Python, which
+would import torch and cannot pass the flags that make relays usable
+(`node.transports.libp2p.daemon`)."""
 
 import asyncio
 import contextlib
@@ -36,7 +38,15 @@ from node.transports.base import Accept
 from node.transports.libp2p.daemon import Daemon, DaemonSettings
 from node.transports.libp2p.daemon_control import Contact, receive_caller
 from node.transports.libp2p.hole_punching import Attempts
-from node.transports.libp2p.multiaddr import encode, from_host_port, host_of, ip_of, split_peer, tcp_port, with_port
+from node.transports.libp2p.multiaddr import (
+    encode,
+    from_host_port,
+    host_of,
+    ip_of,
+    split_peer,
+    tcp_port,
+    with_port,
+)
 from node.transports.libp2p.pipe import SocketPipe
 from node.transports.libp2p.reservations import Reservations
 from node.transports.libp2p.supervisor import DaemonKeeper
@@ -62,8 +72,8 @@ PROBE_TIMEOUT_S = 5
 """Longest wait for a direct address of a peer that a relay connects already."""
 
 PROVEN_STARTS_MAX = 24
-"""Daemons tried until one proves itself as a relay: three of four do, on a busy machine less than half. The others are
-found out in less than a second."""
+"""Daemons tried until one proves itself as a relay: three of four do, on a busy machine less than
+half. The others are found out in less than a second."""
 
 _LOOK_S = 0.05
 _CIRCUIT = "/p2p-circuit"
@@ -78,19 +88,23 @@ class Libp2pSettings:
     """HOST:PORT, or [HOST]:PORT; port 0 for any free one."""
 
     advertise: tuple[str, ...] = ()
-    """Addresses to announce as dialled directly, HOST:PORT or libp2p's; port 0 stands for the port that is bound."""
+    """Addresses to announce as dialled directly, HOST:PORT or libp2p's; port 0 stands for the port
+    that is bound."""
 
     relays: tuple[str, ...] = ()
-    """libp2p addresses of the relays known at the start, each with its peer id; see `Libp2pTransport.use_relays`."""
+    """libp2p addresses of the relays known at the start, each with its peer id; see
+    `Libp2pTransport.use_relays`."""
 
     public: bool = False
     """Whether peers can dial it directly for sure."""
 
     hidden: bool = False
-    """Whether it never announces a direct address, as if it were behind a router: to try a relay."""
+    """Whether it never announces a direct address, as if it were behind a router: to try a
+    relay."""
 
     upnp: bool = False
-    """Whether it asks the home router for a port; `addresses` has it once a relay has dialled it."""
+    """Whether it asks the home router for a port; `addresses` has it once a relay has dialled
+    it."""
 
     direct_wait_s: float = 1.0
     """How long a dial through a relay waits for hole punching to find a direct way."""
@@ -99,13 +113,16 @@ class Libp2pSettings:
         for address in self.advertise:
             encode(from_host_port(address))
         if len(self.advertise) > ADDRESSES_MAX:
-            raise SettingsError(f"expected at most {ADDRESSES_MAX} addresses, got {len(self.advertise)}")
+            raise SettingsError(
+                f"expected at most {ADDRESSES_MAX} addresses, got {len(self.advertise)}"
+            )
 
 
 class Libp2pTransport:
     """A `node.transports.base.Transport` over libp2p, with the identity of the given key.
 
-    With a `proof` it carries circuits for others: each new daemon is of use only when `proof(its address)` returns."""
+    With a `proof` it carries circuits for others: each new daemon is of use only when `proof(its
+    address)` returns."""
 
     kind = "libp2p"
 
@@ -127,7 +144,10 @@ class Libp2pTransport:
         )
         self._changed = asyncio.Event()
         self._reservations = Reservations(
-            self._keeper.peer, lambda: self._keeper.port, self._changed.set, looks=not self._settings.hidden
+            self._keeper.peer,
+            lambda: self._keeper.port,
+            self._changed.set,
+            looks=not self._settings.hidden,
         )
         self.use_relays(self._settings.relays)
         self._attempts = Attempts(self._keeper.peer)
@@ -170,9 +190,12 @@ class Libp2pTransport:
     async def start(self, accept: Accept) -> tuple[str, ...]:
         """Listen; returns the addresses to announce, the best first.
 
-        Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` when libp2p does not run on this machine."""
+        Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` when libp2p does not run
+        on this machine."""
         if self._accept is not None:
-            raise LocalProtocolError(f"expected a transport that is not started, got one of {self.peer}")
+            raise LocalProtocolError(
+                f"expected a transport that is not started, got one of {self.peer}"
+            )
         self._accept = accept
         try:
             await self._keeper.start()
@@ -188,7 +211,8 @@ class Libp2pTransport:
         if listener is not None:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
-        # Pipes say goodbye first: once the daemon is gone they cannot, and the other ends would see a break.
+        # Pipes say goodbye first: once the daemon is gone they cannot, and the other ends would see
+        # a break.
         await asyncio.gather(*(pipe.close() for pipe in list(self._pipes)))
         for task in (accepting := list(self._accepting)):
             task.cancel()
@@ -202,7 +226,8 @@ class Libp2pTransport:
         return address.startswith("/")
 
     async def dial(self, address: str) -> SocketPipe:
-        """Open a pipe to the peer that an address names, there or over a connection to it that exists already."""
+        """Open a pipe to the peer that an address names, there or over a connection to it that
+        exists already."""
         failed_at, reason = self._failures.get(address, (-REDIAL_S, ""))
         if (rest_s := failed_at + REDIAL_S - time.monotonic()) > 0:
             raise UnavailableError(f"{address} is dialled again in {rest_s:.1f} s: {reason}")
@@ -218,15 +243,19 @@ class Libp2pTransport:
             raise self._failed(address, " ".join(str(error).split())[:TEXT_BYTES_MAX]) from None
 
     async def addresses(self) -> tuple[str, ...]:
-        """What to announce now, the best first: relays come and go, and reach this node directly or not.
+        """What to announce now, the best first: relays come and go, and reach this node directly or
+        not.
 
         `UnavailableError` while there is no daemon."""
         _, found = await self._keeper.client.identify()
         settings, reservations = self._settings, self._reservations
-        direct = [with_port(from_host_port(address), self._keeper.port) for address in settings.advertise]
+        direct = [
+            with_port(from_host_port(address), self._keeper.port) for address in settings.advertise
+        ]
         through = list(reservations.circuits)
         if not direct and not settings.hidden:
-            # Where nobody has ever carried circuits there is nothing to lose by saying where it listens.
+            # Where nobody has ever carried circuits there is nothing to lose by saying where it
+            # listens.
             direct = list(reservations.direct) if reservations.used else _dialled(found)
         bare = [] if settings.public else [""]
         # What comes first wins a place: a circuit is worth more than a seventh direct address.
@@ -243,11 +272,13 @@ class Libp2pTransport:
             await self._changed.wait()
 
     def use_relays(self, relays: Sequence[str]) -> None:
-        """The relays of the run from now on, each with its peer id. A node that is public needs none."""
+        """The relays of the run from now on, each with its peer id. A node that is public needs
+        none."""
         self._reservations.use(() if self._settings.public else relays)
 
     async def contacts(self) -> list[Contact]:
-        """The open connections of the daemon. `UnavailableError` while there is none, or it does not answer."""
+        """The open connections of the daemon. `UnavailableError` while there is none, or it does
+        not answer."""
         return await self._keeper.client.contacts()
 
     # ---- dialling
@@ -263,7 +294,8 @@ class Libp2pTransport:
         return self._pipe(stream, contact)
 
     async def _make_way(self, where: str, peer: str) -> None:
-        """Close a relayed connection that keeps the daemon from making a direct one, when one can be hoped for."""
+        """Close a relayed connection that keeps the daemon from making a direct one, when one can
+        be hoped for."""
         contacts = await self.contacts()
         ours = [contact for contact in contacts if contact.peer == peer]
         if not ours or not all(contact.relayed for contact in ours):
@@ -276,8 +308,12 @@ class Libp2pTransport:
         await self._keeper.client.disconnect(peer)
 
     async def _until_direct(self, peer: str) -> None:
-        """Wait a moment for a direct connection beside the relayed one; libp2p opens new streams over that."""
-        await self._look_for(lambda contact: contact.peer == peer and not contact.relayed, self._settings.direct_wait_s)
+        """Wait a moment for a direct connection beside the relayed one; libp2p opens new streams
+        over that."""
+        await self._look_for(
+            lambda contact: contact.peer == peer and not contact.relayed,
+            self._settings.direct_wait_s,
+        )
 
     async def _look_for(self, wanted: Callable[[Contact], bool], seconds: float) -> bool:
         """Whether the daemon, which does not tell by itself, comes to have a connection in time."""
@@ -299,7 +335,11 @@ class Libp2pTransport:
     def _pipe(self, stream: socket.socket, contact: Contact) -> SocketPipe:
         remote = f"{contact.address}/p2p/{contact.peer}"
         pipe = SocketPipe(
-            stream, remote=remote, peer=contact.peer, relayed=contact.relayed, on_close=self._pipes.discard
+            stream,
+            remote=remote,
+            peer=contact.peer,
+            relayed=contact.relayed,
+            on_close=self._pipes.discard,
         )
         self._pipes.add(pipe)
         return pipe
@@ -320,7 +360,9 @@ class Libp2pTransport:
 
     def _take_stream(self) -> None:
         assert self._listener
-        with contextlib.suppress(OSError):  # it gave up, or we have too many files open: libp2p tells its peer
+        with contextlib.suppress(
+            OSError
+        ):  # it gave up, or we have too many files open: libp2p tells its peer
             stream, _ = self._listener.accept()
             stream.setblocking(False)
             if len(self._accepting) >= ACCEPTED_MAX:
@@ -329,7 +371,9 @@ class Libp2pTransport:
             task = asyncio.create_task(self._serve(stream))
             self._accepting.add(task)
             task.add_done_callback(self._accepting.discard)
-            task.add_done_callback(lambda _: stream.close())  # also when it was cancelled before it began
+            task.add_done_callback(
+                lambda _: stream.close()
+            )  # also when it was cancelled before it began
 
     async def _serve(self, stream: socket.socket) -> None:
         assert self._accept
@@ -347,8 +391,9 @@ class Libp2pTransport:
 
     def _daemon_settings(self) -> DaemonSettings:
         settings = self._settings
-        # Where a router stands between, peers that heard of its public address would dial that before they punch a
-        # hole, and spoil it. So they are told of nothing but this machine's own address.
+        # Where a router stands between, peers that heard of its public address would dial that
+        # before they punch a hole, and spoil it. So they are told of nothing but this machine's own
+        # address.
         own = () if settings.public or not _is_one_address(settings.listen) else (settings.listen,)
         return DaemonSettings(
             announce=settings.advertise or own,
@@ -367,7 +412,8 @@ def _listener(path: Path) -> socket.socket:
 
 
 def _dialled(found: Sequence[str]) -> list[str]:
-    """Of the addresses of a daemon those that peers can dial; loopback only when there is nothing else."""
+    """Of the addresses of a daemon those that peers can dial; loopback only when there is nothing
+    else."""
     direct = [address for address in found if _CIRCUIT not in address]
     return [address for address in direct if not _is_loopback(address)] or direct
 
@@ -378,7 +424,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _is_one_address(listen: str) -> bool:
-    """Whether HOST:PORT names an interface, and not all of them, or a name that others may not know."""
+    """Whether HOST:PORT names an interface, and not all of them, or a name that others may not
+    know."""
     with contextlib.suppress(SettingsError):
         ip = ip_of(from_host_port(listen))
         return ip is not None and not ip.is_unspecified

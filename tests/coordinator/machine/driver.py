@@ -1,4 +1,5 @@
-"""Drives `Rounds` by hand: members with short names, payloads with known digests, time that only the test moves."""
+"""Drives `Rounds` by hand: members with short names, payloads with known digests, time that only
+the test moves."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -30,7 +31,8 @@ Kind = TypeVar("Kind")
 
 
 def run_spec(**sections: dict[str, Any]) -> RunSpec:
-    """A run file whose rounds take 1000 + 500 + 1500 ms and whose leases outlive several of them."""
+    """A run file whose rounds take 1000 + 500 + 1500 ms and whose leases outlive several of
+    them."""
     base: dict[str, dict[str, Any]] = {
         "schedule": {"steps": 100, "warmup_steps": 0},
         "rounds": {
@@ -73,8 +75,11 @@ class Driver:
     """One machine, its clock and everything it has said."""
 
     def __init__(self, *peers: PeerId, **sections: dict[str, Any]) -> None:
-        """`peers` join at once; the first round opens with all of them, unless `sections` say otherwise."""
-        sections["membership"] = {"start_members": max(1, len(peers))} | sections.get("membership", {})
+        """`peers` join at once; the first round opens with all of them, unless `sections` say
+        otherwise."""
+        sections["membership"] = {"start_members": max(1, len(peers))} | sections.get(
+            "membership", {}
+        )
         self.machine = Rounds(run_spec(**sections), RUN)
         self.now_ms = 1_000_000
         self.effects: list[Effect] = []
@@ -106,16 +111,29 @@ class Driver:
         return effects
 
     def hello(self, peer: PeerId) -> list[Effect]:
-        return self.tell(Joined(peer, (f"127.0.0.1:{int(peer, 16)}",), f"node {int(peer, 16)}", "2 cores", "lockstep"))
+        return self.tell(
+            Joined(
+                peer,
+                (f"127.0.0.1:{int(peer, 16)}",),
+                f"node {int(peer, 16)}",
+                "2 cores",
+                "lockstep",
+            )
+        )
 
     def ready(
         self, peer: PeerId, *, momentum: bool = True, digest: int | None = None, obeyed: bool = True
     ) -> list[Effect]:
-        """Ready with the head's state, made after the last request to start over if it was `obeyed`."""
+        """Ready with the head's state, made after the last request to start over if it was
+        `obeyed`."""
         head = self.machine.head_round
-        asked = [effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer]
+        asked = [
+            effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer
+        ]
         resyncs = asked[-1] if asked and obeyed else 0
-        return self.tell(Readied(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs))
+        return self.tell(
+            Readied(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
+        )
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""
@@ -138,7 +156,9 @@ class Driver:
         return self.tell(Announced(peer, round, **(fields | changes)))
 
     def hold(self, peer: PeerId, round: int, authors: Iterable[PeerId]) -> list[Effect]:
-        return self.tell(Held(peer, round, tuple(payload_digest(author, round) for author in authors)))
+        return self.tell(
+            Held(peer, round, tuple(payload_digest(author, round) for author in authors))
+        )
 
     def exchange(self, round: int, *peers: PeerId) -> list[Effect]:
         """Every one of `peers` announces, then holds what the others announced."""
@@ -148,7 +168,9 @@ class Driver:
         return effects
 
     def apply(self, peer: PeerId, round: int, digest: int | None = None) -> list[Effect]:
-        return self.tell(Applied(peer, round, state_digest(round) if digest is None else digest, b""))
+        return self.tell(
+            Applied(peer, round, state_digest(round) if digest is None else digest, b"")
+        )
 
     # ---- what was said
 

@@ -1,9 +1,19 @@
-"""Replicas that differ: told once, muted, refused; level votes are decided by the replay of the log."""
+"""Replicas that differ: told once, muted, refused; level votes are decided by the replay of the
+log."""
 
 import pytest
 
 from coordinator.machine.digest_verdicts import REFUSED_MS, WRONG_RESULTS
-from coordinator.machine.events import Admit, AskResync, Effect, Evict, Readied, RecordDigest, Refuse, Restarted
+from coordinator.machine.events import (
+    Admit,
+    AskResync,
+    Effect,
+    Evict,
+    Readied,
+    RecordDigest,
+    Refuse,
+    Restarted,
+)
 from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import durable, recall, remember
 from protocol.ids import PeerId
@@ -17,7 +27,8 @@ def asked(effects: list[Effect]) -> list[PeerId]:
 
 
 def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = None) -> list[Effect]:
-    """The newest round is exchanged and applied by `peers`; those in `wrong` come to another digest."""
+    """The newest round is exchanged and applied by `peers`; those in `wrong` come to another
+    digest."""
     round, effects = driver.machine.in_flight[-1].round, list[Effect]()
     driver.exchange(round, *peers)
     for peer in peers:
@@ -84,7 +95,9 @@ def test_an_old_digest_does_not_replace_the_recorded_majority() -> None:
 def test_a_dissenter_is_told_once_and_set_back() -> None:
     driver = Driver(A, B, C)
     effects = a_round(driver, A, B, C, wrong={C: WRONG})
-    assert of_kind(AskResync, effects) == [AskResync(C, 0, "state after round 0 differs from the majority's", 1)]
+    assert of_kind(AskResync, effects) == [
+        AskResync(C, 0, "state after round 0 differs from the majority's", 1)
+    ]
     assert driver.member(C).state == "catching up"
     assert driver.machine.votes.rounds_disputed == 1
 
@@ -149,7 +162,9 @@ def test_differing_twice_in_a_row_is_the_machine_and_its_key_is_refused_in_words
     effects = driver.ready(C, digest=WRONG)
     [evict] = of_kind(Evict, effects)
     assert (evict.peer, evict.wrong_results) == (C, True)
-    assert evict.reason.startswith(f"{WRONG_RESULTS}: wrong states twice in a row, the last after round 0")
+    assert evict.reason.startswith(
+        f"{WRONG_RESULTS}: wrong states twice in a row, the last after round 0"
+    )
     assert driver.machine.members.get(C) is None
     [refuse] = of_kind(Refuse, driver.hello(C))
     assert refuse.wrong_results
@@ -193,7 +208,10 @@ def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -
     driver = Driver(A, B, C, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.exchange(1, A, B, C)
-    leased = {asked.peer: sum(share.count for share in asked.shares) for asked in driver.opened[-1].assignments}
+    leased = {
+        asked.peer: sum(share.count for share in asked.shares)
+        for asked in driver.opened[-1].assignments
+    }
     for round in (0, 1):  # two states in a row, and round 2 is under way
         driver.apply(A, round)
         driver.apply(B, round)
@@ -269,9 +287,15 @@ def test_who_comes_to_a_third_digest_contradicts_itself_and_is_refused() -> None
 
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(order: tuple[PeerId, PeerId]) -> None:
+def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(
+    order: tuple[PeerId, PeerId],
+) -> None:
     driver = level()
-    effects = [effect for peer in order for effect in replay(driver, peer, state_digest(0) if peer == A else WRONG)]
+    effects = [
+        effect
+        for peer in order
+        for effect in replay(driver, peer, state_digest(0) if peer == A else WRONG)
+    ]
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
     driver.wait(3000)
     assert driver.machine.in_flight == []

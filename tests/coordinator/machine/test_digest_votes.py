@@ -75,7 +75,12 @@ def test_a_later_report_of_a_node_replaces_its_earlier_one() -> None:
 def test_the_snapshot_is_the_majoritys_among_those_with_its_digest() -> None:
     votes = Votes()
     ballot = ballot_of(votes, 0, A, B, C)
-    for peer, digest, sha in ((A, 7, b"x" * 32), (B, 8, b"y" * 32), (C, 7, b"x" * 32), (D, 8, b"y" * 32)):
+    for peer, digest, sha in (
+        (A, 7, b"x" * 32),
+        (B, 8, b"y" * 32),
+        (C, 7, b"x" * 32),
+        (D, 8, b"y" * 32),
+    ):
         votes.take(0, peer, digest, sha)
     ballot.decide(7)
     assert ballot.snapshot_sha256 == b"x" * 32

@@ -20,7 +20,9 @@ from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
 
-SPEC = MembershipSpec(members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2)
+SPEC = MembershipSpec(
+    members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2
+)
 
 
 def hello(peer: PeerId, address: str = "10.0.0.1:1") -> Joined:
@@ -39,7 +41,12 @@ def test_a_hello_admits_and_tells_everyone() -> None:
     assert members.handle(hello(A), 0) == [Admit(A), TellMembers(came=(A,))]
     member = members.get(A)
     assert member is not None
-    assert (member.state, member.round, member.lease_until_ms, member.joined_ms) == ("catching up", -1, 1000, 0)
+    assert (member.state, member.round, member.lease_until_ms, member.joined_ms) == (
+        "catching up",
+        -1,
+        1000,
+        0,
+    )
     assert members.ready() == []
 
 
@@ -111,7 +118,9 @@ def test_a_lapse_evicts_in_words_once() -> None:
     assert members.next_lapse_ms() is None
 
 
-@pytest.mark.parametrize("event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)])
+@pytest.mark.parametrize(
+    "event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)]
+)
 def test_a_stranger_changes_nothing(event: Renewed | Readied | Left | Lapsed) -> None:
     members = members_of(A)
     assert members.handle(event, 0) == []
@@ -149,9 +158,12 @@ def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round", "has_momentum", "warmup"), [(5, False, 2), (5, True, 0), (-1, False, 0), (0, False, 2)]
+    ("round", "has_momentum", "warmup"),
+    [(5, False, 2), (5, True, 0), (-1, False, 0), (0, False, 2)],
 )
-def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(round: int, has_momentum: bool, warmup: int) -> None:
+def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
+    round: int, has_momentum: bool, warmup: int
+) -> None:
     members = members_of(A)
     members.handle(Readied(A, round, 0, has_momentum), 0)
     member = members.get(A)

@@ -1,5 +1,5 @@
-"""Slots follow what most members need, within bounds. Shares: within the batch, at least one each, fair, and the same
-everywhere."""
+"""Slots follow what most members need, within bounds. Shares: within the batch, at least one each,
+fair, and the same everywhere."""
 
 from itertools import pairwise
 from random import Random
@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.machine.events import Restarted
-from coordinator.machine.pacing import HEADROOM_PERCENT, Needs, Pace, next_pace, samples_per_share, smoothed_speed
+from coordinator.machine.pacing import (
+    HEADROOM_PERCENT,
+    Needs,
+    Pace,
+    next_pace,
+    samples_per_share,
+    smoothed_speed,
+)
 from protocol.clock import Slot, longest_slot, stated_slot
 from protocol.ids import PeerId
 from protocol.runfile import RoundsSpec
@@ -35,13 +42,17 @@ def rounds(batch: int, first: int = 8) -> RoundsSpec:
     return RoundsSpec(batch_samples_max=batch, share_samples_first=first)
 
 
-def shares_of(speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec, compute_ms: int = 1000) -> dict[PeerId, int]:
+def shares_of(
+    speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec, compute_ms: int = 1000
+) -> dict[PeerId, int]:
     return samples_per_share(speeds, spec, compute_ms)
 
 
 @bounded
 @given(members, specs)
-def test_the_sum_stays_within_the_batch_or_one_each(speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec) -> None:
+def test_the_sum_stays_within_the_batch_or_one_each(
+    speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec
+) -> None:
     shares = shares_of(speeds, spec, spec.compute_ms)
     assert shares.keys() == speeds.keys()
     assert min(shares.values()) >= 1
@@ -50,9 +61,13 @@ def test_the_sum_stays_within_the_batch_or_one_each(speeds: dict[PeerId, tuple[i
 
 @bounded
 @given(members, specs)
-def test_the_batch_is_filled_when_more_is_wanted(speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec) -> None:
+def test_the_batch_is_filled_when_more_is_wanted(
+    speeds: dict[PeerId, tuple[int, int]], spec: RoundsSpec
+) -> None:
     punctual = {peer: (speed, 0) for peer, (speed, _) in speeds.items()}
-    ample = shares_of(punctual, spec.model_copy(update={"batch_samples_max": 10**12}), spec.compute_ms)
+    ample = shares_of(
+        punctual, spec.model_copy(update={"batch_samples_max": 10**12}), spec.compute_ms
+    )
     wanted = {peer: min(want, spec.batch_samples_max) for peer, want in ample.items()}
     shares = shares_of(punctual, spec, spec.compute_ms)
     if sum(wanted.values()) <= spec.batch_samples_max:
@@ -114,9 +129,17 @@ def test_ties_go_by_id() -> None:
 
 @pytest.mark.parametrize(
     ("speed", "samples", "compute_ms", "expected"),
-    [(0, 8, 2000, 4000), (4000, 8, 2000, 4000), (4000, 8, 1000, 5000), (4000, 0, 1000, 3000), (0, 8, 0, 8_000_000)],
+    [
+        (0, 8, 2000, 4000),
+        (4000, 8, 2000, 4000),
+        (4000, 8, 1000, 5000),
+        (4000, 0, 1000, 3000),
+        (0, 8, 0, 8_000_000),
+    ],
 )
-def test_speed_moves_a_quarter_of_the_way(speed: int, samples: int, compute_ms: int, expected: int) -> None:
+def test_speed_moves_a_quarter_of_the_way(
+    speed: int, samples: int, compute_ms: int, expected: int
+) -> None:
     assert smoothed_speed(speed, samples, compute_ms) == expected
 
 
@@ -127,7 +150,13 @@ STATED = Slot(10_000, 4000, 8000)
 
 
 def stated(**changes: Any) -> RoundsSpec:
-    fields = {"compute_ms": 10_000, "publish_ms": 4000, "exchange_ms": 8000, "overlap": 0, "quorum": 1}
+    fields = {
+        "compute_ms": 10_000,
+        "publish_ms": 4000,
+        "exchange_ms": 8000,
+        "overlap": 0,
+        "quorum": 1,
+    }
     return RoundsSpec(**(fields | changes))
 
 
@@ -160,7 +189,10 @@ def test_fixed_pacing_is_a_stretch_of_one() -> None:
 
 def test_one_slow_member_in_four_slows_nobody_and_two_do() -> None:
     assert after(9, Needs((2000, 2000, 2000, 60_000), (4000,) * 4), stated()).slot.publish_ms < 4000
-    assert after(9, Needs((2000, 2000, 60_000, 60_000), (4000,) * 4), stated()).slot.publish_ms == 16_000
+    assert (
+        after(9, Needs((2000, 2000, 60_000, 60_000), (4000,) * 4), stated()).slot.publish_ms
+        == 16_000
+    )
 
 
 def test_a_slow_member_that_the_quorum_needs_is_waited_for() -> None:
@@ -172,7 +204,12 @@ def test_the_exchange_is_hidden_behind_a_longer_compute_only_when_rounds_overlap
     needs = Needs((2000,), (10_000,))
     assert after(1, needs, stated(overlap=1)).slot.compute_ms == 18_000
     assert after(1, needs, stated(overlap=0)).slot.compute_ms == 10_000
-    assert after(50, Needs((1,), (1,)), stated(overlap=1), after(1, needs, stated(overlap=1))).slot.compute_ms == 10_000
+    assert (
+        after(
+            50, Needs((1,), (1,)), stated(overlap=1), after(1, needs, stated(overlap=1))
+        ).slot.compute_ms
+        == 10_000
+    )
 
 
 def test_the_reason_is_said_in_numbers_when_the_slot_is_not_the_stated_one() -> None:
@@ -180,7 +217,9 @@ def test_the_reason_is_said_in_numbers_when_the_slot_is_not_the_stated_one() -> 
         "slot of 10 + 7.5 + 10.5 s: 3 of 4 members announce within 5 s and are copied 7 s later"
     )
     round_numbers = stated(publish_ms=3000, exchange_ms=6000)
-    assert after(1, Needs((2000,) * 4, (4000,) * 4), round_numbers) == Pace(stated_slot(round_numbers))
+    assert after(1, Needs((2000,) * 4, (4000,) * 4), round_numbers) == Pace(
+        stated_slot(round_numbers)
+    )
 
 
 def test_a_round_of_which_nothing_is_known_changes_nothing() -> None:
@@ -192,7 +231,12 @@ def test_a_round_of_which_nothing_is_known_changes_nothing() -> None:
 @given(
     st.lists(st.integers(0, 10**7), max_size=30),
     st.lists(st.integers(0, 10**7), max_size=30),
-    st.builds(RoundsSpec, stretch=st.integers(1, 100), quorum=st.integers(1, 40), overlap=st.sampled_from([0, 1])),
+    st.builds(
+        RoundsSpec,
+        stretch=st.integers(1, 100),
+        quorum=st.integers(1, 40),
+        overlap=st.sampled_from([0, 1]),
+    ),
     st.integers(1, 20),
 )
 def test_any_needs_keep_the_slot_within_the_run_files_bounds(
@@ -209,7 +253,11 @@ def test_any_needs_keep_the_slot_within_the_run_files_bounds(
 
 
 def adaptive(*peers: PeerId, **rounds: Any) -> Driver:
-    return Driver(*peers, rounds={"stretch": 4} | rounds, membership={"lease_ms": 600_000, "strikes_to_mute": 100})
+    return Driver(
+        *peers,
+        rounds={"stretch": 4} | rounds,
+        membership={"lease_ms": 600_000, "strikes_to_mute": 100},
+    )
 
 
 def test_many_late_members_are_waited_for_before_long_and_no_round_is_skipped_for_ever() -> None:
@@ -237,7 +285,9 @@ def test_one_member_that_is_always_late_slows_the_others_no_more_than_the_stated
 
 
 def test_a_member_that_stays_late_although_the_slot_grew_is_no_longer_followed() -> None:
-    driver = Driver(A, B, rounds={"stretch": 4, "quorum": 1, "copies_min": 0}, membership={"lease_ms": 600_000})
+    driver = Driver(
+        A, B, rounds={"stretch": 4, "quorum": 1, "copies_min": 0}, membership={"lease_ms": 600_000}
+    )
     for _ in range(40):
         driver.announce(A, driver.machine.in_flight[0].round)
         driver.wait(driver.machine.in_flight[0].instants.publish_by - driver.now_ms)
@@ -274,7 +324,9 @@ def test_copies_that_come_late_lengthen_the_exchange() -> None:
 
 
 @pytest.mark.parametrize(("overlap_from", "lengthened"), [(0, True), (1, True), (2, False)])
-def test_a_round_is_lengthened_only_to_hide_an_exchange(overlap_from: int, lengthened: bool) -> None:
+def test_a_round_is_lengthened_only_to_hide_an_exchange(
+    overlap_from: int, lengthened: bool
+) -> None:
     driver = adaptive(A, B, overlap=1, overlap_from=overlap_from)
     driver.announce(A, 0)
     driver.announce(B, 0)

@@ -98,7 +98,9 @@ def test_a_muted_member_may_not_send_a_payload() -> None:
     driver.exchange(0, A, B)
     driver.join(C, momentum=False)
     driver.exchange(1, A, B)
-    with pytest.raises(RemoteProtocolError, match="expected no payload from a muted member in round 2"):
+    with pytest.raises(
+        RemoteProtocolError, match="expected no payload from a muted member in round 2"
+    ):
         driver.announce(C, 2, digest=payload_digest(C, 2))
     driver.announce(C, 2)
     driver.exchange(2, A, B)
@@ -116,7 +118,9 @@ def test_an_announcement_without_a_payload_is_punctual_and_not_counted() -> None
 def test_junk_receipts_of_one_member_do_not_shut_out_the_others() -> None:
     driver = Driver(A, B, C)
     for number in range(100):
-        driver.tell(Held(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10))))
+        driver.tell(
+            Held(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10)))
+        )
     driver.exchange(0, A, B)
     driver.announce(C, 0, digest=b"")
     assert driver.authors() == [A, B]

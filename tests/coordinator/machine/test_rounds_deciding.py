@@ -129,7 +129,9 @@ def test_one_below_the_quorum_skips_with_the_numbers() -> None:
     driver = Driver(A, B, C, rounds={"quorum": 3})
     driver.exchange(0, A, B)
     effects = driver.wait(1500)
-    assert of_kind(SkipRound, effects) == [SkipRound(0, "round 0 was skipped: 2 contributors, quorum 3")]
+    assert of_kind(SkipRound, effects) == [
+        SkipRound(0, "round 0 was skipped: 2 contributors, quorum 3")
+    ]
     assert driver.commits == []
     assert driver.machine.skipped == 1
     assert driver.machine.head == genesis_digest(RUN)

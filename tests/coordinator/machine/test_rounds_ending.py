@@ -83,16 +83,24 @@ def test_with_overlap_a_skipped_last_round_is_followed_by_another() -> None:
     assert [opened.round for opened in driver.opened] == [0, 1]
     driver.announce(A, 1)
     driver.announce(B, 1)
-    assert [opened.round for opened in driver.opened] == [0, 1]  # the two steps of the run are under way
+    assert [opened.round for opened in driver.opened] == [
+        0,
+        1,
+    ]  # the two steps of the run are under way
     driver.wait(3000)
     assert [skip.round for skip in driver.skips] == [0, 1]
     driver.exchange(2, A, B)
     driver.exchange(3, A, B)
-    assert [(commit.commit.round, commit.commit.step) for commit in driver.commits] == [(2, 0), (3, 1)]
+    assert [(commit.commit.round, commit.commit.step) for commit in driver.commits] == [
+        (2, 0),
+        (3, 1),
+    ]
     assert driver.machine.finished
 
 
-def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_expected_at_its_opening() -> None:
+def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_expected_at_its_opening() -> (
+    None
+):
     schedule = {"steps": 9, "warmup_steps": 5, "weight_decay": 0.5}
     driver = Driver(A, B, C, schedule=schedule, rounds={"overlap": 1})
     driver.announce(A, 0)
@@ -104,7 +112,10 @@ def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_exp
     assert [(commit.round, commit.step) for commit in made] == [(1, 0), (2, 1)]
     assert [(opened.round, opened.step) for opened in driver.opened[1:3]] == [(1, 1), (2, 1)]
     spec = driver.machine.spec.schedule
-    assert [(commit.learning_rate_bits, commit.decay_bits) for commit in made] == [scalars(spec, 0), scalars(spec, 1)]
+    assert [(commit.learning_rate_bits, commit.decay_bits) for commit in made] == [
+        scalars(spec, 0),
+        scalars(spec, 1),
+    ]
 
 
 def test_a_node_that_comes_back_after_the_end_is_told() -> None:
@@ -136,7 +147,14 @@ def test_instants_become_due_one_by_one_in_order() -> None:
         seen.append(due)
         for event in due:
             driver.tell(event)
-    assert seen == [[], [Reached(0, "bell")], [], [Reached(0, "publish_by")], [], [Reached(0, "commit_by")]]
+    assert seen == [
+        [],
+        [Reached(0, "bell")],
+        [],
+        [Reached(0, "publish_by")],
+        [],
+        [Reached(0, "commit_by")],
+    ]
 
 
 def test_an_instant_of_a_decided_round_says_nothing() -> None:
@@ -153,7 +171,11 @@ def test_a_restart_extends_leases_and_instants_by_the_outage() -> None:
     driver.now_ms += 60_000
     driver.tell(Restarted())
     after = driver.machine.in_flight[0].instants
-    assert (after.bell - before.bell, after.publish_by - before.publish_by, after.commit_by - before.commit_by) == (
+    assert (
+        after.bell - before.bell,
+        after.publish_by - before.publish_by,
+        after.commit_by - before.commit_by,
+    ) == (
         60_000,
         60_000,
         60_000,

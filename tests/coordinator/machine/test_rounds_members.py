@@ -20,7 +20,14 @@ def test_a_member_that_reconnects_in_the_middle_gets_its_round_again() -> None:
     driver.hello(A)
     effects = driver.ready(A)
     assert of_kind(OpenRound, effects) == [
-        OpenRound(0, 0, first.instants, first.learning_rate_bits, first.decay_bits, (first.assignments[0],))
+        OpenRound(
+            0,
+            0,
+            first.instants,
+            first.learning_rate_bits,
+            first.decay_bits,
+            (first.assignments[0],),
+        )
     ]
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
@@ -37,7 +44,9 @@ def test_a_member_that_lapsed_and_came_back_takes_part_from_the_next_round() -> 
     driver = Driver(A, B, C)
     driver.tell(Lapsed(C))
     assert of_kind(OpenRound, driver.join(C)) == []
-    assert driver.announce(C, 0) == []  # what it trained is lost already; its honest announcement is no offence
+    assert (
+        driver.announce(C, 0) == []
+    )  # what it trained is lost already; its honest announcement is no offence
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
     assert driver.machine.samples_lost == 8
@@ -96,7 +105,9 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     driver = Driver(A, B)
     driver.hello(C)
-    assert driver.tell(Readied(C, 5, 1, True)) == [AskResync(C, -1, "round 5 is ahead of the log's -1", 1)]
+    assert driver.tell(Readied(C, 5, 1, True)) == [
+        AskResync(C, -1, "round 5 is ahead of the log's -1", 1)
+    ]
     assert driver.member(C).state == "catching up"
 
 

@@ -50,7 +50,9 @@ def test_a_round_carries_its_instants_and_the_float_bits_of_its_step() -> None:
         1_001_500,
         1_003_000,
     )
-    assert (opened.learning_rate_bits, opened.decay_bits) == scalars(driver.machine.spec.schedule, 0)
+    assert (opened.learning_rate_bits, opened.decay_bits) == scalars(
+        driver.machine.spec.schedule, 0
+    )
 
 
 def test_without_overlap_a_round_is_decided_before_the_next_opens() -> None:
@@ -141,7 +143,10 @@ def test_strikes_at_the_limit_mute_and_one_punctual_round_frees() -> None:
     driver = Driver(A, B, C, membership={"strikes_to_mute": 2})
     late_rounds(driver, 2, A, B)
     muted = driver.opened[-1].assignments[2]
-    assert (muted.muted, muted.reason) == (True, "late in 2 rounds: counted again after a punctual one")
+    assert (muted.muted, muted.reason) == (
+        True,
+        "late in 2 rounds: counted again after a punctual one",
+    )
     driver.exchange(2, A, B)
     driver.announce(C, 2)
     assert driver.authors() == [A, B]

@@ -1,4 +1,5 @@
-"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under the referee's eye."""
+"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under
+the referee's eye."""
 
 from typing import Any
 
@@ -42,7 +43,14 @@ class AnyOrder(RuleBasedStateMachine):
         limits=st.sampled_from([(5000, 1, 0, 1), (20_000, 2, 1, 4), (120_000, 3, 2, 100)]),
     )
     def begin(
-        self, overlap: int, overlap_from: int, quorum: int, copies_min: int, steps: int, batch: int, limits: Any
+        self,
+        overlap: int,
+        overlap_from: int,
+        quorum: int,
+        copies_min: int,
+        steps: int,
+        batch: int,
+        limits: Any,
     ) -> None:
         lease_ms, strikes, warmup, stretch = limits
         self.spec = run_spec(
@@ -55,7 +63,12 @@ class AnyOrder(RuleBasedStateMachine):
                 "batch_samples_max": batch,
                 "stretch": stretch,
             },
-            membership={"lease_ms": lease_ms, "strikes_to_mute": strikes, "warmup_rounds": warmup, "members_max": 4},
+            membership={
+                "lease_ms": lease_ms,
+                "strikes_to_mute": strikes,
+                "warmup_rounds": warmup,
+                "members_max": 4,
+            },
         )
         self.machine = Rounds(self.spec, RUN)
         self.referee = Referee(self.machine)
@@ -147,7 +160,11 @@ class AnyOrder(RuleBasedStateMachine):
     def holds_everything(self, peer: PeerId, newest: bool) -> None:
         if flights := self.machine.in_flight:
             flight = flights[-1 if newest else 0]
-            held = [Digest(payload.digest) for author, payload in flight.announced.items() if author != peer]
+            held = [
+                Digest(payload.digest)
+                for author, payload in flight.announced.items()
+                if author != peer
+            ]
             self.tell(Held(peer, flight.round, tuple(digest for digest in held if digest)))
 
     @precondition(lambda self: self.machine.in_flight)
@@ -229,5 +246,8 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    deadline=None, max_examples=60, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None,
+    max_examples=60,
+    stateful_step_count=60,
+    suppress_health_check=[HealthCheck.too_slow],
 )

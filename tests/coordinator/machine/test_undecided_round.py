@@ -5,7 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.machine.events import Announced, Assignment
-from coordinator.machine.undecided_round import HOLDERS_TOLD_MAX, RECEIPTS_PER_AUTHOR, InFlight, unused_part
+from coordinator.machine.undecided_round import (
+    HOLDERS_TOLD_MAX,
+    RECEIPTS_PER_AUTHOR,
+    InFlight,
+    unused_part,
+)
 from protocol.clock import Instants
 from protocol.ids import Digest, PeerId, sha256
 from protocol.shuffle import Share
@@ -17,7 +22,10 @@ shares_lists = st.lists(st.integers(1, 9), max_size=5).map(
 
 
 def flight_of(*peers: PeerId, copies_min: int = 1) -> InFlight:
-    asked = {peer: Assignment(peer, (Share(10 * number, 4),), False, "") for number, peer in enumerate(peers)}
+    asked = {
+        peer: Assignment(peer, (Share(10 * number, 4),), False, "")
+        for number, peer in enumerate(peers)
+    }
     return InFlight(0, 0, Instants(0, 1000, 1500, 3000), 0, 0, asked, copies_min)
 
 
@@ -30,7 +38,9 @@ def available(flight: InFlight, *members: PeerId) -> list[PeerId]:
     return [payload.peer for payload in flight.available(members)]
 
 
-@pytest.mark.parametrize(("copies_min", "counted"), [(0, [A, B, C]), (1, [A, B]), (2, [A]), (3, [A])])
+@pytest.mark.parametrize(
+    ("copies_min", "counted"), [(0, [A, B, C]), (1, [A, B]), (2, [A]), (3, [A])]
+)
 def test_a_payload_is_available_with_enough_copies_and_never_more_than_there_are_others(
     copies_min: int, counted: list[PeerId]
 ) -> None:
@@ -102,7 +112,13 @@ def test_told_holders_are_few_sorted_and_spread() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(shares_lists, st.integers(0, 50))
-def test_the_unused_part_is_what_is_behind_the_used_samples(shares: tuple[Share, ...], samples: int) -> None:
+def test_the_unused_part_is_what_is_behind_the_used_samples(
+    shares: tuple[Share, ...], samples: int
+) -> None:
     positions = [position for share in shares for position in range(share.first, share.end)]
-    unused = [position for share in unused_part(shares, samples) for position in range(share.first, share.end)]
+    unused = [
+        position
+        for share in unused_part(shares, samples)
+        for position in range(share.first, share.end)
+    ]
     assert unused == positions[samples:]

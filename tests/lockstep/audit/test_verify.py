@@ -1,4 +1,5 @@
-"""`lockstep verify` on the record of a real run: passes what the log produces, names the first round that differs."""
+"""`lockstep verify` on the record of a real run: passes what the log produces, names the first
+round that differs."""
 
 import asyncio
 import json
@@ -82,7 +83,9 @@ def flip(path: Path) -> None:
     path.write_bytes(blob)
 
 
-def test_a_demos_directory_verifies_with_its_checkpoint(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demos_directory_verifies_with_its_checkpoint(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert verified(finished) == ExitCode.OK
     line = " ".join(capsys.readouterr().out.split())
     assert line.startswith(f"verified: {STEPS} commits up to round {STEPS - 1} lead to state ")
@@ -95,7 +98,10 @@ def test_the_findings_are_the_same_with_other_threads_and_from_the_coordinators_
     documents = []
     for number, (target, threads) in enumerate(((finished, 1), (finished / "coordinator", 2))):
         path = tmp_path / f"{number}.json"
-        assert main(["verify", str(target), "--threads", str(threads), "--json", str(path)]) == ExitCode.OK
+        assert (
+            main(["verify", str(target), "--threads", str(threads), "--json", str(path)])
+            == ExitCode.OK
+        )
         document = json.loads(path.read_text())
         assert document.pop("seconds") > 0
         documents.append(document | {"checkpoint": None})
@@ -111,13 +117,18 @@ def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_
     path = tmp_path / "found.json"
     payloads = Path(shutil.copytree(finished / "node-1" / "payloads", tmp_path / "payloads"))
     shutil.rmtree(payloads / "0")
-    assert verified(finished, "--from", snapshot, "--payloads", payloads, "--json", path) == ExitCode.OK
+    assert (
+        verified(finished, "--from", snapshot, "--payloads", payloads, "--json", path)
+        == ExitCode.OK
+    )
     document = json.loads(path.read_text())
     assert (document["commits"], document["replayed"]) == (STEPS, STEPS - 6)
     assert document["checkpoint"].endswith(f"is what the log produces at round {STEPS - 1}")
 
 
-def test_a_snapshot_that_no_commit_records_is_refused(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_that_no_commit_records_is_refused(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [snapshot] = (record / "node-1" / "snapshots").glob("5-*")
     flip(snapshot)
     assert verified(record, "--from", snapshot) == ExitCode.REFUSED
@@ -157,7 +168,9 @@ def test_a_payload_that_is_nowhere_is_named_and_is_no_difference(
     assert "--payloads" in line
 
 
-def test_a_commit_in_anothers_place_names_the_round(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_commit_in_anothers_place_names_the_round(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with journal(record) as database:
         database.execute(
             "UPDATE commits SET (body, signature) = "
@@ -169,7 +182,9 @@ def test_a_commit_in_anothers_place_names_the_round(record: Path, capsys: pytest
     assert "does not follow" in line
 
 
-def test_a_commit_that_another_key_signed_names_the_round(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_commit_that_another_key_signed_names_the_round(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     key = public_bytes(load_or_create_key(record / "coordinator"))
     with journal(record) as database:
         row = database.execute("SELECT body, signature FROM commits WHERE round = 2").fetchone()
@@ -219,7 +234,9 @@ def test_a_checkpoint_that_claims_another_round_is_not_believed(
     assert words in line
 
 
-def test_a_checkpoint_of_another_run_is_refused(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_another_run_is_refused(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     about = record / "checkpoint" / "lockstep.json"
     document = json.loads(about.read_text())
     document["metadata"]["run_id"] = "0" * 32
@@ -263,7 +280,9 @@ async def test_a_live_run_is_verified_over_the_network(tmp_path: Path) -> None:
                 "--json",
                 path,
             ]
-            process = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
+            process = await asyncio.create_subprocess_exec(
+                *map(str, command), stderr=asyncio.subprocess.PIPE
+            )
             _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
             members = [member["name"] for member in coordinator.status()["members"]]
     finally:

@@ -1,4 +1,5 @@
-"""The demo: what it refuses, what it configures, and a whole small run in real processes with a node killed."""
+"""The demo: what it refuses, what it configures, and a whole small run in real processes with a
+node killed."""
 
 import json
 import os
@@ -22,17 +23,26 @@ from protocol.runfile import RunSpec
 from tests.lockstep.shared import tiny_model
 
 KILLED_ROUNDS = 24
-"""Rounds of the real demo, a second each: the killed node needs about ten of them to start again and catch up."""
+"""Rounds of the real demo, a second each: the killed node needs about ten of them to start again
+and catch up."""
 
 
 def settings(directory: Path, **changes: Any) -> DemoSettings:
-    values = {"directory": directory, "nodes": 4, "rounds": 60, "seed": 0, "json_path": str(directory / "summary.json")}
+    values = {
+        "directory": directory,
+        "nodes": 4,
+        "rounds": 60,
+        "seed": 0,
+        "json_path": str(directory / "summary.json"),
+    }
     return DemoSettings(**(values | changes))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 64])
 @pytest.mark.parametrize("rounds", [1, 60, 1000])
-def test_any_number_of_nodes_and_rounds_gives_a_valid_run_file(tmp_path: Path, nodes: int, rounds: int) -> None:
+def test_any_number_of_nodes_and_rounds_gives_a_valid_run_file(
+    tmp_path: Path, nodes: int, rounds: int
+) -> None:
     spec = demo_spec(settings(tmp_path, nodes=nodes, rounds=rounds))
     assert RunSpec.model_validate(spec.model_dump()) == spec
     assert spec.schedule.steps == rounds
@@ -40,7 +50,9 @@ def test_any_number_of_nodes_and_rounds_gives_a_valid_run_file(tmp_path: Path, n
     assert 1 <= spec.rounds.quorum <= spec.membership.start_members == nodes
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_of_something_else_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     assert main(["demo", "--directory", str(tmp_path)]) == ExitCode.USAGE
     assert "not empty" in capsys.readouterr().err
@@ -67,7 +79,8 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Kills a node as soon as the run has reached `step`; the list receives what the cluster says happened."""
+    """Kills a node as soon as the run has reached `step`; the list receives what the cluster says
+    happened."""
     happened: list[str] = []
     killed = threading.Event()
     watch = Cluster.watch
@@ -92,7 +105,9 @@ def test_a_node_killed_in_the_middle_comes_back_and_ends_with_the_others_digest(
 ) -> None:
     happened = kill_once(monkeypatch, step=4)
     directory = tmp_path / "demo"
-    run_demo(settings(directory, nodes=3, rounds=KILLED_ROUNDS, json_path=str(tmp_path / "out.json")))
+    run_demo(
+        settings(directory, nodes=3, rounds=KILLED_ROUNDS, json_path=str(tmp_path / "out.json"))
+    )
     assert happened == ["node-1 was killed by signal 9; starting it again"]
 
     document = json.loads((tmp_path / "out.json").read_text())
@@ -105,11 +120,17 @@ def test_a_node_killed_in_the_middle_comes_back_and_ends_with_the_others_digest(
     assert document["traffic"]["times_less_than_dense"] > 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
-    last = {json.loads((directory / f"node-{n}" / "status.json").read_text())["state_digest"] for n in range(3)}
+    last = {
+        json.loads((directory / f"node-{n}" / "status.json").read_text())["state_digest"]
+        for n in range(3)
+    }
     assert last == {document["digests"]["last"]}
     model = load_checkpoint(directory / "checkpoint").model
     assert f"{state_digest(named_parameters_once(model)):016x}" == document["digests"]["last"]
-    assert main(["generate", str(directory / "checkpoint"), "--prompt", "def ", "--tokens", "5"]) == ExitCode.OK
+    assert (
+        main(["generate", str(directory / "checkpoint"), "--prompt", "def ", "--tokens", "5"])
+        == ExitCode.OK
+    )
 
 
 @pytest.mark.usefixtures("small_demo")
@@ -126,7 +147,8 @@ def test_ctrl_c_stops_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Cluster, "watch", watch_and_interrupt)
     assert (
-        main(["demo", "--nodes", "2", "--rounds", "1000", "--directory", str(tmp_path / "d")]) == ExitCode.INTERRUPTED
+        main(["demo", "--nodes", "2", "--rounds", "1000", "--directory", str(tmp_path / "d")])
+        == ExitCode.INTERRUPTED
     )
     (cluster,) = clusters
     assert [child.exit_status for child in (*cluster.nodes, cluster.coordinator)] == [0, 0, 0]

@@ -32,7 +32,16 @@ def cluster(tmp_path: Path) -> Cluster:
 def test_the_table_fits_80_columns_with_every_node_its_traffic_and_digest(cluster: Cluster) -> None:
     text = printed(live_table.render(cluster, 2000))
     assert max(map(len, text.splitlines())) <= 80
-    for fact in ("node-0", "starting", "node-3", "123 MB", "988 MB", "e59463a1", "step 1230/2000", "equal"):
+    for fact in (
+        "node-0",
+        "starting",
+        "node-3",
+        "123 MB",
+        "988 MB",
+        "e59463a1",
+        "step 1230/2000",
+        "equal",
+    ):
         assert fact in text
 
 
@@ -46,7 +55,12 @@ def test_replicas_that_differ_are_shouted(cluster: Cluster) -> None:
 
 
 def test_before_the_first_step_the_reason_is_shown(cluster: Cluster) -> None:
-    waiting = {"round": -1, "phase": "waiting", "reason": "1 of 4 members are ready", "steps": {"committed": 0}}
+    waiting = {
+        "round": -1,
+        "phase": "waiting",
+        "reason": "1 of 4 members are ready",
+        "steps": {"committed": 0},
+    }
     assert live_table.headline(waiting, 60) == "round -1 waiting · 1 of 4 members are ready"
     assert "starting" in live_table.headline({}, 60)
 

@@ -1,4 +1,5 @@
-"""Clusters of real processes: coordinators that get killed, parents that die, orders that are impossible."""
+"""Clusters of real processes: coordinators that get killed, parents that die, orders that are
+impossible."""
 
 import contextlib
 import dataclasses
@@ -76,16 +77,23 @@ def test_stopping_leaves_no_process_and_no_note(settings: ClusterSettings) -> No
 
 def test_a_cluster_whose_parent_is_killed_ends_by_itself(settings: ClusterSettings) -> None:
     command = [sys.executable, "-c", PARENT, str(settings.directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         coordinator = int(parent.stdout.readline())
         parent.kill()
     wait_for_end(coordinator)
 
 
-def test_an_error_that_stays_is_passed_on_with_the_child_s_last_words(settings: ClusterSettings) -> None:
+def test_an_error_that_stays_is_passed_on_with_the_child_s_last_words(
+    settings: ClusterSettings,
+) -> None:
     settings.run_file.write_text("[algorithm]\ntop_k = 5000\n")
-    with Cluster(settings) as cluster, pytest.raises(SettingsError, match=r"algorithm\.top_k.*5000"):
+    with (
+        Cluster(settings) as cluster,
+        pytest.raises(SettingsError, match=r"algorithm\.top_k.*5000"),
+    ):
         cluster.start()
 
 
@@ -114,7 +122,9 @@ def test_a_child_that_never_ran_has_neither_pid_nor_note(tmp_path: Path) -> None
     assert "no log" in child.last_words()
 
 
-def test_a_relay_is_known_to_the_coordinator_before_any_node_is_started(settings: ClusterSettings) -> None:
+def test_a_relay_is_known_to_the_coordinator_before_any_node_is_started(
+    settings: ClusterSettings,
+) -> None:
     with Cluster(dataclasses.replace(settings, relay=True)) as cluster:
         cluster.start()
         (relay,) = cluster.relays
@@ -138,10 +148,15 @@ def test_a_relay_that_cannot_start_is_told_with_its_last_words(settings: Cluster
         cluster.start()
 
 
-def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(settings: ClusterSettings) -> None:
+def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(
+    settings: ClusterSettings,
+) -> None:
     asked = dataclasses.replace(settings, nodes=3, relay=True, links=("libp2p", "grpc,libp2p"))
     cluster = Cluster(asked)
-    given = [child._arguments[child._arguments.index("--links") + 1] for child in (*cluster.nodes, *cluster.relays)]
+    given = [
+        child._arguments[child._arguments.index("--links") + 1]
+        for child in (*cluster.nodes, *cluster.relays)
+    ]
     assert given == ["libp2p", "grpc,libp2p", "libp2p", "libp2p,grpc"]
 
 
@@ -156,7 +171,9 @@ def test_a_child_is_started_and_asked_where_it_lives(tmp_path: Path) -> None:
     child = Child("node-0", tmp_path, ["--version"], dict(os.environ), where)
     child.start()
     assert visits == ["node-0"]
-    (tmp_path / "process.json").write_text(json.dumps({"pid": child.pid, "admin": "http://127.0.0.1:1"}))
+    (tmp_path / "process.json").write_text(
+        json.dumps({"pid": child.pid, "admin": "http://127.0.0.1:1"})
+    )
     child.refresh()
     assert (visits, child.status) == (["node-0", "node-0"], {})
     child.wait(time.monotonic() + END_S)

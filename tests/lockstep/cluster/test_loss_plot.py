@@ -12,7 +12,9 @@ def test_the_plot_is_a_png_of_the_size_it_should_be_with_curves_in_it(tmp_path: 
     path = tmp_path / "loss.png"
     plot_loss(path, {2: 3.0, 0: 5.0, 1: 4.0}, {-1: 5.5, 2: 3.1}, "four nodes")
     pixels = imread(path)
-    assert pixels.shape[:2] == tuple(round(inches * DOTS_PER_INCH) for inches in reversed(SIZE_INCHES))
+    assert pixels.shape[:2] == tuple(
+        round(inches * DOTS_PER_INCH) for inches in reversed(SIZE_INCHES)
+    )
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
 
 

@@ -11,7 +11,12 @@ from protocol.runfile import RunSpec
 COORDINATOR: dict[str, Any] = {
     "run_id": "ab" * 16,
     "steps": {"committed": 4, "skipped": 1, "total": 4},
-    "digests": {"agreed": True, "rounds_checked": 4, "rounds_disputed": 0, "last": "e59463a125c7b231"},
+    "digests": {
+        "agreed": True,
+        "rounds_checked": 4,
+        "rounds_disputed": 0,
+        "last": "e59463a125c7b231",
+    },
     "traffic": {"payload_bytes": 8000, "payloads": 8},
     "data": {"samples_trained": 100, "samples_lost": 0},
 }
@@ -31,7 +36,13 @@ LOSSES = {3: 2.5, 0: 5.0, 1: 4.0}
 
 
 def finished(**changes: Any) -> Finished:
-    values = {"nodes": 2, "coordinator": COORDINATOR, "node_statuses": NODES, "losses": LOSSES, "seconds": 12.34}
+    values = {
+        "nodes": 2,
+        "coordinator": COORDINATOR,
+        "node_statuses": NODES,
+        "losses": LOSSES,
+        "seconds": 12.34,
+    }
     return Finished(**(values | changes))
 
 
@@ -47,10 +58,12 @@ def test_every_promised_figure_is_there_and_right() -> None:
         "traffic": {
             "payload_bytes": 1000,
             "bits_per_value": 9.5,
-            "up_bytes_per_node_round": 1100,  # (4000 + 700 + 300 + 500) * 2 nodes / (2 nodes * 5 rounds)
+            # (4000 + 700 + 300 + 500) * 2 nodes / (2 nodes * 5 rounds)
+            "up_bytes_per_node_round": 1100,
             "down_bytes_per_node_round": 1400,
             "dense_bf16_bytes": 2_000_000,
-            "times_less_than_dense": 2500.0,  # 2 MB against 800 B of payloads up per node and round
+            # 2 MB against 800 B of payloads up per node and round
+            "times_less_than_dense": 2500.0,
         },
         "seconds": 12.3,
     }
@@ -61,7 +74,9 @@ def test_what_a_node_sent_before_it_was_killed_counts_too() -> None:
     killed = [*NODES, {"traffic": COUNTS}]
     after = traffic(finished(node_statuses=killed), 1_000_000)
     assert after["up_bytes_per_node_round"] == 1.5 * before["up_bytes_per_node_round"]
-    assert after["times_less_than_dense"] == pytest.approx(before["times_less_than_dense"] / 1.5, rel=1e-3)
+    assert after["times_less_than_dense"] == pytest.approx(
+        before["times_less_than_dense"] / 1.5, rel=1e-3
+    )
     assert after["bits_per_value"] == before["bits_per_value"]
 
 

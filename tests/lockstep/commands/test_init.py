@@ -65,7 +65,9 @@ def test_an_existing_file_is_only_replaced_when_forced(tmp_path: Path) -> None:
     assert parse_run_file(path.read_text()) == RunSpec()
 
 
-def test_without_a_terminal_the_questions_point_to_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_the_questions_point_to_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(UsageError, match="--defaults"):
         ask(tmp_path / "run.toml", force=False)

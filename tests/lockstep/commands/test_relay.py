@@ -1,4 +1,5 @@
-"""`lockstep relay` as its operator meets it: no torch, one clear line, a documented code, and an end with words."""
+"""`lockstep relay` as its operator meets it: no torch, one clear line, a documented code, and an
+end with words."""
 
 import os
 import signal
@@ -20,7 +21,9 @@ END_S = 60.0
 
 def test_it_needs_no_torch(tmp_path: Path) -> None:
     assert without_torch("relay", "--help").returncode == ExitCode.OK
-    done = without_torch("relay", "127.0.0.1:1", "--listen", "127.0.0.1:70000", "--directory", str(tmp_path))
+    done = without_torch(
+        "relay", "127.0.0.1:1", "--listen", "127.0.0.1:70000", "--directory", str(tmp_path)
+    )
     assert done.returncode == ExitCode.SETTINGS
     assert "expected HOST:PORT" in done.stderr
 
@@ -36,13 +39,17 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
 def test_a_wrong_option_is_told_in_one_line(
     options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["relay", "127.0.0.1:1", "--directory", str(tmp_path), *options]) == ExitCode.SETTINGS
+    assert (
+        main(["relay", "127.0.0.1:1", "--directory", str(tmp_path), *options]) == ExitCode.SETTINGS
+    )
     assert words in error_line(capsys)
 
 
 def test_a_polite_signal_drains_it_and_ends_it_well(tmp_path: Path) -> None:
     write_run_file(tmp_path / "run.toml", RunSpec())
-    settings = ClusterSettings(tmp_path, tmp_path / "run.toml", tmp_path / "data", nodes=0, relay=True)
+    settings = ClusterSettings(
+        tmp_path, tmp_path / "run.toml", tmp_path / "data", nodes=0, relay=True
+    )
     with Cluster(settings) as cluster:
         cluster.start()
         (relay,) = cluster.relays

@@ -55,7 +55,9 @@ class FakeCoordinator(wire_pb2_grpc.CoordinatorServicer):
     def __init__(self) -> None:
         self.reply = json.dumps(DOCUMENT).encode()
 
-    def GetStatus(self, request: wire_pb2.GetStatusRequest, context: grpc.ServicerContext) -> wire_pb2.Status:
+    def GetStatus(
+        self, request: wire_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> wire_pb2.Status:
         return wire_pb2.Status(json=self.reply)
 
 
@@ -76,7 +78,9 @@ def serving(add: Any) -> Iterator[str]:
 
 @pytest.fixture
 def address(coordinator: FakeCoordinator) -> Iterator[str]:
-    yield from serving(lambda server: wire_pb2_grpc.add_CoordinatorServicer_to_server(coordinator, server))
+    yield from serving(
+        lambda server: wire_pb2_grpc.add_CoordinatorServicer_to_server(coordinator, server)
+    )
 
 
 @pytest.fixture
@@ -106,7 +110,9 @@ def test_another_server_at_that_port_is_told_apart(other_server: str) -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"{", b"[]", b"\xff"])
-def test_nonsense_is_the_other_side_s_fault(reply: bytes, address: str, coordinator: FakeCoordinator) -> None:
+def test_nonsense_is_the_other_side_s_fault(
+    reply: bytes, address: str, coordinator: FakeCoordinator
+) -> None:
     coordinator.reply = reply
     with pytest.raises(RemoteProtocolError, match=address):
         ask(address)

@@ -35,7 +35,9 @@ def test_a_damaged_key_is_never_replaced_in_silence(tmp_path: Path, content: byt
 
 
 def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
-    pem = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = X25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
     (tmp_path / KEY_NAME).write_bytes(pem)
     with pytest.raises(StorageError, match="X25519"):
         load_or_create_key(tmp_path)

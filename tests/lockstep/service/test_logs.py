@@ -16,7 +16,9 @@ def _logging_as_before() -> object:
 
 
 def formatted(message: str, **fields: object) -> str:
-    record = logging.makeLogRecord({"name": "lockstep.x", "levelname": "INFO", "msg": message, **fields})
+    record = logging.makeLogRecord(
+        {"name": "lockstep.x", "levelname": "INFO", "msg": message, **fields}
+    )
     return LineFormatter().format(record)
 
 

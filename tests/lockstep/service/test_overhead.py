@@ -1,4 +1,5 @@
-"""Whose the bytes on the line are: with a kernel that says what a test wants, and with the real one."""
+"""Whose the bytes on the line are: with a kernel that says what a test wants, and with the real
+one."""
 
 import asyncio
 import os
@@ -65,7 +66,11 @@ def line_of(kernel: FakeKernel, clock: FakeClock | None = None) -> Line:
 
 def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKernel) -> None:
     with line_of(kernel) as line:
-        kernel.now = [connection(1, 1_000, 500), connection(2, 100, 50), connection(3, 9_999, 9_999, THEIRS)]
+        kernel.now = [
+            connection(1, 1_000, 500),
+            connection(2, 100, 50),
+            connection(3, 9_999, 9_999, THEIRS),
+        ]
         assert line.overhead(900, 400) == (200, 150)
         kernel.now = [connection(1, 2_000, 500)]
         assert line.carried() == Both(2_100, 550), "who is gone is not forgotten"
@@ -84,7 +89,10 @@ def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None
         line.look()
         kernel.now = [connection(1, 2_000, 0, inode=0)]
         assert line.carried() == Both(2_000, 0)
-        kernel.now, kernel.ended = [], [connection(1, 3_000, 66, inode=0), connection(7, 5, 5, inode=0)]
+        kernel.now, kernel.ended = (
+            [],
+            [connection(1, 3_000, 66, inode=0), connection(7, 5, 5, inode=0)],
+        )
         assert line.carried() == Both(3_000, 66)
         kernel.ended = [connection(1, 3_000, 66, inode=0)]
         assert line.carried() == Both(3_000, 66), "once"
@@ -137,7 +145,9 @@ def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel
 
 
 @pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
-def test_where_the_kernel_does_not_tell_there_are_no_figures(kernel: FakeKernel, failure: Exception) -> None:
+def test_where_the_kernel_does_not_tell_there_are_no_figures(
+    kernel: FakeKernel, failure: Exception
+) -> None:
     with line_of(kernel) as line:
         assert line.overhead(0, 0) == (0, 0)
         kernel.failure = failure
@@ -157,7 +167,9 @@ def test_where_it_never_told_the_reason_is_known() -> None:
         assert line.reason == "another system"
 
 
-async def test_it_is_looked_now_and_then_until_cancelled(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_looked_now_and_then_until_cancelled(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0)
     with line_of(kernel) as line:
         kernel.now = [connection(1, 1_000, 0)]
@@ -203,7 +215,11 @@ def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
 
                 def both_ends() -> bool:
                     now = line.carried()
-                    return now is not None and now.up - before.up > 100_000 and now.down - before.down > 100_000
+                    return (
+                        now is not None
+                        and now.up - before.up > 100_000
+                        and now.down - before.down > 100_000
+                    )
 
                 assert eventually(both_ends), line.reason
                 child.communicate()

@@ -1,4 +1,5 @@
-"""The shell around a process: notes on disk, the admin port while starting, cleaning up whatever happens."""
+"""The shell around a process: notes on disk, the admin port while starting, cleaning up whatever
+happens."""
 
 import asyncio
 import json
@@ -58,7 +59,9 @@ def noted(options: ServeOptions) -> dict[str, Any]:
     return note
 
 
-def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(options: ServeOptions) -> None:
+def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(
+    options: ServeOptions,
+) -> None:
     async def main() -> str:
         process = FakeProcess()
 
@@ -69,7 +72,9 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(options: S
             process.asked.set()
             return await process.work()
 
-        return await serve(process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=Line())
+        return await serve(
+            process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=Line()
+        )
 
     assert run(main()) == "finished"
     assert not (options.directory / NOTE_NAME).exists()
@@ -86,7 +91,10 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
         await process.starting.wait()
         note = noted(options)
         assert note["coordinator"] == ""
-        async with aiohttp.ClientSession() as session, session.get(f"{note['admin']}/readyz") as reply:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{note['admin']}/readyz") as reply,
+        ):
             answer = reply.status, await reply.text()
         process.asked.set()
         process.may_start.set()

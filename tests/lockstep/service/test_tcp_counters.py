@@ -1,4 +1,5 @@
-"""What the kernel says of connections: real ones on loopback, whose every byte the test knows, and made-up messages."""
+"""What the kernel says of connections: real ones on loopback, whose every byte the test knows, and
+made-up messages."""
 
 import errno
 import os
@@ -58,7 +59,9 @@ def test_both_ends_of_a_connection_tell_the_same_frames() -> None:
         sender, receiver = found(asked, one), found(asked, two)
         frames = (sender.up_bytes - CONTENT) / HEADERS
         assert frames == int(frames) >= 3, "loopback has large segments, and a handshake of two"
-        assert sender.down_bytes == receiver.up_bytes + HEADERS, "the answer to the call had no connection yet"
+        assert sender.down_bytes == receiver.up_bytes + HEADERS, (
+            "the answer to the call had no connection yet"
+        )
         assert sender.down_bytes % HEADERS == 0, "acknowledgements only"
         assert sender.loopback
         assert sender.local_port == one.getsockname()[1]
@@ -142,15 +145,26 @@ def message(kind: int, body: bytes) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + padded
 
 
-def connection(*, local: bytes, family: int = socket.AF_INET6, info_bytes: int = 280, options: int = 1) -> bytes:
+def connection(
+    *, local: bytes, family: int = socket.AF_INET6, info_bytes: int = 280, options: int = 1
+) -> bytes:
     info = bytearray(280)
     info[5] = options
     struct.pack_into("=Q2I", info, 128, 5_000, 30, 20)  # received; segments out and in
     struct.pack_into("=Q", info, 200, 40_000)  # sent
-    head = struct.pack("=4B", family, 1, 0, 0) + struct.pack("!2H", 80, 4_000) + local.ljust(16, b"\0") + bytes(16)
-    numbers = struct.pack("=I2I5I", 0, 7, 1, 0, 1_000, 9, 0, 4_321)  # cookie 1 << 32 | 7, 1000 unread, inode
+    head = (
+        struct.pack("=4B", family, 1, 0, 0)
+        + struct.pack("!2H", 80, 4_000)
+        + local.ljust(16, b"\0")
+        + bytes(16)
+    )
+    numbers = struct.pack(
+        "=I2I5I", 0, 7, 1, 0, 1_000, 9, 0, 4_321
+    )  # cookie 1 << 32 | 7, 1000 unread, inode
     odd = struct.pack("=HH", 5, 8) + b"x" + bytes(3)
-    return message(20, head + numbers + odd + struct.pack("=HH", 4 + info_bytes, 2) + bytes(info[:info_bytes]))
+    return message(
+        20, head + numbers + odd + struct.pack("=HH", 4 + info_bytes, 2) + bytes(info[:info_bytes])
+    )
 
 
 MAPPED = bytes(10) + b"\xff\xff\x0b\0\0\x01"
@@ -167,7 +181,9 @@ PUBLIC = bytes.fromhex("20010db8") + bytes(12)
     ],
     ids=["IPv4", "no timestamps", "IPv4 on an IPv6 socket", "IPv6"],
 )
-def test_a_segment_costs_the_headers_of_its_kind(local: bytes, family: int, options: int, header: int) -> None:
+def test_a_segment_costs_the_headers_of_its_kind(
+    local: bytes, family: int, options: int, header: int
+) -> None:
     ((kind, one),) = parsed(connection(local=local, family=family, options=options))
     assert kind == 20
     assert one == Connection(
@@ -182,7 +198,11 @@ def test_a_segment_costs_the_headers_of_its_kind(local: bytes, family: int, opti
 
 def test_one_datagram_holds_many_messages_and_the_last_may_be_torn() -> None:
     whole = connection(local=MAPPED)
-    assert [kind for kind, _ in parsed(whole + whole + message(3, bytes(4)) + whole[:10])] == [20, 20, 3]
+    assert [kind for kind, _ in parsed(whole + whole + message(3, bytes(4)) + whole[:10])] == [
+        20,
+        20,
+        3,
+    ]
 
 
 def test_a_kernel_that_does_not_count_sent_bytes_tells_nothing() -> None:
@@ -194,7 +214,9 @@ def test_a_refusal_of_the_kernel_is_an_error_with_its_reason() -> None:
         list(parsed(message(2, struct.pack("=i", -errno.EPERM))))
 
 
-def test_the_first_failure_of_the_line_to_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_failure_of_the_line_to_the_kernel_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if sys.platform != "linux":
         pytest.skip("sock_diag is Linux's")
     with kernel() as asked:
@@ -223,7 +245,9 @@ class FakeSocket:
 
 
 @needs_linux
-def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with kernel() as asked:
         news = [
             connection(local=MAPPED),

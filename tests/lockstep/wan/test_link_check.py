@@ -47,8 +47,12 @@ def test_every_figure_that_is_off_is_named() -> None:
     assert len(off.deviations()) == 4
 
 
-@pytest.mark.parametrize(("lost", "packets", "wrong"), [(0.003, 1000, 0), (0.006, 1000, 1), (0.003, 100_000, 1)])
-def test_loss_may_be_off_by_chance_which_is_less_the_more_packets(lost: float, packets: int, wrong: int) -> None:
+@pytest.mark.parametrize(
+    ("lost", "packets", "wrong"), [(0.003, 1000, 0), (0.006, 1000, 1), (0.003, 100_000, 1)]
+)
+def test_loss_may_be_off_by_chance_which_is_less_the_more_packets(
+    lost: float, packets: int, wrong: int
+) -> None:
     assert len(replace(GOOD, measured_loss=lost, packets=packets).deviations()) == wrong
 
 

@@ -1,4 +1,5 @@
-"""What a person sees of a laboratory: nothing wider than 80 columns, nothing left out that matters."""
+"""What a person sees of a laboratory: nothing wider than 80 columns, nothing left out that
+matters."""
 
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,18 @@ from tests.lockstep.wan.test_cluster import PaperLaboratory
 from tests.lockstep.wan.test_link_check import GOOD
 
 
-def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_its_line(tmp_path: Path) -> None:
+def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_its_line(
+    tmp_path: Path,
+) -> None:
     laboratory: Any = PaperLaboratory()
-    cluster = WanCluster(ClusterSettings(tmp_path, tmp_path / "r", tmp_path / "d", nodes=12), laboratory)
-    cluster.coordinator.status = {"round": 1234, "phase": "exchanging", "steps": {"committed": 1230, "skipped": 4}}
+    cluster = WanCluster(
+        ClusterSettings(tmp_path, tmp_path / "r", tmp_path / "d", nodes=12), laboratory
+    )
+    cluster.coordinator.status = {
+        "round": 1234,
+        "phase": "exchanging",
+        "steps": {"committed": 1230, "skipped": 4},
+    }
     for node in cluster.nodes[1:]:
         node.status = dict(NODE)
     use = cluster.usage["node-11"]
@@ -24,7 +33,17 @@ def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_it
     links = {node.name: HomeLink(Way(20_000_000), Way(220_000_000)) for node in cluster.nodes}
     text = printed(render(cluster, links, 2000))
     assert max(map(len, text.splitlines())) <= 80
-    for fact in ("node-0 ", "starting", "node-11", "123 MB", "988 MB", "3.2100", "1233", "50% 100%", "step 1230/2000"):
+    for fact in (
+        "node-0 ",
+        "starting",
+        "node-11",
+        "123 MB",
+        "988 MB",
+        "3.2100",
+        "1233",
+        "50% 100%",
+        "step 1230/2000",
+    ):
         assert fact in text
 
 

@@ -1,4 +1,5 @@
-"""Which of this machine's addresses a node listens on by itself, and how others hear of it when they change."""
+"""Which of this machine's addresses a node listens on by itself, and how others hear of it when
+they change."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,13 +24,17 @@ def test_a_name_is_resolved() -> None:
 
 def test_a_name_that_leads_nowhere_is_told_with_what_to_check() -> None:
     with pytest.raises(
-        UnavailableError, match=r"no way from this machine to a coordinator at no\.such\.host\.invalid:1"
+        UnavailableError,
+        match=r"no way from this machine to a coordinator at no\.such\.host\.invalid:1",
     ):
         address_towards("no.such.host.invalid:1")
 
 
 def members(*relays: str, gone: tuple[str, ...] = (), changes: bool = False) -> wire.Members:
-    told = [wire.Member(peer_id=peer, addresses=["192.0.2.7:1", f"/{peer}"], relay=True) for peer in relays]
+    told = [
+        wire.Member(peer_id=peer, addresses=["192.0.2.7:1", f"/{peer}"], relay=True)
+        for peer in relays
+    ]
     told.append(wire.Member(peer_id="f" * 32, addresses=["/member"]))
     return wire.Members(members=told, gone=gone, changes=changes)
 
@@ -98,7 +103,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "TELL_SECONDS", 0.02)
 
 
-def session(client: Client, hello: wire.Hello, listener: Listener, *transports: object) -> "asyncio.Task[None]":
+def session(
+    client: Client, hello: wire.Hello, listener: Listener, *transports: object
+) -> "asyncio.Task[None]":
     return asyncio.create_task(keep_session(client, None, hello, listener, transports))  # type: ignore[arg-type]
 
 
@@ -107,7 +114,9 @@ async def ended(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_other_addresses_are_told_in_another_session_and_those_of_other_transports_stay_in_their_places() -> None:
+async def test_other_addresses_are_told_in_another_session_and_those_of_other_transports_stay_in_their_places() -> (
+    None
+):
     client, moving = Client(), Moving()
     keeping = session(client, wire.Hello(addresses=["h:1", "/one", "h:2"]), Heard(), moving)
     await until(lambda: client.hellos)
@@ -116,10 +125,16 @@ async def test_other_addresses_are_told_in_another_session_and_those_of_other_tr
     moving.move("/four")
     await until(lambda: len(client.hellos) == 3)
     await ended(keeping)
-    assert client.hellos == [["h:1", "/one", "h:2"], ["h:1", "/two", "/three", "h:2"], ["h:1", "/four", "h:2"]]
+    assert client.hellos == [
+        ["h:1", "/one", "h:2"],
+        ["h:1", "/two", "/three", "h:2"],
+        ["h:1", "/four", "h:2"],
+    ]
 
 
-@pytest.mark.parametrize(("name", "for_a_moment"), [("SETTLE_SECONDS", ["/one", "/two"]), ("TELL_SECONDS", [])])
+@pytest.mark.parametrize(
+    ("name", "for_a_moment"), [("SETTLE_SECONDS", ["/one", "/two"]), ("TELL_SECONDS", [])]
+)
 async def test_neither_what_comes_nor_what_goes_for_a_moment_is_told(
     name: str, for_a_moment: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,21 +153,27 @@ async def test_neither_what_comes_nor_what_goes_for_a_moment_is_told(
     assert client.hellos == [["/one"], ["/three"]]
 
 
-async def test_the_relays_of_the_member_list_reach_the_transport_and_everything_reaches_the_listener() -> None:
+async def test_the_relays_of_the_member_list_reach_the_transport_and_everything_reaches_the_listener() -> (
+    None
+):
     client, moving, heard = Client(), Moving(), Heard()
     keeping = session(client, wire.Hello(addresses=["/one"]), heard, moving)
     await until(lambda: client.listener)
     assert client.listener
     one, two = "a" * 32, "b" * 32
     client.listener.welcomed(wire.Welcome(members=members(one)))
-    client.listener.received(wire.CoordinatorMessage(members=members(two, gone=(one,), changes=True)))
+    client.listener.received(
+        wire.CoordinatorMessage(members=members(two, gone=(one,), changes=True))
+    )
     client.listener.received(wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=1)))
     await ended(keeping)
     assert moving.relays == [[f"/{one}"], [f"/{two}"]]
     assert heard.kinds == ["welcome", "members", "skipped"]
 
 
-async def test_what_ends_the_session_for_good_is_raised_and_without_such_a_transport_it_is_one_session() -> None:
+async def test_what_ends_the_session_for_good_is_raised_and_without_such_a_transport_it_is_one_session() -> (
+    None
+):
     client = Client()
     client.fails = RefusedError("no")
     for transports in ((), (Moving(),)):

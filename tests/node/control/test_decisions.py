@@ -27,7 +27,9 @@ class Log:
         self.decided = -1
         self.fetches: list[int] = []
 
-    def decide(self, committed: bool = True, *, key: Ed25519PrivateKey = KEY) -> wire.RoundCommitted | None:
+    def decide(
+        self, committed: bool = True, *, key: Ed25519PrivateKey = KEY
+    ) -> wire.RoundCommitted | None:
         self.decided += 1
         if not committed:
             return None
@@ -35,14 +37,20 @@ class Log:
         commit = Commit(RUN, self.decided, len(self.commits), (entry,), 1, 2, self.head)
         self.head = commit_digest(commit)
         signed = sign_commit(commit, key)
-        message = wire.Committed(body=signed.body, signature=signed.signature, state_digest=7, digest_reports=2)
+        message = wire.Committed(
+            body=signed.body, signature=signed.signature, state_digest=7, digest_reports=2
+        )
         self.commits[self.decided] = message
         return wire.RoundCommitted(commit=message, holders=[wire.Holders(peer_ids=[AUTHOR])])
 
     async def fetch(self, after_round: int) -> wire.Commits:
         self.fetches.append(after_round)
-        rounds = [round for round in sorted(self.commits) if round > after_round][:COMMITS_PER_REPLY]
-        return wire.Commits(commits=[self.commits[round] for round in rounds], decided_round=self.decided)
+        rounds = [round for round in sorted(self.commits) if round > after_round][
+            :COMMITS_PER_REPLY
+        ]
+        return wire.Commits(
+            commits=[self.commits[round] for round in rounds], decided_round=self.decided
+        )
 
 
 def ledger_of(log: Log) -> Ledger:
@@ -77,9 +85,13 @@ async def test_what_no_session_told_is_fetched_and_rounds_without_a_commit_were_
         log.decide(number % 3 != 1)
     ledger = ledger_of(log)
     ledger.saw_decided(log.decided)
-    assert await taken(ledger) == [(number, number % 3 != 1) for number in range(3 * COMMITS_PER_REPLY)]
+    assert await taken(ledger) == [
+        (number, number % 3 != 1) for number in range(3 * COMMITS_PER_REPLY)
+    ]
     assert ledger.head == log.head
-    assert len(log.fetches) == 2  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
+    assert (
+        len(log.fetches) == 2
+    )  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
 
 
 async def test_fetched_words_carry_the_recorded_digest_and_a_place_for_holders_per_entry() -> None:

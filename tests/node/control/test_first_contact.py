@@ -1,4 +1,5 @@
-"""Reaching a coordinator: for a while at an address that may be wrong, for ever at one that was right."""
+"""Reaching a coordinator: for a while at an address that may be wrong, for ever at one that was
+right."""
 
 import asyncio
 from pathlib import Path
@@ -57,7 +58,9 @@ async def test_an_address_that_was_never_right_is_given_up_after_its_time(
     assert coordinator.calls == 1 if silent else coordinator.calls > 5
 
 
-async def test_an_address_that_was_right_is_asked_for_ever_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_was_right_is_asked_for_ever_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(monkeypatch)
     coordinator = Coordinator(clock, 1000)
     assert await reach(coordinator.call, lambda why: None) == "the run"

@@ -48,5 +48,7 @@ def test_who_went_and_was_never_known_is_no_error() -> None:
 
 @pytest.mark.parametrize("wrong", [told(member("nobody")), told(gone=("nobody",), changes=True)])
 def test_a_name_that_is_none_is_the_coordinator_s_fault(wrong: wire.Members) -> None:
-    with pytest.raises(RemoteProtocolError, match="expected a peer id of 32 hexadecimal characters, got 'nobody'"):
+    with pytest.raises(
+        RemoteProtocolError, match="expected a peer id of 32 hexadecimal characters, got 'nobody'"
+    ):
         Roster().take(wrong)

@@ -73,7 +73,9 @@ def test_validation_windows_are_fixed_and_evenly_spaced(directory: Path) -> None
 
 
 def test_too_little_text_for_a_sample_says_how_much_there_is(directory: Path) -> None:
-    with pytest.raises(DataError, match=r"at least 1001 tokens in the train split.*the longest has 1000"):
+    with pytest.raises(
+        DataError, match=r"at least 1001 tokens in the train split.*the longest has 1000"
+    ):
         Corpus.open(directory).samples(1000)
 
 
@@ -110,7 +112,9 @@ def test_a_changed_shard_is_found_by_verifying(directory: Path) -> None:
     blob[500] ^= 1
     path.write_bytes(blob)
     Corpus.open(directory)
-    with pytest.raises(DataError, match=r"train-00002\.bin: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}"):
+    with pytest.raises(
+        DataError, match=r"train-00002\.bin: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}"
+    ):
         Corpus.open(directory, verify=True)
 
 
@@ -120,7 +124,9 @@ def test_a_token_beyond_the_vocabulary_never_reaches_the_model(directory: Path) 
     blob[101] = 0xFF
     path.write_bytes(blob)
     corpus = Corpus.open(directory)
-    with pytest.raises(DataError, match=r"train-00000\.bin: expected tokens below 257, got 65\d\d\d"):
+    with pytest.raises(
+        DataError, match=r"train-00000\.bin: expected tokens below 257, got 65\d\d\d"
+    ):
         corpus.batch(0, corpus.samples(64), 64, seed=0)
 
 
@@ -136,7 +142,9 @@ def test_a_damaged_manifest_is_bad_data(directory: Path, blob: bytes) -> None:
         Corpus.open(directory)
 
 
-@pytest.mark.parametrize("field", ["source", "tokenizer", "vocabulary_size", "dtype", "documents", "splits"])
+@pytest.mark.parametrize(
+    "field", ["source", "tokenizer", "vocabulary_size", "dtype", "documents", "splits"]
+)
 def test_a_manifest_with_a_wrong_field_is_bad_data(directory: Path, field: str) -> None:
     _rewrite_manifest(directory, **{field: None})
     with pytest.raises(DataError, match=r"expected the fields of a manifest"):

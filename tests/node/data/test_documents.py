@@ -34,15 +34,23 @@ def _hub(monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
-def test_a_directory_gives_its_visible_text_files_in_order_under_relative_names(folder: Path) -> None:
-    assert list(documents([str(folder)])) == [("a/deep.txt", "first"), ("b.txt", "second"), ("latin.txt", "caf\ufffd")]
+def test_a_directory_gives_its_visible_text_files_in_order_under_relative_names(
+    folder: Path,
+) -> None:
+    assert list(documents([str(folder)])) == [
+        ("a/deep.txt", "first"),
+        ("b.txt", "second"),
+        ("latin.txt", "caf\ufffd"),
+    ]
 
 
 def test_a_hidden_folder_above_does_not_hide_what_a_person_names(folder: Path) -> None:
     assert list(documents([str(folder / ".git")])) == [("config", "secret")]
 
 
-def test_a_file_goes_by_its_name_and_a_glob_by_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_goes_by_its_name_and_a_glob_by_paths(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert list(documents([str(folder / "b.txt")])) == [("b.txt", "second")]
     monkeypatch.chdir(folder)
     assert list(documents(["**/*.txt"])) == [
@@ -91,7 +99,9 @@ def test_a_data_set_gives_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [("somebody/tales", "test", True)]
 
 
-def test_a_data_set_without_the_column_says_which_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_without_the_column_says_which_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _hub(monkeypatch, lambda name, **_: [{"story": "once", "author": "me"}])
     with pytest.raises(DataError, match=r"expected a column 'text', found author, story"):
         list(documents(["datasets:tales"]))

@@ -19,10 +19,15 @@ from protocol.errors import DataError, SettingsError, StorageError
 
 
 def _documents(count: int = 200) -> list[Document]:
-    return [(f"document-{number}", f"text number {number}\n" * (number % 7 + 1)) for number in range(count)]
+    return [
+        (f"document-{number}", f"text number {number}\n" * (number % 7 + 1))
+        for number in range(count)
+    ]
 
 
-def _prepare(out_dir: Path, sources: object = None, shard_tokens_max: int = 1000, source: str = "tests") -> Manifest:
+def _prepare(
+    out_dir: Path, sources: object = None, shard_tokens_max: int = 1000, source: str = "tests"
+) -> Manifest:
     documents = _documents() if sources is None else sources
     return prepare(
         documents,  # type: ignore[arg-type]
@@ -36,10 +41,15 @@ def _prepare(out_dir: Path, sources: object = None, shard_tokens_max: int = 1000
 def _texts(out_dir: Path, split: str) -> list[str]:
     """Documents of a split, read straight from the files."""
     manifest = read_manifest(out_dir)
-    tokens = np.concatenate([np.fromfile(out_dir / shard.file, manifest.dtype) for shard in manifest.splits[split]])
+    tokens = np.concatenate(
+        [np.fromfile(out_dir / shard.file, manifest.dtype) for shard in manifest.splits[split]]
+    )
     ends = np.flatnonzero(tokens == 256)
     assert ends[-1] == len(tokens) - 1
-    return [bytes(piece[piece < 256].astype(np.uint8)).decode() for piece in np.split(tokens, ends + 1)[:-1]]
+    return [
+        bytes(piece[piece < 256].astype(np.uint8)).decode()
+        for piece in np.split(tokens, ends + 1)[:-1]
+    ]
 
 
 def _is_validation(name: str) -> bool:
@@ -56,15 +66,21 @@ def test_every_document_is_in_the_split_of_its_name_once(tmp_path: Path) -> None
     documents = _documents()
     assert VALIDATION_PARTS == 50
     assert 0 < manifest.documents["validation"] < 20
-    assert sorted(_texts(tmp_path, "validation")) == sorted(text for name, text in documents if _is_validation(name))
-    assert sorted(_texts(tmp_path, "train")) == sorted(text for name, text in documents if not _is_validation(name))
+    assert sorted(_texts(tmp_path, "validation")) == sorted(
+        text for name, text in documents if _is_validation(name)
+    )
+    assert sorted(_texts(tmp_path, "train")) == sorted(
+        text for name, text in documents if not _is_validation(name)
+    )
     assert sum(manifest.documents.values()) == 200
 
 
 def test_more_text_moves_nothing_across(tmp_path: Path) -> None:
     _prepare(tmp_path / "few", _documents(120))
     _prepare(tmp_path / "many", _documents(240))
-    assert set(_texts(tmp_path / "few", "validation")) <= set(_texts(tmp_path / "many", "validation"))
+    assert set(_texts(tmp_path / "few", "validation")) <= set(
+        _texts(tmp_path / "many", "validation")
+    )
     assert set(_texts(tmp_path / "few", "train")) <= set(_texts(tmp_path / "many", "train"))
 
 
@@ -106,7 +122,10 @@ def test_one_long_text_is_cut_at_line_ends_into_both_splits(tmp_path: Path) -> N
 
 
 def test_the_digest_names_the_tokens_and_not_where_they_came_from(tmp_path: Path) -> None:
-    first, second = _prepare(tmp_path / "a", source="my disk"), _prepare(tmp_path / "b", source="your disk")
+    first, second = (
+        _prepare(tmp_path / "a", source="my disk"),
+        _prepare(tmp_path / "b", source="your disk"),
+    )
     assert first.digest == second.digest
     assert _prepare(tmp_path / "c", _documents(199)).digest != first.digest
 
@@ -119,7 +138,11 @@ def test_shards_without_room_are_refused(tmp_path: Path) -> None:
 def test_progress_counts_documents_and_tokens(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     manifest = prepare(
-        _documents(), tmp_path, ByteTokenizer(), source="tests", progress=lambda *done: seen.append(done)
+        _documents(),
+        tmp_path,
+        ByteTokenizer(),
+        source="tests",
+        progress=lambda *done: seen.append(done),
     )
     assert seen == sorted(seen)
     assert seen[-1] == (200, manifest.tokens("train") + manifest.tokens("validation"))
@@ -132,7 +155,9 @@ def test_a_prepared_directory_is_not_prepared_again(tmp_path: Path) -> None:
 
 def test_another_corpus_in_the_directory_is_never_overwritten(tmp_path: Path) -> None:
     manifest = _prepare(tmp_path)
-    with pytest.raises(DataError, match=r"expected a corpus of 'others', found one of 'tests'; choose another"):
+    with pytest.raises(
+        DataError, match=r"expected a corpus of 'others', found one of 'tests'; choose another"
+    ):
         _prepare(tmp_path, _never_read(), source="others")
     assert read_manifest(tmp_path) == manifest
 
@@ -147,7 +172,9 @@ def test_the_leftovers_of_a_dead_preparer_count_for_nothing(tmp_path: Path) -> N
     with pytest.raises(DataError, match="found none"):
         Corpus.open(dirty)
     assert _prepare(dirty).digest == clean.digest
-    assert {path.name for path in dirty.glob("*.bin*")} == {path.name for path in (tmp_path / "clean").glob("*.bin")}
+    assert {path.name for path in dirty.glob("*.bin*")} == {
+        path.name for path in (tmp_path / "clean").glob("*.bin")
+    }
 
 
 def test_a_full_disk_names_file_and_bytes_and_leaves_no_manifest(
@@ -157,7 +184,9 @@ def test_a_full_disk_names_file_and_bytes_and_leaves_no_manifest(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"disk is full.*train-00000\.bin, which needs 2,000 bytes"):
+    with pytest.raises(
+        StorageError, match=r"disk is full.*train-00000\.bin, which needs 2,000 bytes"
+    ):
         _prepare(tmp_path)
     monkeypatch.undo()
     assert not (tmp_path / "manifest.json").exists()
@@ -217,7 +246,14 @@ print(prepare(sources(), out_dir, ByteTokenizer(), source="tests", shard_tokens_
 
 
 def _start(tmp_path: Path, *extra: str) -> "subprocess.Popen[str]":
-    arguments = [sys.executable, "-c", PREPARER, str(tmp_path / "out"), str(tmp_path / "log"), *extra]
+    arguments = [
+        sys.executable,
+        "-c",
+        PREPARER,
+        str(tmp_path / "out"),
+        str(tmp_path / "log"),
+        *extra,
+    ]
     return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
-from node.data.tokenizer import ByteTokenizer, SubwordTokenizer, Tokenizer, tokenizer_for, tokenizer_from_json
+from node.data.tokenizer import (
+    ByteTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    tokenizer_for,
+    tokenizer_from_json,
+)
 from protocol.errors import DataError, SettingsError
 
 TEXT = "def add(first, second):\n    return first + second  # naïve, 加法 🙂\n"
@@ -26,7 +32,9 @@ def trained() -> SubwordTokenizer:
 
 
 def _library_file(path: Path, *words: str) -> Path:
-    LibraryTokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, words[0])).save(str(path))
+    LibraryTokenizer(
+        models.WordLevel({word: token for token, word in enumerate(words)}, words[0])
+    ).save(str(path))
     return path
 
 
@@ -90,7 +98,8 @@ def test_both_kinds_survive_json(trained: SubwordTokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, {}, {"kind": "words"}, {"kind": "subwords", "document_end": "</s>", "file": "{"}]
+    "value",
+    [None, {}, {"kind": "words"}, {"kind": "subwords", "document_end": "</s>", "file": "{"}],
 )
 def test_what_describes_no_tokenizer_is_bad_data(value: object) -> None:
     with pytest.raises(DataError, match=r"manifest.json: expected"):
@@ -98,13 +107,17 @@ def test_what_describes_no_tokenizer_is_bad_data(value: object) -> None:
 
 
 def test_a_file_with_a_usual_document_end_is_understood(tmp_path: Path) -> None:
-    tokenizer = SubwordTokenizer.from_file(_library_file(tmp_path / "tokenizer.json", "a", "b", "</s>"))
+    tokenizer = SubwordTokenizer.from_file(
+        _library_file(tmp_path / "tokenizer.json", "a", "b", "</s>")
+    )
     assert (tokenizer.document_end, tokenizer.vocabulary_size) == (2, 3)
 
 
 def test_a_file_without_document_end_says_what_to_do(tmp_path: Path) -> None:
     path = _library_file(tmp_path / "tokenizer.json", "a", "b", "STOP")
-    with pytest.raises(SettingsError, match=r"tokenizer.json: expected an end-of-document token.*added_tokens"):
+    with pytest.raises(
+        SettingsError, match=r"tokenizer.json: expected an end-of-document token.*added_tokens"
+    ):
         SubwordTokenizer.from_file(path)
     assert SubwordTokenizer.from_file(path, "STOP").document_end == 2
 

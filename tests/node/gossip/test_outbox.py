@@ -1,4 +1,5 @@
-"""Promises of the outbox: one message at a time to each peer, in order, with all that has come up meanwhile."""
+"""Promises of the outbox: one message at a time to each peer, in order, with all that has come up
+meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -21,7 +22,8 @@ OWN, ONE, TWO = map(peer_of, range(3))
 
 
 class HeldLink:
-    """The part of a link that an outbox needs: an offer is on its way until the test says how it ended."""
+    """The part of a link that an outbox needs: an offer is on its way until the test says how it
+    ended."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[PeerId, Offers]] = []
@@ -49,7 +51,9 @@ class HeldLink:
 
     def digests(self, peer: PeerId) -> list[list[int]]:
         """What was sent to a peer: the numbers of the payloads of each message."""
-        return [[offer.digest[0] for offer in offers.offers] for to, offers in self.sent if to == peer]
+        return [
+            [offer.digest[0] for offer in offers.offers] for to, offers in self.sent if to == peer
+        ]
 
 
 class Outbox:
@@ -59,7 +63,9 @@ class Outbox:
         self.link = HeldLink()
         self.failed: list[tuple[PeerId, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.offering = Offering(OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what))
+        self.offering = Offering(
+            OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what)
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(work))
@@ -88,7 +94,9 @@ async def test_an_offer_says_run_sender_round_digest_and_size() -> None:
         await box.link.end(ONE)
     [(to, offers)] = box.link.sent
     assert (to, offers.run_id, offers.sender) == (ONE, RUN, OWN)
-    assert [(each.round, each.digest, each.payload_bytes) for each in offers.offers] == [(7, bytes([3]) * 32, 103)]
+    assert [(each.round, each.digest, each.payload_bytes) for each in offers.offers] == [
+        (7, bytes([3]) * 32, 103)
+    ]
 
 
 async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_in_order() -> None:
@@ -104,7 +112,9 @@ async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_i
     assert box.failed == []
 
 
-async def test_who_is_idle_says_so_with_or_without_an_offer_unless_something_came_up_since() -> None:
+async def test_who_is_idle_says_so_with_or_without_an_offer_unless_something_came_up_since() -> (
+    None
+):
     async with outbox() as box:
         box.add(ONE, 1, idle=True)
         await until(lambda: box.link.sent)
@@ -133,7 +143,9 @@ async def test_peers_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("error", [UnavailableError("gone"), RemoteProtocolError("refused")])
-async def test_each_offer_of_a_message_that_failed_is_told_and_the_next_message_leaves(error: LockstepError) -> None:
+async def test_each_offer_of_a_message_that_failed_is_told_and_the_next_message_leaves(
+    error: LockstepError,
+) -> None:
     async with outbox() as box:
         box.add(ONE, 1, 1)
         await until(lambda: box.link.sent)
@@ -151,9 +163,16 @@ async def test_each_offer_of_a_message_that_failed_is_told_and_the_next_message_
 
 @pytest.mark.parametrize(
     ("sizes", "messages"),
-    [((1, 1, 1), 1), ((OFFERS_MAX - 1, 1), 1), ((OFFERS_MAX - 1, 1, 1), 2), ((OFFERS_MAX, OFFERS_MAX), 2)],
+    [
+        ((1, 1, 1), 1),
+        ((OFFERS_MAX - 1, 1), 1),
+        ((OFFERS_MAX - 1, 1, 1), 2),
+        ((OFFERS_MAX, OFFERS_MAX), 2),
+    ],
 )
-async def test_no_message_holds_more_than_the_most_and_no_offer_is_cut(sizes: tuple[int, ...], messages: int) -> None:
+async def test_no_message_holds_more_than_the_most_and_no_offer_is_cut(
+    sizes: tuple[int, ...], messages: int
+) -> None:
     async with outbox() as box:
         box.add(ONE, 0, 0)
         await until(lambda: box.link.sent)

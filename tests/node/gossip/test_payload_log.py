@@ -1,4 +1,5 @@
-"""Promises of the payload log: nothing unverified comes out, nothing undecided goes, bounds hold, torn files vanish."""
+"""Promises of the payload log: nothing unverified comes out, nothing undecided goes, bounds hold,
+torn files vanish."""
 
 import errno
 import os
@@ -48,7 +49,9 @@ def test_bytes_with_another_digest_than_expected_are_not_written(tmp_path: Path)
 
 @pytest.mark.parametrize("damage", [b"", b"payloaX", b"payload and more"])
 @pytest.mark.parametrize("asked", ["get", "read"])
-def test_a_damaged_file_is_deleted_and_neither_read_nor_served(tmp_path: Path, damage: bytes, asked: str) -> None:
+def test_a_damaged_file_is_deleted_and_neither_read_nor_served(
+    tmp_path: Path, damage: bytes, asked: str
+) -> None:
     digest = opened(tmp_path).put(3, b"payload")
     file_of(tmp_path, 3, b"payload").write_bytes(damage)
     log = opened(tmp_path)
@@ -95,7 +98,9 @@ def test_the_oldest_settled_rounds_go_first_by_count(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "payloads").iterdir()) == ["3", "4"]
 
 
-def test_the_oldest_settled_rounds_go_first_by_size_and_undecided_ones_never(tmp_path: Path) -> None:
+def test_the_oldest_settled_rounds_go_first_by_size_and_undecided_ones_never(
+    tmp_path: Path,
+) -> None:
     log = opened(tmp_path, bytes_max=250)
     for round in range(4):
         log.put(round, bytes([round]) * 100)
@@ -105,7 +110,9 @@ def test_the_oldest_settled_rounds_go_first_by_size_and_undecided_ones_never(tmp
     assert [len(log.digests(round)) for round in range(4)] == [0, 0, 1, 1]
 
 
-def test_recent_payloads_stay_in_memory_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recent_payloads_stay_in_memory_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(payload_log, "CACHE_BYTES_MAX", 250)
     log = opened(tmp_path)
     digests = [log.put(0, bytes([number]) * 100) for number in range(4)]
@@ -115,7 +122,9 @@ def test_recent_payloads_stay_in_memory_up_to_a_bound(tmp_path: Path, monkeypatc
     assert log._cached_bytes == 200
 
 
-def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = opened(tmp_path)
 
     def full(*_: object) -> None:
@@ -134,7 +143,9 @@ def test_a_directory_that_cannot_be_is_a_storage_error(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-_steps = st.lists(st.tuples(st.sampled_from(["put", "settle", "reopen"]), st.integers(0, 4), st.integers(0, 3)))
+_steps = st.lists(
+    st.tuples(st.sampled_from(["put", "settle", "reopen"]), st.integers(0, 4), st.integers(0, 3))
+)
 
 
 @settings(deadline=None, max_examples=60)

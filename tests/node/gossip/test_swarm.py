@@ -17,7 +17,16 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links import link, mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
-from node.links.network import Blob, Link, LinkServer, Outsider, Purpose, Remote, Traffic, WithdrawnError
+from node.links.network import (
+    Blob,
+    Link,
+    LinkServer,
+    Outsider,
+    Purpose,
+    Remote,
+    Traffic,
+    WithdrawnError,
+)
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
@@ -56,7 +65,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:
-    entries = tuple(Entry(peer(number), sha256(blob), len(blob), 1, 1) for number, blob in enumerate(blobs))
+    entries = tuple(
+        Entry(peer(number), sha256(blob), len(blob), 1, 1) for number, blob in enumerate(blobs)
+    )
     return Commit(RUN, round, 0, entries, 0, 0, Digest(bytes(32)))
 
 
@@ -82,7 +93,9 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
                 LIMITS,
                 log,
                 mesh_of(number),
-                report_holding=lambda round, digests, reports=reports: reports.put_nowait((round, digests)),
+                report_holding=lambda round, digests, reports=reports: reports.put_nowait(
+                    (round, digests)
+                ),
                 clock_ms=clock_ms,
             )
             remote = Remote(peer(number), await swarm.start())
@@ -170,15 +183,21 @@ async def test_a_commit_is_held_when_all_its_payloads_came_before_it_and_no_long
         assert not one.swarm.holds(commit)
 
 
-async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(tmp_path: Path) -> None:
+async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(
+    tmp_path: Path,
+) -> None:
     blobs = [payload(number) for number in range(4)]
     async with members(tmp_path, 4) as together:
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
             assert await member.swarm.publish(ROUND, blob) == sha256(blob)
-        await until(lambda: all(member.log.digests(ROUND) for member in together))  # nothing is committed before that
+        await until(
+            lambda: all(member.log.digests(ROUND) for member in together)
+        )  # nothing is committed before that
         holders = [[peer(number)] for number in range(4)]
-        collected = await asyncio.gather(*(member.swarm.collect(commit_of(blobs), holders) for member in together))
+        collected = await asyncio.gather(
+            *(member.swarm.collect(commit_of(blobs), holders) for member in together)
+        )
         assert collected == [blobs] * 4
         size = len(blobs[0])
         for number, member in enumerate(together):
@@ -207,10 +226,16 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
 async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: Path) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
-        kept, dropped = await one.swarm.publish(ROUND, payload(0)), await two.swarm.publish(ROUND, payload(1))
+        kept, dropped = (
+            await one.swarm.publish(ROUND, payload(0)),
+            await two.swarm.publish(ROUND, payload(1)),
+        )
         await until(lambda: one.log.digests(ROUND) and two.log.digests(ROUND))
         await asyncio.gather(
-            *(member.swarm.collect(commit_of([payload(0), payload(1)]), [[], []]) for member in (one, two))
+            *(
+                member.swarm.collect(commit_of([payload(0), payload(1)]), [[], []])
+                for member in (one, two)
+            )
         )
         two.swarm.settle(ROUND, [kept])
         await two.swarm.stop()  # finishes what is being written
@@ -218,7 +243,9 @@ async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: P
         assert two.swarm.holding(ROUND) == []
 
 
-async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_it(tmp_path: Path) -> None:
+async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_it(
+    tmp_path: Path,
+) -> None:
     async with members(tmp_path, 3) as (one, two, late):
         introduce([one, two, late])
         one.log.put(3, payload(0))
@@ -227,7 +254,9 @@ async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_
         assert await late.swarm.collect(commit_of(blobs, round=3), [[], []]) == blobs
 
 
-async def test_payloads_found_after_a_restart_are_reported_and_not_pulled_again(tmp_path: Path) -> None:
+async def test_payloads_found_after_a_restart_are_reported_and_not_pulled_again(
+    tmp_path: Path,
+) -> None:
     PayloadLog(tmp_path / "0", 100, 10**9).put(ROUND, payload(7))
     async with members(tmp_path, 1) as (alone,):
         introduce([alone])
@@ -243,7 +272,9 @@ async def test_a_payload_damaged_on_disk_is_fetched_again(tmp_path: Path) -> Non
         file.write_bytes(b"damaged")
         two.log._scan()
         introduce([one, two])
-        assert await two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]]) == [payload(0)]
+        assert await two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]]) == [
+            payload(0)
+        ]
 
 
 # ---- against liars, stallers and the dead
@@ -257,7 +288,9 @@ async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
         introduce([one, honest], liar)
         honest.log.put(ROUND, truth)
         with caplog.at_level(logging.WARNING):
-            collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[liar.peer_id]]))
+            collecting = asyncio.create_task(
+                one.swarm.collect(commit_of([truth]), [[liar.peer_id]])
+            )
             assert await soon(collecting) == [truth]
         assert f"peer {liar.peer_id[:8]}: payload" in caplog.text
         assert f"peer {honest.remote.peer_id[:8]}" not in caplog.text
@@ -266,18 +299,24 @@ async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
 
 
 @pytest.mark.parametrize("total", [LIMITS.payload_bytes_max + 1, 1])
-async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(tmp_path: Path, total: int) -> None:
+async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(
+    tmp_path: Path, total: int
+) -> None:
     truth, lying = payload(0), Liar(payload(1), total)
     async with members(tmp_path, 2) as (one, honest), listening(9, lying) as liar:
         introduce([one, honest], liar)
         honest.log.put(ROUND, truth)
         assert await soon(one.swarm.collect(commit_of([truth]), [[liar.peer_id]])) == [truth]
-        assert 0 < one.swarm._pulls.duplicate_bytes < WINDOW_BYTES_FIRST, "the first part, and no second one was taken"
+        assert 0 < one.swarm._pulls.duplicate_bytes < WINDOW_BYTES_FIRST, (
+            "the first part, and no second one was taken"
+        )
         assert lying.sent <= 2 * WINDOW_BYTES_FIRST, "what was on its way when it was told to stop"
         await until(lambda: one.swarm.statistics.duplicate_bytes == lying.sent)
 
 
-async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(tmp_path: Path) -> None:
+async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(
+    tmp_path: Path,
+) -> None:
     truth, stalling = payload(0), Staller(payload(0))
     async with members(tmp_path, 2) as (one, honest), listening(9, stalling) as staller:
         introduce([one, honest], staller)
@@ -295,7 +334,9 @@ async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Pat
     async with members(tmp_path, 2) as (one, honest):
         async with listening(9, staller) as dying:
             introduce([one, honest], dying)
-            collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[dying.peer_id]]))
+            collecting = asyncio.create_task(
+                one.swarm.collect(commit_of([truth]), [[dying.peer_id]])
+            )
             await until(lambda: one.swarm.statistics.payload_down_bytes)
             honest.log.put(ROUND, truth)
         assert await soon(collecting) == [truth]
@@ -308,12 +349,16 @@ async def test_forged_parts_mixed_with_true_ones_blame_nobody_and_end_well(
     truth, poisoning = payload(0), Staller(payload(1))
     async with members(tmp_path, 2) as (one, honest), listening(9, poisoning) as poisoner:
         introduce([one, honest], poisoner)
-        collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[poisoner.peer_id]]))
+        collecting = asyncio.create_task(
+            one.swarm.collect(commit_of([truth]), [[poisoner.peer_id]])
+        )
         await until(lambda: one.swarm.statistics.payload_down_bytes)
         honest.log.put(ROUND, truth)
         assert await soon(collecting) == [truth]
         assert honest.remote.peer_id[:8] not in caplog.text
-        assert one.swarm.statistics.duplicate_bytes >= len(truth), "all that could not be told apart"
+        assert one.swarm.statistics.duplicate_bytes >= len(truth), (
+            "all that could not be told apart"
+        )
 
 
 async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: Path) -> None:
@@ -323,7 +368,9 @@ async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: P
     async with members(tmp_path, 2) as (one, holder):
         introduce([one, holder])
         holder.log.put(ROUND, truth)
-        collecting = [member.swarm.collect(commit, [[holder.remote.peer_id]]) for member in (one, holder)]
+        collecting = [
+            member.swarm.collect(commit, [[holder.remote.peer_id]]) for member in (one, holder)
+        ]
         assert await soon(asyncio.gather(*collecting)) == [[truth], [truth]]
 
 
@@ -333,11 +380,15 @@ async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: P
 async def test_waiting_says_for_what_and_for_whom_and_can_be_cancelled(tmp_path: Path) -> None:
     async with members(tmp_path, 1) as (alone,), listening(9, Staller(payload(0))) as staller:
         introduce([alone], staller)
-        server_called = asyncio.create_task(alone.swarm.collect(commit_of([payload(0)]), [[staller.peer_id]]))
+        server_called = asyncio.create_task(
+            alone.swarm.collect(commit_of([payload(0)]), [[staller.peer_id]])
+        )
         done, _ = await asyncio.wait({server_called}, timeout=0.2)
         assert not done
         words = alone.swarm.waiting_for
-        assert words.startswith(f"round {ROUND} waits for 1 of 1 payloads: {peer(0)[:8]}'s {len(payload(0))} bytes (")
+        assert words.startswith(
+            f"round {ROUND} waits for 1 of 1 payloads: {peer(0)[:8]}'s {len(payload(0))} bytes ("
+        )
         server_called.cancel()
         with pytest.raises(asyncio.CancelledError):
             await server_called
@@ -345,7 +396,9 @@ async def test_waiting_says_for_what_and_for_whom_and_can_be_cancelled(tmp_path:
         assert alone.swarm._pulls._tasks == {}
 
 
-async def test_a_full_disk_ends_every_wait_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_ends_every_wait_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
         two.log.put(ROUND, payload(0))
@@ -364,13 +417,20 @@ async def test_a_full_disk_ends_every_wait_with_its_reason(tmp_path: Path, monke
 async def test_offers_of_another_run_or_out_of_bounds_are_refused(tmp_path: Path) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
-        sender, fine = two.remote.peer_id, OfferedPayload(round=ROUND, digest=bytes(32), payload_bytes=1)
+        sender, fine = (
+            two.remote.peer_id,
+            OfferedPayload(round=ROUND, digest=bytes(32), payload_bytes=1),
+        )
         bad = [
             Offers(run_id="cd" * 16, sender=sender, offers=[fine]),
             Offers(run_id=RUN, sender="nobody", offers=[fine]),
             Offers(run_id=RUN, sender=peer(77), offers=[fine]),
-            Offers(run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=b"short")]),
-            Offers(run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=bytes(32))]),
+            Offers(
+                run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=b"short")]
+            ),
+            Offers(
+                run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=bytes(32))]
+            ),
             Offers(run_id=RUN, sender=sender, offers=[fine] * (OFFERS_MAX + 1)),
         ]
         for offers in bad:
@@ -420,7 +480,9 @@ class DeadLink:
         self.offers.put_nowait(offers)
         raise UnavailableError("dead")
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
+    async def fetch(
+        self, source: Remote, blob: Blob, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
         raise UnavailableError("dead")
         yield
 
@@ -444,7 +506,9 @@ class Held(DeadLink):
     async def offer(self, to: Remote, offers: Offers) -> None:
         self.offers.put_nowait(offers)
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
+    async def fetch(
+        self, source: Remote, blob: Blob, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
         self.asked.append(source.peer_id)
         await self._ends[source.peer_id].wait()
         raise WithdrawnError("withdrawn")
@@ -456,7 +520,9 @@ class Held(DeadLink):
 
 
 def swarm_over(link: Link, log: PayloadLog, clock: list[int]) -> Swarm:
-    return Swarm(peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0])
+    return Swarm(
+        peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0]
+    )
 
 
 async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_path: Path) -> None:
@@ -504,7 +570,9 @@ async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Pa
     await swarm.stop()
 
 
-async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(tmp_path: Path) -> None:
+async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(
+    tmp_path: Path,
+) -> None:
     link = DeadLink()
     swarm = swarm_over(link, PayloadLog(tmp_path, 100, 10**9), [0])
     swarm.set_members({peer(0): ("own:1",), peer(1): ("dead:1",)}, {peer(2): ("relay:1",)})
@@ -512,14 +580,21 @@ async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(tmp
     assert swarm.peers == [peer(1)], "a relay is no member"
 
 
-async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(tmp_path: Path) -> None:
+async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(
+    tmp_path: Path,
+) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
         fresh, old = await one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
-        assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [payload(0)]
+        assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [
+            payload(0)
+        ]
         async with aclosing(two.swarm.fetch(one.remote.peer_id, Blob(old))) as parts:
             assert b"".join([part.data async for part in parts]) == payload(1, 1000)
-        assert [one.swarm.purpose(digest) for digest in (fresh, old)] == [Purpose.PAYLOAD, Purpose.CATCH_UP]
+        assert [one.swarm.purpose(digest) for digest in (fresh, old)] == [
+            Purpose.PAYLOAD,
+            Purpose.CATCH_UP,
+        ]
         up, down = one.swarm.statistics, two.swarm.statistics
         assert (up.payload_up_bytes, up.catch_up_up_bytes) == (PAYLOAD_BYTES, 1000)
         assert (down.payload_down_bytes, down.catch_up_down_bytes) == (PAYLOAD_BYTES, 1000)

@@ -40,7 +40,9 @@ class Member:
     ) -> None:
         self.key = key
         self.peer = peer_id(public_bytes(key))
-        self.mesh = Mesh(Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit)
+        self.mesh = Mesh(
+            Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit
+        )
         self.blobs: dict[Digest, bytes] = {}
         self.offers: list[Offers] = []
         self.served: list[tuple[PeerId, Digest]] = []
@@ -56,9 +58,13 @@ class Member:
         offers = [OfferedPayload(round=1, digest=digest, payload_bytes=1) for digest in digests]
         return Offers(run_id=RUN, sender=self.peer, offers=offers)
 
-    async def fetched(self, source: Remote, digest: Digest, offset: int = 0, count: int = 0) -> bytes:
+    async def fetched(
+        self, source: Remote, digest: Digest, offset: int = 0, count: int = 0
+    ) -> bytes:
         blob = b""
-        async with aclosing(self.mesh.fetch(source, Blob(digest, offset, count), Purpose.PAYLOAD)) as parts:
+        async with aclosing(
+            self.mesh.fetch(source, Blob(digest, offset, count), Purpose.PAYLOAD)
+        ) as parts:
             async for part in parts:
                 assert part.offset == offset + len(blob)
                 blob += part.data
@@ -75,7 +81,9 @@ class Member:
             raise RemoteProtocolError(self.refuses)
         self.offers.append(offers)
 
-    async def read(self, digest: Digest, offset: int, count: int = 1 << 19) -> tuple[int, bytes] | None:
+    async def read(
+        self, digest: Digest, offset: int, count: int = 1 << 19
+    ) -> tuple[int, bytes] | None:
         blob = self.blobs.get(digest)
         if blob is None:
             return None
@@ -97,7 +105,8 @@ class Member:
 
 
 class Faulty:
-    """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made to damage bytes."""
+    """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made
+    to damage bytes."""
 
     kind = "grpc"
 
@@ -177,10 +186,15 @@ def grpc() -> Transport:
 
 @asynccontextmanager
 async def meshes(
-    count: int, transports: Callable[[], Transport] = grpc, limit: int | None = None, linked: bool = True
+    count: int,
+    transports: Callable[[], Transport] = grpc,
+    limit: int | None = None,
+    linked: bool = True,
 ) -> AsyncIterator[list[Member]]:
     """So many members, started; each keeps links to all others if `linked`."""
-    keys = sorted((key_of(number) for number in range(count)), key=lambda key: peer_id(public_bytes(key)))
+    keys = sorted(
+        (key_of(number) for number in range(count)), key=lambda key: peer_id(public_bytes(key))
+    )
     members = [Member(key, [transports()], limit, number) for number, key in enumerate(keys)]
     async with AsyncExitStack() as stack:
         for member in members:

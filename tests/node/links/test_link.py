@@ -1,4 +1,5 @@
-"""Promises of one open link, between two meshes in virtual time; and against an end that the test plays itself."""
+"""Promises of one open link, between two meshes in virtual time; and against an end that the test
+plays itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -110,12 +111,19 @@ async def happens(condition: Callable[[], object], within: float = 60) -> None:
 
 
 async def settled(pair: Pair) -> None:
-    """Everything that was sent has arrived and is acknowledged; time leaps only when nothing is left to do."""
-    await happens(lambda: all(link.session.window.sent == link.session.window.acknowledged for link in pair.links))
+    """Everything that was sent has arrived and is acknowledged; time leaps only when nothing is
+    left to do."""
+    await happens(
+        lambda: all(
+            link.session.window.sent == link.session.window.acknowledged for link in pair.links
+        )
+    )
     await asyncio.sleep(0.00137)  # a moment at which no timer of a link fires
 
 
-async def first_part(member: Member, pair: Pair, digest: Digest, purpose: Purpose = Purpose.PAYLOAD) -> Part:
+async def first_part(
+    member: Member, pair: Pair, digest: Digest, purpose: Purpose = Purpose.PAYLOAD
+) -> Part:
     async with aclosing(member.mesh.fetch(pair.one.remote, Blob(digest), purpose)) as parts:
         async for part in parts:
             return part
@@ -123,13 +131,16 @@ async def first_part(member: Member, pair: Pair, digest: Digest, purpose: Purpos
 
 
 async def each_part(pair: Pair, digest: Digest, arrived: Callable[[Part], None]) -> None:
-    async with aclosing(pair.two.mesh.fetch(pair.one.remote, Blob(digest), Purpose.PAYLOAD)) as parts:
+    async with aclosing(
+        pair.two.mesh.fetch(pair.one.remote, Blob(digest), Purpose.PAYLOAD)
+    ) as parts:
         async for part in parts:
             arrived(part)
 
 
 class Scripted:
-    """The other end of a link, played by the test: an honest session, and whatever else is written."""
+    """The other end of a link, played by the test: an honest session, and whatever else is
+    written."""
 
     def __init__(self, pipe: Pipe, member: Member) -> None:
         self.pipe = pipe
@@ -231,12 +242,18 @@ def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest = pair.one.hold(BLOB)
-            assert await pair.two.fetched(pair.one.remote, digest, 100_000, 300_001) == BLOB[100_000:400_001]
+            assert (
+                await pair.two.fetched(pair.one.remote, digest, 100_000, 300_001)
+                == BLOB[100_000:400_001]
+            )
             await settled(pair)
             assert pair.one.mesh.traffic.payload_up == 300_001
             assert pair.two.mesh.traffic.late_down == 0
             assert pair.one.served == [], "it does not hold the rest"
-            assert await pair.two.fetched(pair.one.remote, digest, 2_000_000, 1_000_000) == BLOB[2_000_000:]
+            assert (
+                await pair.two.fetched(pair.one.remote, digest, 2_000_000, 1_000_000)
+                == BLOB[2_000_000:]
+            )
             await settled(pair)
             assert pair.one.served == [(pair.two.peer, digest)]
 
@@ -246,7 +263,11 @@ def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
 def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is() -> None:
     async def main() -> None:
         async with linked() as pair:
-            digest, uplink, window = pair.one.hold(BLOB), pair.one.mesh.uplink, pair.links[0].session.window
+            digest, uplink, window = (
+                pair.one.hold(BLOB),
+                pair.one.mesh.uplink,
+                pair.links[0].session.window,
+            )
             progressed, counted = uplink.progressed, [0]
 
             def counting(upload: Upload, count: int) -> None:
@@ -271,7 +292,9 @@ def test_a_node_is_idle_unless_somebody_wants_a_blob_of_it() -> None:
         async with linked() as pair:
             digest, seen = pair.one.hold(BLOB), set[tuple[bool, bool]]()
             assert (pair.one.mesh.idle, pair.two.mesh.idle) == (True, True)
-            await each_part(pair, digest, lambda part: seen.add((pair.one.mesh.idle, pair.two.mesh.idle)))
+            await each_part(
+                pair, digest, lambda part: seen.add((pair.one.mesh.idle, pair.two.mesh.idle))
+            )
             assert seen == {(False, True)}
             await settled(pair)
             assert pair.one.mesh.idle
@@ -339,7 +362,9 @@ def test_a_server_that_falls_silent_ends_the_fetch_and_not_the_link() -> None:
             digest, stuck = pair.one.hold(BLOB), asyncio.Event()
             read = pair.one.read
 
-            async def stalling(digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+            async def stalling(
+                digest: Digest, offset: int, count: int = 1
+            ) -> tuple[int, bytes] | None:
                 if offset > 100_000 and not stuck.is_set():
                     await stuck.wait()
                 return await read(digest, offset, count)
@@ -360,7 +385,9 @@ def test_many_fetches_at_once_share_the_link_and_all_arrive() -> None:
     async def main() -> None:
         async with linked() as pair:
             digests = [pair.one.hold(bytes([number]) * 400_000) for number in range(12)]
-            found = await asyncio.gather(*(pair.two.fetched(pair.one.remote, digest) for digest in digests))
+            found = await asyncio.gather(
+                *(pair.two.fetched(pair.one.remote, digest) for digest in digests)
+            )
             assert [blob[0] for blob in found] == list(range(12))
             await settled(pair)
             assert not any(link.serving for link in pair.links)
@@ -387,7 +414,9 @@ def test_a_server_that_cannot_read_refuses_in_words_and_keeps_the_link(
         async with linked() as pair:
             digest, read, link = pair.one.hold(BLOB), pair.one.read, pair.links[1]
 
-            async def failing(digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+            async def failing(
+                digest: Digest, offset: int, count: int = 1
+            ) -> tuple[int, bytes] | None:
                 if offset >= at:
                     raise raised
                 return await read(digest, offset, count)
@@ -414,12 +443,16 @@ def test_a_blob_that_goes_while_it_is_served_is_refused_as_unavailable() -> None
     virtually(main())
 
 
-def test_a_bug_in_the_server_is_logged_ends_the_link_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_in_the_server_is_logged_ends_the_link_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with linked() as pair:
             digest, read = pair.one.hold(BLOB), pair.one.read
 
-            async def broken(digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+            async def broken(
+                digest: Digest, offset: int, count: int = 1
+            ) -> tuple[int, bytes] | None:
                 raise ZeroDivisionError("a bug")
 
             pair.one.read = broken  # type: ignore[method-assign]
@@ -508,7 +541,9 @@ def test_a_peer_that_never_answers_an_offer_fails_it_and_keeps_its_link() -> Non
         async with scripted() as (member, other):
             link = member.mesh._links[other_peer(other)]
             beating = asyncio.create_task(other.beat(PROGRESS_SECONDS + 5))
-            with pytest.raises(UnavailableError, match=f"did not answer an offer in {PROGRESS_SECONDS} s"):
+            with pytest.raises(
+                UnavailableError, match=f"did not answer an offer in {PROGRESS_SECONDS} s"
+            ):
                 await link.offer(member.message(bytes(32)))
             assert member.linked
             beating.cancel()
@@ -525,9 +560,13 @@ def test_the_traffic_counters_agree_with_the_bytes_of_the_pipes() -> None:
             one, two = pair.one, pair.two
             ours, theirs = one.hold(BLOB), two.hold(BLOB[:777_777])
             await asyncio.gather(
-                two.fetched(one.remote, ours), one.fetched(two.remote, theirs), first_part(two, pair, ours)
+                two.fetched(one.remote, ours),
+                one.fetched(two.remote, theirs),
+                first_part(two, pair, ours),
             )
-            async with aclosing(two.mesh.fetch(one.remote, Blob(ours, 0, 5_000), Purpose.CATCH_UP)) as parts:
+            async with aclosing(
+                two.mesh.fetch(one.remote, Blob(ours, 0, 5_000), Purpose.CATCH_UP)
+            ) as parts:
                 assert sum([len(part.data) async for part in parts]) == 5_000
             await one.mesh.offer(two.remote, one.message(ours))
             two.refuses = "expected something else"
@@ -538,14 +577,21 @@ def test_the_traffic_counters_agree_with_the_bytes_of_the_pipes() -> None:
             await settled(pair)
             for member, transport in zip((one, two), pair.transports, strict=True):
                 traffic = member.mesh.traffic
-                assert traffic.payload_up + traffic.catch_up_up + traffic.control_up == transport.written
-                assert traffic.payload_down + traffic.catch_up_down + traffic.control_down == transport.read
+                assert (
+                    traffic.payload_up + traffic.catch_up_up + traffic.control_up
+                    == transport.written
+                )
+                assert (
+                    traffic.payload_down + traffic.catch_up_down + traffic.control_down
+                    == transport.read
+                )
             up, down = one.mesh.traffic, two.mesh.traffic
             assert up.payload_up + up.catch_up_up == down.payload_down + down.catch_up_down
             assert down.catch_up_down == 5_000
             assert up.control_up == down.control_down > 0
             assert two.mesh.traffic.payload_up == one.mesh.traffic.payload_down == 777_777
-            # Of a megabyte of parts, heads, fetches, acknowledgements and heartbeats are a hundredth.
+            # Of a megabyte of parts, heads, fetches, acknowledgements and heartbeats are a
+            # hundredth.
             assert up.control_up + up.control_down < 0.01 * (up.payload_up + up.payload_down)
             before = (up, down)
         assert (pair.one.mesh.traffic.payload_up, pair.two.mesh.traffic.payload_down) == (
@@ -563,7 +609,9 @@ def test_a_goodbye_says_why_after_all_that_was_said_before(who: str) -> None:
     async def main() -> None:
         async with linked() as pair:
             leaving, staying = (pair.one, pair.two) if who == "one" else (pair.two, pair.one)
-            offer = asyncio.create_task(leaving.mesh.offer(staying.remote, leaving.message(bytes(32))))
+            offer = asyncio.create_task(
+                leaving.mesh.offer(staying.remote, leaving.message(bytes(32)))
+            )
             await asyncio.sleep(0)
             await leaving.mesh.stop()
             await happens(lambda: not staying.linked, within=1)
@@ -603,7 +651,9 @@ def test_nothing_is_left_of_a_link_that_ended_in_the_middle() -> None:
         before = asyncio.all_tasks()
         async with linked(peer_limit=100_000) as pair:
             digest = pair.one.hold(BLOB)
-            fetches = [asyncio.create_task(pair.two.fetched(pair.one.remote, digest)) for _ in range(3)]
+            fetches = [
+                asyncio.create_task(pair.two.fetched(pair.one.remote, digest)) for _ in range(3)
+            ]
             await happens(lambda: pair.links[0].serving)
             pair.network.cut("one", "two")
             await asyncio.wait(fetches)

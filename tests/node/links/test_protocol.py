@@ -1,4 +1,5 @@
-"""Two ends of a link over a queue of bytes: who they are, what they ask, and that nothing a peer says does harm."""
+"""Two ends of a link over a queue of bytes: who they are, what they ask, and that nothing a peer
+says does harm."""
 
 import random
 from collections.abc import Callable
@@ -21,7 +22,16 @@ from node.links.protocol import (
     Identity,
     Session,
 )
-from node.links.protocol_events import Accepted, Asked, Cancelled, Event, Left, Offered, Proven, Refused
+from node.links.protocol_events import (
+    Accepted,
+    Asked,
+    Cancelled,
+    Event,
+    Left,
+    Offered,
+    Proven,
+    Refused,
+)
 from node.links.window import WINDOW_BYTES_MAX
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, public_bytes, sign_link
@@ -88,14 +98,24 @@ def linked() -> tuple[Session, Session]:
 
 
 def offers(count: int = 1, sender: PeerId = PEERS[1]) -> Offers:
-    listed = [OfferedPayload(round=number, digest=DIGEST, payload_bytes=9) for number in range(count)]
+    listed = [
+        OfferedPayload(round=number, digest=DIGEST, payload_bytes=9) for number in range(count)
+    ]
     return Offers(run_id=RUN, sender=sender, offers=listed)
 
 
 def hello(number: int = 1, **fields: Any) -> LinkMessage:
     greeting = {"public_key": public_bytes(KEYS[number]), "nonce": bytes([10 + number]) * 32}
     return LinkMessage(
-        hello=LinkHello(**{"protocol_version": PROTOCOL_VERSION, "run_id": RUN, "instance": 7, **greeting, **fields})
+        hello=LinkHello(
+            **{
+                "protocol_version": PROTOCOL_VERSION,
+                "run_id": RUN,
+                "instance": 7,
+                **greeting,
+                **fields,
+            }
+        )
     )
 
 
@@ -132,11 +152,27 @@ def test_two_ends_prove_their_keys_in_every_order_of_arrival(seed: int) -> None:
 
 def test_a_peer_of_another_run_or_version_or_with_the_own_key_is_refused_in_words() -> None:
     for error, words, fields in [
-        (RemoteProtocolError, f"expected a peer of run {RUN}, got one of '{'cd' * 16}'", {"run_id": "cd" * 16}),
+        (
+            RemoteProtocolError,
+            f"expected a peer of run {RUN}, got one of '{'cd' * 16}'",
+            {"run_id": "cd" * 16},
+        ),
         (RemoteProtocolError, "expected a peer of run", {"run_id": ""}),
-        (VersionError, "the peer speaks protocol version 2, this node 1: update one", {"protocol_version": 2}),
-        (RemoteProtocolError, "got a greeting with this node's own key", {"public_key": public_bytes(KEYS[0])}),
-        (RemoteProtocolError, "expected a key of 32 and a nonce of 32 bytes, got 32 and 5", {"nonce": b"short"}),
+        (
+            VersionError,
+            "the peer speaks protocol version 2, this node 1: update one",
+            {"protocol_version": 2},
+        ),
+        (
+            RemoteProtocolError,
+            "got a greeting with this node's own key",
+            {"public_key": public_bytes(KEYS[0])},
+        ),
+        (
+            RemoteProtocolError,
+            "expected a key of 32 and a nonce of 32 bytes, got 32 and 5",
+            {"nonce": b"short"},
+        ),
     ]:
         with pytest.raises(error, match=words):
             hear(session(), hello(**fields))
@@ -160,7 +196,8 @@ def test_the_bytes_of_another_meeting_prove_nothing() -> None:
 
 
 def test_who_relays_anothers_greeting_under_the_own_name_is_refused() -> None:
-    """In the middle: one's nonce under the middle's key to the third; the third's proof back to one."""
+    """In the middle: one's nonce under the middle's key to the third; the third's proof back to
+    one."""
     one, third = session(0), session(2)
     sent(one), sent(third)
     hear(third, hello(1, nonce=bytes([10]) * 32))
@@ -173,8 +210,16 @@ def test_who_relays_anothers_greeting_under_the_own_name_is_refused() -> None:
 
 def test_a_proof_of_another_key_is_refused() -> None:
     end = session()
-    mine, theirs = Greeting(public_bytes(KEYS[0]), bytes([10]) * 32), Greeting(public_bytes(KEYS[1]), bytes([11]) * 32)
-    for signature in (sign_link(KEYS[2], RUN, theirs, mine), sign_link(KEYS[1], RUN, mine, theirs), b"", bytes(64)):
+    mine, theirs = (
+        Greeting(public_bytes(KEYS[0]), bytes([10]) * 32),
+        Greeting(public_bytes(KEYS[1]), bytes([11]) * 32),
+    )
+    for signature in (
+        sign_link(KEYS[2], RUN, theirs, mine),
+        sign_link(KEYS[1], RUN, mine, theirs),
+        b"",
+        bytes(64),
+    ):
         end = session()
         with pytest.raises(RemoteProtocolError, match="expected a"):
             hear(end, hello(), proof(signature))
@@ -270,7 +315,9 @@ def test_a_beat_leaves_each_second_and_not_behind_what_waits() -> None:
     assert beats == 4_000 // BEAT_MS
     one.fetch(DIGEST, 0)
     one.tick(NOW_MS + 4_400)
-    assert [message.WhichOneof("kind") for message in said(one) if isinstance(message, LinkMessage)] == ["fetch"]
+    assert [
+        message.WhichOneof("kind") for message in said(one) if isinstance(message, LinkMessage)
+    ] == ["fetch"]
 
 
 def test_a_peer_that_answers_the_hello_late_hears_no_beat_before_the_proof() -> None:
@@ -298,7 +345,9 @@ def test_a_stranger_that_trickles_bytes_is_gone_after_the_time_for_a_proof() -> 
 
 
 @pytest.mark.parametrize("heard_first", [False, True])
-def test_time_in_which_this_process_stood_still_is_forgiven_and_not_twice(heard_first: bool) -> None:
+def test_time_in_which_this_process_stood_still_is_forgiven_and_not_twice(
+    heard_first: bool,
+) -> None:
     one, other = linked()
     one.tick(NOW_MS + 500)
     awake_ms = NOW_MS + 500 + 3_600_000
@@ -328,8 +377,12 @@ def test_an_offer_is_taken_or_refused_under_its_number() -> None:
     assert exchange(one, other)[1] == [Accepted(first), Refused(second, Refusal.BAD_REQUEST, "no")]
 
 
-def blob_parts(request: int, blob: bytes, size: int = PART_BYTES_MIN, offset: int = 0) -> list[Part]:
-    return [Part(request, at, len(blob), blob[at : at + size]) for at in range(offset, len(blob), size)]
+def blob_parts(
+    request: int, blob: bytes, size: int = PART_BYTES_MIN, offset: int = 0
+) -> list[Part]:
+    return [
+        Part(request, at, len(blob), blob[at : at + size]) for at in range(offset, len(blob), size)
+    ]
 
 
 def test_a_fetch_gets_its_parts_in_order_and_its_taker_opens_the_window_again() -> None:
@@ -396,7 +449,8 @@ def test_parts_that_nobody_asked_for_are_refused() -> None:
         offered = one.offer(offers(sender=PEERS[0]))
         assert offered == 1
         with pytest.raises(
-            RemoteProtocolError, match=f"expected parts of what was asked for, got some of .* {request}"
+            RemoteProtocolError,
+            match=f"expected parts of what was asked for, got some of .* {request}",
         ):
             hear(one, Part(request, 0, 1, b"x"))
     one, other = linked()
@@ -468,7 +522,9 @@ def test_a_peer_that_sends_more_than_any_window_unacknowledged_is_refused() -> N
     part = Part(one.fetch(DIGEST, 0), 0, 2**40, bytes(PART_BYTES_MAX))
     for _ in range(WINDOW_BYTES_MAX // PART_BYTES_MAX + 1):
         hear(one, part)
-    with pytest.raises(RemoteProtocolError, match=f"expected at most {WINDOW_BYTES_MAX} unacknowledged bytes"):
+    with pytest.raises(
+        RemoteProtocolError, match=f"expected at most {WINDOW_BYTES_MAX} unacknowledged bytes"
+    ):
         hear(one, part)
 
 
@@ -476,7 +532,9 @@ def test_nobody_acknowledges_more_than_came() -> None:
     one, other = linked()
     with pytest.raises(RemoteProtocolError, match=r"expected 0\.\.0 bytes acknowledged, got 1"):
         hear(one, LinkMessage(ack=Ack(part_bytes=1)))
-    with pytest.raises(LocalProtocolError, match="expected at most 0 bytes taken, for no more came, got 1"):
+    with pytest.raises(
+        LocalProtocolError, match="expected at most 0 bytes taken, for no more came, got 1"
+    ):
         other.taken(1, NOW_MS)
 
 
@@ -494,7 +552,11 @@ def test_many_parts_taken_at_once_are_acknowledged_in_one_frame() -> None:
 
 
 def test_a_request_number_never_comes_twice() -> None:
-    for second in (ask(7), ask(6), LinkMessage(offers=LinkOffers(request=7, offers=offers(sender=PEERS[1])))):
+    for second in (
+        ask(7),
+        ask(6),
+        LinkMessage(offers=LinkOffers(request=7, offers=offers(sender=PEERS[1]))),
+    ):
         one, _ = linked()
         assert hear(one, ask(7)) == [Asked(7, DIGEST, 0, 0)]
         hear(one, LinkMessage(cancel=Cancel(request=7)))
@@ -517,7 +579,9 @@ def test_a_peer_with_too_many_open_requests_is_refused_and_this_end_is_never_suc
     ]:
         for _ in range(count_max):
             call()
-        with pytest.raises(UnavailableError, match=f"is busy with {count_max} requests of this node"):
+        with pytest.raises(
+            UnavailableError, match=f"is busy with {count_max} requests of this node"
+        ):
             call()
 
 
@@ -551,12 +615,23 @@ def test_a_place_among_the_open_requests_is_free_again_after_every_kind_of_end()
         (LinkMessage(taken=Taken(request=0)), "got Accepted to 0"),
         (LinkMessage(taken=Taken(request=1)), "got Accepted to 1"),
         (LinkMessage(refusal=Refusal(request=3)), "got Refused to 3"),
-        (LinkMessage(fetch=LinkFetch(request=1, digest=b"short")), "expected a digest of 32 bytes, got 5"),
-        (LinkMessage(offers=LinkOffers(request=1, offers=offers(sender=PEERS[2]))), f"expected offers of {PEERS[1]}"),
-        (LinkMessage(offers=LinkOffers(request=1, offers=offers(OFFERS_MAX + 1))), f"at most {OFFERS_MAX} offers"),
+        (
+            LinkMessage(fetch=LinkFetch(request=1, digest=b"short")),
+            "expected a digest of 32 bytes, got 5",
+        ),
+        (
+            LinkMessage(offers=LinkOffers(request=1, offers=offers(sender=PEERS[2]))),
+            f"expected offers of {PEERS[1]}",
+        ),
+        (
+            LinkMessage(offers=LinkOffers(request=1, offers=offers(OFFERS_MAX + 1))),
+            f"at most {OFFERS_MAX} offers",
+        ),
     ],
 )
-def test_an_answer_to_nothing_or_a_request_out_of_bounds_is_refused(message: LinkMessage, words: str) -> None:
+def test_an_answer_to_nothing_or_a_request_out_of_bounds_is_refused(
+    message: LinkMessage, words: str
+) -> None:
     one, _ = linked()
     assert one.fetch(DIGEST, 0) == 1
     with pytest.raises(RemoteProtocolError, match=words):
@@ -575,7 +650,11 @@ def test_a_kind_of_a_newer_version_is_let_be() -> None:
 def test_nothing_follows_a_goodbye(proven: bool) -> None:
     one, other = linked() if proven else (session(0), session(1))
     other.goodbye("gone fishing: " + "\ud800" + "ü" * 400)
-    wire = sent(other) if proven else encode(LinkMessage(goodbye=Goodbye(reason="gone fishing: ?" + "ü" * 300)))
+    wire = (
+        sent(other)
+        if proven
+        else encode(LinkMessage(goodbye=Goodbye(reason="gone fishing: ?" + "ü" * 300)))
+    )
     events = one.receive(wire + encode(ask(1)) + encode(Part(9, 0, 1, b"x")), NOW_MS)
     assert [type(event) for event in events] == [Left]
     assert isinstance(events[0], Left)
@@ -601,7 +680,9 @@ def test_a_peer_that_asks_and_never_reads_is_refused_before_its_answers_fill_the
             hear(one, LinkMessage(offers=LinkOffers(request=number, offers=offers())))
             one.accept(number)
 
-    with pytest.raises(RemoteProtocolError, match=f"got one for which {FRAMES_WAITING_MAX + 1} frames wait"):
+    with pytest.raises(
+        RemoteProtocolError, match=f"got one for which {FRAMES_WAITING_MAX + 1} frames wait"
+    ):
         flood()
     assert number == FRAMES_WAITING_MAX + 2
 
@@ -618,7 +699,11 @@ messages = st.one_of(
     st.builds(lambda n: LinkMessage(taken=Taken(request=n)), st.integers(0, 4)),
     st.builds(ask, st.integers(0, 40)),
     st.builds(lambda n: LinkMessage(cancel=Cancel(request=n)), st.integers(0, 40)),
-    st.builds(lambda n, c: LinkMessage(refusal=Refusal(request=n, reason="r")), st.integers(0, 4), st.integers(0, 9)),
+    st.builds(
+        lambda n, c: LinkMessage(refusal=Refusal(request=n, reason="r")),
+        st.integers(0, 4),
+        st.integers(0, 9),
+    ),
     st.builds(lambda t: LinkMessage(goodbye=Goodbye(reason=t)), st.text("aé", max_size=300)),
     st.builds(hello, st.integers(0, 2)),
     st.builds(proof, st.binary(max_size=70)),
@@ -631,13 +716,19 @@ messages = st.one_of(
         st.binary(min_size=1, max_size=9),
     ),
     st.builds(
-        lambda r, n: Part(r, 0, 2**30, bytes(n)), st.integers(0, 4), st.sampled_from([PART_BYTES_MIN, PART_BYTES_MAX])
+        lambda r, n: Part(r, 0, 2**30, bytes(n)),
+        st.integers(0, 4),
+        st.sampled_from([PART_BYTES_MIN, PART_BYTES_MAX]),
     ),
 )
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.booleans(), st.lists(messages.map(encode) | st.binary(max_size=30), max_size=30), st.integers(0, 3))
+@given(
+    st.booleans(),
+    st.lists(messages.map(encode) | st.binary(max_size=30), max_size=30),
+    st.integers(0, 3),
+)
 def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_bounded(
     proven: bool, wire: list[bytes], fetches: int
 ) -> None:
@@ -665,7 +756,8 @@ class Endless:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.blobs = {
-            sha256(blob): blob for blob in (self.random.randbytes(size) for size in (1, 4096, 90_000, 400_000))
+            sha256(blob): blob
+            for blob in (self.random.randbytes(size) for size in (1, 4096, 90_000, 400_000))
         }
         self.ends = list(linked())
         self.wires = [b"", b""]
@@ -677,9 +769,18 @@ class Endless:
 
     def step(self, calm: bool) -> None:
         """One thing happens at one end."""
-        self.now_ms += self.random.randint(0, 40)  # so that neither end is silent until the other gives it up
+        self.now_ms += self.random.randint(
+            0, 40
+        )  # so that neither end is silent until the other gives it up
         me = self.random.randrange(2)
-        acts: list[Callable[[int], None]] = [self.write, self.write, self.read, self.read, self.serve, self.serve]
+        acts: list[Callable[[int], None]] = [
+            self.write,
+            self.write,
+            self.read,
+            self.read,
+            self.serve,
+            self.serve,
+        ]
         self.random.choice(acts if calm else [*acts, self.ask, self.cancel, self.offer])(me)
 
     def write(self, me: int) -> None:
@@ -727,7 +828,9 @@ class Endless:
             case Asked():
                 end.refuse(event.request, Refusal.NOT_HELD, "not held here")
             case Cancelled():
-                self.serving[me].pop(event.request, None)  # it may be heard together with its fetch, and that refused
+                self.serving[me].pop(
+                    event.request, None
+                )  # it may be heard together with its fetch, and that refused
             case Offered():
                 end.accept(event.request)
             case Accepted():
@@ -768,7 +871,9 @@ def test_two_busy_ends_complete_all_that_is_not_cancelled_in_any_order(seed: int
     for _ in range(200):
         world.step(calm=True)
     assert world.serving == [{}, {}]
-    assert [end.window.acknowledged for end in world.ends] == [end.window.sent for end in world.ends]
+    assert [end.window.acknowledged for end in world.ends] == [
+        end.window.sent for end in world.ends
+    ]
 
 
 def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
@@ -780,7 +885,9 @@ def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
     at_one, at_other = exchange(one, other)
     assert at_other == [Cancelled(request, True)]
     assert [type(event) for event in at_one] == [Part]
-    other.part(Part(request, PART_BYTES_MIN, 100_000, bytes(PART_BYTES_MIN)), NOW_MS)  # it may go on until then
+    other.part(
+        Part(request, PART_BYTES_MIN, 100_000, bytes(PART_BYTES_MIN)), NOW_MS
+    )  # it may go on until then
     assert [type(event) for event in exchange(one, other)[0]] == [Part]
     other.refuse(request, Refusal.WITHDRAWN, "as you wish")
     assert exchange(one, other)[0] == [Refused(request, Refusal.WITHDRAWN, "as you wish")]

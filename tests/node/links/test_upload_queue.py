@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.links.upload_queue import AGED_MS, AHEAD_MS, RATE_ASSUMED, SOON_MS, UPLOADS_MAX, Upload, Uploads
+from node.links.upload_queue import (
+    AGED_MS,
+    AHEAD_MS,
+    RATE_ASSUMED,
+    SOON_MS,
+    UPLOADS_MAX,
+    Upload,
+    Uploads,
+)
 from protocol.ids import Digest, PeerId, sha256
 
 A, B, C = (PeerId(f"{number:032x}") for number in range(3))
@@ -46,7 +54,9 @@ def test_a_peer_that_is_being_served_comes_after_those_that_are_not() -> None:
     assert uploads.start(0) == [Upload(A, OWN), Upload(B, COMMON)]
 
 
-def test_small_payloads_are_served_together_as_far_as_the_uplink_carries_them_in_the_time_ahead() -> None:
+def test_small_payloads_are_served_together_as_far_as_the_uplink_carries_them_in_the_time_ahead() -> (
+    None
+):
     size = RATE_ASSUMED * AHEAD_MS // 1000 // 4
     asked = [Upload(PeerId(f"{number:032x}"), OWN) for number in range(10)]
     assert len(uploads_of(*asked, size=size).start(0)) == 4
@@ -115,7 +125,12 @@ def test_who_gave_up_is_not_served_and_its_late_acknowledgements_change_nothing(
     assert uploads.start(10) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from(["asked", "sent", "ended", "tick"])), max_size=200))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 99), st.sampled_from(["asked", "sent", "ended", "tick"])),
+        max_size=200,
+    )
+)
 def test_any_history_serves_each_request_once_and_never_nobody_while_somebody_waits(
     history: list[tuple[int, str]],
 ) -> None:

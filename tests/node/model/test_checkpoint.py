@@ -51,7 +51,9 @@ def _model(model_type: str = "llama", seed: int = 1) -> nn.Module:
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in named_parameters_once(model).items()}
+    return {
+        name: parameter.detach().clone() for name, parameter in named_parameters_once(model).items()
+    }
 
 
 def _saved(directory: Path, model_type: str = "llama", seed: int = 1) -> nn.Module:
@@ -69,7 +71,9 @@ def _full(*_: object) -> None:
 
 
 @pytest.mark.parametrize("model_type", TINY)
-def test_transformers_loads_the_same_bits_and_gives_the_same_answers(tmp_path: Path, model_type: str) -> None:
+def test_transformers_loads_the_same_bits_and_gives_the_same_answers(
+    tmp_path: Path, model_type: str
+) -> None:
     model = _saved(tmp_path / "checkpoint", model_type)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
     assert _same(loaded, _copy(model))
@@ -82,7 +86,10 @@ def test_the_tokenizer_loads_too_and_knows_its_document_end(tmp_path: Path) -> N
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "checkpoint")
     assert tokenizer("naïve")["input_ids"] == list("naïve".encode())
     assert tokenizer.eos_token_id == 256
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").generation_config.eos_token_id == 256
+    assert (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").generation_config.eos_token_id
+        == 256
+    )
 
 
 def test_the_given_parameters_are_saved_and_not_those_of_the_model(tmp_path: Path) -> None:
@@ -98,7 +105,9 @@ def test_parameters_may_be_views_of_one_buffer(tmp_path: Path) -> None:
     committed = _copy(model)
     flat = torch.cat([parameter.flatten() for parameter in committed.values()])
     pieces = flat.split([parameter.numel() for parameter in committed.values()])
-    views = {name: piece.view_as(committed[name]) for piece, name in zip(pieces, committed, strict=True)}
+    views = {
+        name: piece.view_as(committed[name]) for piece, name in zip(pieces, committed, strict=True)
+    }
     save_checkpoint(tmp_path / "checkpoint", model, views, ByteTokenizer(), ABOUT)
     assert _same(load_checkpoint(tmp_path / "checkpoint").model, committed)
     save_parameters(tmp_path / "state", views, {})
@@ -128,10 +137,14 @@ def test_a_newer_checkpoint_replaces_the_older(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_an_older_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_checkpoint_survives_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = _saved(tmp_path / "checkpoint", seed=1)
     monkeypatch.setattr(os, "fsync", _full)
-    with pytest.raises(StorageError, match=r"disk is full.*checkpoint, which needs \d\d,\d\d\d bytes"):
+    with pytest.raises(
+        StorageError, match=r"disk is full.*checkpoint, which needs \d\d,\d\d\d bytes"
+    ):
         _saved(tmp_path / "checkpoint", seed=2)
     assert _same(load_checkpoint(tmp_path / "checkpoint").model, _copy(model))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
@@ -174,7 +187,9 @@ def test_a_checkpoint_of_another_version_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model_type", TINY)
-def test_the_likeliest_text_is_what_reading_everything_anew_gives(tmp_path: Path, model_type: str) -> None:
+def test_the_likeliest_text_is_what_reading_everything_anew_gives(
+    tmp_path: Path, model_type: str
+) -> None:
     model = _saved(tmp_path / "checkpoint", model_type).eval()
     tokens, expected = [256, *b"def "], []
     for _ in range(20):  # stays within the 32 positions
@@ -220,7 +235,9 @@ def test_a_checkpoint_is_evaluated_on_fixed_validation_windows(tmp_path: Path) -
     tokenizer = SubwordTokenizer.trained([text for _, text in documents], 270)
     prepare(documents, tmp_path / "other", tokenizer, source="tests")
     with pytest.raises(DataError, match="expected the tokenizer of"):
-        evaluate_checkpoint(tmp_path / "checkpoint", Corpus.open(tmp_path / "other"), samples=5, sequence_length=16)
+        evaluate_checkpoint(
+            tmp_path / "checkpoint", Corpus.open(tmp_path / "other"), samples=5, sequence_length=16
+        )
 
 
 def test_parameters_of_any_dtype_come_back_with_what_was_said(tmp_path: Path) -> None:
@@ -231,7 +248,9 @@ def test_parameters_of_any_dtype_come_back_with_what_was_said(tmp_path: Path) ->
         "steps": torch.tensor(2**40),
         "nothing": torch.zeros(0, 3),
     }
-    save_parameters(tmp_path / "deep" / "state.safetensors", tensors, {"round": 3, "list": [1, "x", None]})
+    save_parameters(
+        tmp_path / "deep" / "state.safetensors", tensors, {"round": 3, "list": [1, "x", None]}
+    )
     loaded, metadata = load_parameters(tmp_path / "deep" / "state.safetensors")
     assert metadata == {"round": 3, "list": [1, "x", None]}
     assert loaded.keys() == tensors.keys()
@@ -248,18 +267,24 @@ def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
     assert torch.equal(loaded["again"], whole)
 
 
-def test_older_parameters_survive_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_parameters_survive_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "state.safetensors"
     save_parameters(path, {"a": torch.ones(2)}, {"round": 1})
     monkeypatch.setattr(os, "fsync", _full)
-    with pytest.raises(StorageError, match=r"disk is full.*state\.safetensors, which needs 16 bytes"):
+    with pytest.raises(
+        StorageError, match=r"disk is full.*state\.safetensors, which needs 16 bytes"
+    ):
         save_parameters(path, {"a": torch.zeros(4)}, {"round": 2})
     assert load_parameters(path)[1] == {"round": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["state.safetensors"]
 
 
 @pytest.mark.parametrize("blob", [None, b"", b"\x10" + bytes(30)])
-def test_missing_or_damaged_parameters_are_a_storage_error(tmp_path: Path, blob: bytes | None) -> None:
+def test_missing_or_damaged_parameters_are_a_storage_error(
+    tmp_path: Path, blob: bytes | None
+) -> None:
     path = tmp_path / "state.safetensors"
     if blob is not None:
         path.write_bytes(blob)

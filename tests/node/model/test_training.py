@@ -43,7 +43,9 @@ def _samples(count: int, length: int = 8, seed: int = 3) -> np.ndarray:
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.grad.clone() for name, parameter in named_parameters_once(model).items()}
+    return {
+        name: parameter.grad.clone() for name, parameter in named_parameters_once(model).items()
+    }
 
 
 def _reference_nats(model: nn.Module, samples: np.ndarray) -> Tensor:
@@ -60,7 +62,8 @@ def _close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 class _SmallMemory(nn.Module):
-    """Runs out of memory, as a GPU does, above `largest` samples: halfway through the backward pass."""
+    """Runs out of memory, as a GPU does, above `largest` samples: halfway through the backward
+    pass."""
 
     def __init__(self, model: nn.Module, largest: int) -> None:
         super().__init__()
@@ -85,12 +88,16 @@ class _FailsBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Any:
-        next(context.model.parameters()).grad.fill_(1e6)  # what an interrupted pass may have left behind
+        next(context.model.parameters()).grad.fill_(
+            1e6
+        )  # what an interrupted pass may have left behind
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
 
 
 @pytest.mark.parametrize(("model_type", "config"), [("llama", LLAMA), ("gpt2", GPT2)])
-def test_a_built_model_is_float32_trains_and_leaves_the_random_state(model_type: str, config: dict[str, Any]) -> None:
+def test_a_built_model_is_float32_trains_and_leaves_the_random_state(
+    model_type: str, config: dict[str, Any]
+) -> None:
     state = torch.get_rng_state()
     model = build_model(model_type, config)
     assert model.training
@@ -98,7 +105,9 @@ def test_a_built_model_is_float32_trains_and_leaves_the_random_state(model_type:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_building_prints_nothing(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_building_prints_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         build_model("gpt2", GPT2)
     assert capfd.readouterr() == ("", "")
@@ -136,7 +145,8 @@ def test_fields_that_do_not_fit_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["attn_implementation", "_attn_implementation", "auto_map", "quantization_config", "dtype"]
+    "field",
+    ["attn_implementation", "_attn_implementation", "auto_map", "quantization_config", "dtype"],
 )
 def test_a_run_file_cannot_ask_for_foreign_code_or_another_precision(field: str) -> None:
     with pytest.raises(SettingsError, match=field):
@@ -267,7 +277,9 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_or_doubles_no_sample(
 
 
 def test_a_sample_that_never_fits_says_what_to_do(model: nn.Module) -> None:
-    with pytest.raises(SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"):
+    with pytest.raises(
+        SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"
+    ):
         do_work(Trainee(_SmallMemory(model, largest=0)), [_samples(4)])
 
 
@@ -276,7 +288,9 @@ def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module
     trainee = Trainee(model, micro_batch_max=2)
     do_work(trainee, [_samples(2, seed=9)])
     before, state = _gradients(model), torch.get_rng_state()
-    assert trainee.evaluate(samples) == pytest.approx(_reference_nats(model, samples).item(), rel=1e-5)
+    assert trainee.evaluate(samples) == pytest.approx(
+        _reference_nats(model, samples).item(), rel=1e-5
+    )
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(gradient, before[name]) for name, gradient in _gradients(model).items())
@@ -292,11 +306,15 @@ def test_evaluation_has_no_dropout_and_training_has() -> None:
 
 def test_evaluation_survives_a_small_memory(model: nn.Module) -> None:
     expected = Trainee(model).evaluate(_samples(7))
-    assert Trainee(_SmallMemory(model, largest=2)).evaluate(_samples(7)) == pytest.approx(expected, rel=1e-5)
+    assert Trainee(_SmallMemory(model, largest=2)).evaluate(_samples(7)) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_a_fresh_model_knows_nothing() -> None:
-    assert Trainee(build_model("llama", LLAMA)).evaluate(_samples(16)) == pytest.approx(math.log(32), rel=0.02)
+    assert Trainee(build_model("llama", LLAMA)).evaluate(_samples(16)) == pytest.approx(
+        math.log(32), rel=0.02
+    )
 
 
 def test_an_impossible_micro_batch_is_refused(model: nn.Module) -> None:
@@ -313,4 +331,9 @@ def test_a_gpu_finds_about_the_same_gradients(model: nn.Module) -> None:
     work = do_work(Trainee(model, "cuda"), [samples])
     assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=0.02)
     for name, gradient in _gradients(model).items():
-        assert torch.nn.functional.cosine_similarity(gradient.cpu().flatten(), expected[name].flatten(), 0) > 0.98, name
+        assert (
+            torch.nn.functional.cosine_similarity(
+                gradient.cpu().flatten(), expected[name].flatten(), 0
+            )
+            > 0.98
+        ), name

@@ -1,4 +1,5 @@
-"""A relay: its self-test, what it forwards and to whom, how it stops, and what its operator is told."""
+"""A relay: its self-test, what it forwards and to whom, how it stops, and what its operator is
+told."""
 
 import asyncio
 import subprocess
@@ -38,18 +39,24 @@ import node.relay.process, lockstep.commands.relay
 
 
 def settings(directory: Path, address: str, **changes: Any) -> RelaySettings:
-    return RelaySettings(**({"coordinator": address, "directory": directory, "listen": "127.0.0.1:0"} | changes))
+    return RelaySettings(
+        **({"coordinator": address, "directory": directory, "listen": "127.0.0.1:0"} | changes)
+    )
 
 
 @asynccontextmanager
-async def relaying(tmp_path: Path, coordinator: CoordinatorProcess, **changes: Any) -> AsyncIterator[RelayProcess]:
+async def relaying(
+    tmp_path: Path, coordinator: CoordinatorProcess, **changes: Any
+) -> AsyncIterator[RelayProcess]:
     """A relay with its run in the background, known to the coordinator."""
     relay = RelayProcess(settings(tmp_path / "relay", coordinator.address, **changes), KEY, "test")
     running = None
     try:
         await relay.start()
         running = asyncio.create_task(relay.run())
-        await until(lambda: coordinator.status()["relays"] and relay.status()["session"] == "connected")
+        await until(
+            lambda: coordinator.status()["relays"] and relay.status()["session"] == "connected"
+        )
         yield relay
     finally:
         if running:
@@ -59,7 +66,8 @@ async def relaying(tmp_path: Path, coordinator: CoordinatorProcess, **changes: A
 
 
 class Neighbour(Member):
-    """A node of the run as the relay sees it: a session with the coordinator, and links that it dials itself."""
+    """A node of the run as the relay sees it: a session with the coordinator, and links that it
+    dials itself."""
 
     def __init__(self, coordinator: CoordinatorProcess, number: int) -> None:
         super().__init__(key_of(number), [grpc()], None, number)
@@ -80,7 +88,9 @@ class Neighbour(Member):
 
 
 @pytest.fixture
-async def coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CoordinatorProcess]:
+async def coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[CoordinatorProcess]:
     async with running(tmp_path / "coordinator", quiet_spec()) as process:
         monkeypatch.setattr(net, "RUN", process.run_id)
         yield process
@@ -107,10 +117,13 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mesh, "LINK_SECONDS", 0.5)
-    relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test")
+    relay = RelayProcess(
+        settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test"
+    )
     try:
         with pytest.raises(
-            UnavailableError, match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link to .*check --advertise"
+            UnavailableError,
+            match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link to .*check --advertise",
         ):
             await relay.start()
     finally:
@@ -152,24 +165,44 @@ async def test_a_limit_that_makes_the_self_test_slow_does_not_make_it_fail(
         ({"advertise": ("relay.example:port",)}, "expected HOST:PORT"),
         ({"links": "quic"}, "expected transports among grpc, libp2p, got quic"),
         ({"log_bytes_max": 0}, "log_bytes_max: expected at least 1, found 0"),
-        ({"peer_limit": 19_999}, "peer_limit: expected 0 or at least 20000 bytes per second, found 19999"),
-        ({"upload_limit": -1}, "upload_limit: expected 0 or at least 20000 bytes per second, found -1"),
+        (
+            {"peer_limit": 19_999},
+            "peer_limit: expected 0 or at least 20000 bytes per second, found 19999",
+        ),
+        (
+            {"upload_limit": -1},
+            "upload_limit: expected 0 or at least 20000 bytes per second, found -1",
+        ),
     ],
 )
-def test_a_setting_out_of_bounds_says_what_was_expected_and_found(change: dict[str, Any], words: str) -> None:
+def test_a_setting_out_of_bounds_says_what_was_expected_and_found(
+    change: dict[str, Any], words: str
+) -> None:
     with pytest.raises(SettingsError, match=words):
         settings(Path("x"), change.pop("coordinator", "127.0.0.1:1"), **change)
 
 
-@pytest.mark.parametrize(("upload", "peer", "slowest"), [(0, 0, 0), (50_000, 0, 50_000), (50_000, 30_000, 30_000)])
+@pytest.mark.parametrize(
+    ("upload", "peer", "slowest"), [(0, 0, 0), (50_000, 0, 50_000), (50_000, 30_000, 30_000)]
+)
 def test_the_slowest_limit_is_what_one_peer_may_take(upload: int, peer: int, slowest: int) -> None:
-    assert settings(Path("x"), "127.0.0.1:1", upload_limit=upload, peer_limit=peer).slowest == slowest
+    assert (
+        settings(Path("x"), "127.0.0.1:1", upload_limit=upload, peer_limit=peer).slowest == slowest
+    )
 
 
 @pytest.mark.parametrize("kinds", [("grpc", "libp2p"), ("libp2p", "grpc")])
-def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a_router(kinds: tuple[str, ...]) -> None:
-    made: Any = {each.kind: each for each in make_transports(kinds, KEY, "127.0.0.1:50710", (), (), relay=True)}
-    assert (made["grpc"]._listen, made["libp2p"]._keeper._listen) == ("127.0.0.1:50710", "127.0.0.1:50711")
+def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a_router(
+    kinds: tuple[str, ...],
+) -> None:
+    made: Any = {
+        each.kind: each
+        for each in make_transports(kinds, KEY, "127.0.0.1:50710", (), (), relay=True)
+    }
+    assert (made["grpc"]._listen, made["libp2p"]._keeper._listen) == (
+        "127.0.0.1:50710",
+        "127.0.0.1:50711",
+    )
     (alone,) = make_transports(("libp2p",), KEY, "127.0.0.1:50710", (), (), relay=True)
     assert alone._keeper._listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
 
@@ -188,19 +221,29 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         there = Remote(relay.peer, relay.addresses)
         for neighbour in (author, reader):
             neighbour.mesh.keep([there])
-        await until(lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked)
+        await until(
+            lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
+        )
         await until(lambda: relay._swarm is not None and relay._swarm._exchange._newest == 0)
         await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
-        assert (offer.round, offer.digest, offer.payload_bytes) == (0, sha256(PAYLOAD), len(PAYLOAD))
+        assert (offer.round, offer.digest, offer.payload_bytes) == (
+            0,
+            sha256(PAYLOAD),
+            len(PAYLOAD),
+        )
         assert reader.offers[0].sender == relay.peer
         assert await reader.fetched(there, sha256(PAYLOAD)) == PAYLOAD
         assert not author.offers, "who gave it is not offered it"
         document = relay.status()
     assert document["payloads"]["bytes"] == len(PAYLOAD)
     assert {each["peer"] for each in document["links"]["open"]} == {author.peer, reader.peer}
-    assert document["traffic"]["payload_up_bytes"] == document["traffic"]["payload_down_bytes"] == len(PAYLOAD)
+    assert (
+        document["traffic"]["payload_up_bytes"]
+        == document["traffic"]["payload_down_bytes"]
+        == len(PAYLOAD)
+    )
 
 
 async def test_the_numbers_for_prometheus_are_those_of_the_status(
@@ -208,7 +251,9 @@ async def test_the_numbers_for_prometheus_are_those_of_the_status(
 ) -> None:
     async with relaying(tmp_path, coordinator) as relay:
         families = {family.name: family for family in relay.registry.collect()}
-        values = {name: [sample.value for sample in family.samples] for name, family in families.items()}
+        values = {
+            name: [sample.value for sample in family.samples] for name, family in families.items()
+        }
         traffic = {
             (sample.labels["owner"], sample.labels["direction"]): sample.value
             for sample in families.pop("lockstep_relay_traffic_bytes").samples
@@ -227,21 +272,30 @@ async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
     limit, blob = 200_000, bytes(400_000)
-    async with relaying(tmp_path, coordinator, peer_limit=2_000_000) as relay, Neighbour(coordinator, 1) as reader:
+    async with (
+        relaying(tmp_path, coordinator, peer_limit=2_000_000) as relay,
+        Neighbour(coordinator, 1) as reader,
+    ):
         assert relay._mesh is not None
         assert relay._payloads is not None
         assert relay._mesh.peer_limit == 2_000_000
-        relay._mesh.peer_limit = limit  # the self-test is over: now slow enough to be caught in the act
+        relay._mesh.peer_limit = (
+            limit  # the self-test is over: now slow enough to be caught in the act
+        )
         relay._payloads.put(0, blob)
         began_s = time.monotonic()
-        fetching = asyncio.create_task(reader.fetched(Remote(relay.peer, relay.addresses), sha256(blob)))
+        fetching = asyncio.create_task(
+            reader.fetched(Remote(relay.peer, relay.addresses), sha256(blob))
+        )
         await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()
         await until(lambda: coordinator.status()["relays"] == [])
         assert not fetching.done()
         assert relay.unready() == "drains: told everybody to do without it"
         assert await fetching == blob
-        assert time.monotonic() - began_s > len(blob) / limit - 0.25, "a burst of a quarter of a second is allowed"
+        assert time.monotonic() - began_s > len(blob) / limit - 0.25, (
+            "a burst of a quarter of a second is allowed"
+        )
 
 
 async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
@@ -278,5 +332,7 @@ async def test_a_session_that_the_coordinator_ends_leaves_nothing_that_waits_to_
 
 
 def test_a_relay_imports_neither_torch_nor_numpy() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""

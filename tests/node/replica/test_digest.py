@@ -41,13 +41,18 @@ def _reference(parameters: dict[str, Tensor]) -> int:
         words = struct.unpack(f"<{len(blob) // 4}i", blob)
         for first in range(0, len(words), ROW_WORDS):
             line = words[first : first + ROW_WORDS]
-            total += (_splitmix64(2**32 + row) | 1) * sum((_splitmix64(j) | 1) * word for j, word in enumerate(line))
+            total += (_splitmix64(2**32 + row) | 1) * sum(
+                (_splitmix64(j) | 1) * word for j, word in enumerate(line)
+            )
             row += 1
     return total % 2**64
 
 
 def test_splitmix64_is_the_published_generator() -> None:
-    assert [_splitmix64(counter) for counter in range(2)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+    assert [_splitmix64(counter) for counter in range(2)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+    ]
 
 
 def test_the_hash_is_its_formula_in_plain_integers() -> None:
@@ -81,7 +86,9 @@ def test_every_single_bit_counts(name: str, entry: int, bit: int) -> None:
     parameters = _parameters()
     before = state_digest(parameters), canonical_sha256(parameters)
     words = parameters[name].view(-1).view(torch.int32)
-    words[entry % len(words)] ^= torch.tensor(1 << bit if bit < 31 else -(1 << 31), dtype=torch.int32)
+    words[entry % len(words)] ^= torch.tensor(
+        1 << bit if bit < 31 else -(1 << 31), dtype=torch.int32
+    )
     after = state_digest(parameters), canonical_sha256(parameters)
     assert before[0] != after[0]
     assert before[1] != after[1]
@@ -107,7 +114,8 @@ def test_minus_zero_is_not_zero() -> None:
 
 def test_the_payload_of_a_nan_counts() -> None:
     quiet, other = (
-        {"a": torch.tensor([word], dtype=torch.int32).view(torch.float32)} for word in (0x7FC00000, 0x7FC00001)
+        {"a": torch.tensor([word], dtype=torch.int32).view(torch.float32)}
+        for word in (0x7FC00000, 0x7FC00001)
     )
     assert state_digest(quiet) != state_digest(other)
     assert canonical_sha256(quiet) != canonical_sha256(other)
@@ -121,7 +129,12 @@ def test_a_view_hashes_as_its_copy() -> None:
 def test_sha256_covers_names_shapes_and_little_endian_bits() -> None:
     expected = hashlib.sha256()
     expected.update(struct.pack("<I", 1) + b"a" + struct.pack("<IQ", 1, 1) + struct.pack("<f", 2.5))
-    expected.update(struct.pack("<I", 2) + "é".encode() + struct.pack("<IQQ", 2, 2, 1) + struct.pack("<ff", 1.0, -3.0))
+    expected.update(
+        struct.pack("<I", 2)
+        + "é".encode()
+        + struct.pack("<IQQ", 2, 2, 1)
+        + struct.pack("<ff", 1.0, -3.0)
+    )
     parameters = {"é": torch.tensor([[1.0], [-3.0]]), "a": torch.tensor([2.5])}
     assert canonical_sha256(parameters) == expected.digest()
 
@@ -139,7 +152,9 @@ def test_another_shape_or_name_has_another_sha256() -> None:
 
 
 def test_anything_but_float32_is_refused_by_name() -> None:
-    with pytest.raises(LocalProtocolError, match=r"digest of half: expected float32, got torch.float16"):
+    with pytest.raises(
+        LocalProtocolError, match=r"digest of half: expected float32, got torch.float16"
+    ):
         state_digest({"half": torch.zeros(3, dtype=torch.float16)})
 
 

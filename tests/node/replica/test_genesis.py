@@ -45,7 +45,9 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def _filled(model_type: str = "llama", seed: int = 7, init_std: float = 0.02, **changes: Any) -> nn.Module:
+def _filled(
+    model_type: str = "llama", seed: int = 7, init_std: float = 0.02, **changes: Any
+) -> nn.Module:
     model = build_model(model_type, TINY[model_type] | changes)
     fill(model, seed, init_std)
     return model
@@ -65,7 +67,9 @@ def test_another_process_with_other_threads_and_torch_seed_makes_the_same_bits()
         "from tests.node.test_genesis import _digest, _filled\n"
         "print(_digest(_filled()))"
     )
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert other.stdout.strip() == _digest(_filled())
 
 
@@ -78,9 +82,15 @@ def test_another_seed_changes_every_random_parameter() -> None:
 def test_a_parameter_is_the_stated_function_of_seed_and_name() -> None:
     model = _filled()
     name = "model.layers.0.mlp.up_proj.weight"
-    key = int.from_bytes(hashlib.sha256(f"lockstep.genesis.v1 7 {name}".encode()).digest()[:16], "little")
+    key = int.from_bytes(
+        hashlib.sha256(f"lockstep.genesis.v1 7 {name}".encode()).digest()[:16], "little"
+    )
     words = [int(word) for word in np.random.Philox(key=key).random_raw(2)]
-    sums = [sum((word >> shift & 0xFF) for shift in range(half, half + 32, 8)) for word in words for half in (0, 32)]
+    sums = [
+        sum((word >> shift & 0xFF) for shift in range(half, half + 32, 8))
+        for word in words
+        for half in (0, 32)
+    ]
     scale = np.float32(0.02 / math.sqrt(4 * (256**2 - 1) / 12))
     expected = [float(np.float32(total - 510) * scale) for total in sums]
     assert model.get_parameter(name).flatten()[:4].tolist() == expected
@@ -94,7 +104,10 @@ def test_strips_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model_type", TINY)
 def test_constants_stay_and_everything_else_is_random(model_type: str) -> None:
-    built = {name: p.detach().clone() for name, p in build_model(model_type, TINY[model_type]).named_parameters()}
+    built = {
+        name: p.detach().clone()
+        for name, p in build_model(model_type, TINY[model_type]).named_parameters()
+    }
     for name, parameter in _filled(model_type).named_parameters():
         if bool((built[name] == built[name].flatten()[0]).all()):
             assert torch.equal(parameter, built[name]), name
@@ -104,7 +117,9 @@ def test_constants_stay_and_everything_else_is_random(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("model_type", TINY)
-def test_the_deviation_is_within_one_percent_and_residual_outputs_are_shallower(model_type: str) -> None:
+def test_the_deviation_is_within_one_percent_and_residual_outputs_are_shallower(
+    model_type: str,
+) -> None:
     outputs, others = [], []
     for name, parameter in _filled(model_type, init_std=0.05).named_parameters():
         if parameter.unique().numel() > 10:
@@ -119,7 +134,9 @@ def test_the_deviation_is_within_one_percent_and_residual_outputs_are_shallower(
 def test_the_deviation_scales_every_random_entry() -> None:
     small, large = _filled(init_std=0.01), _filled(init_std=0.02)
     name = "lm_head.weight"
-    assert torch.equal(2 * small.get_parameter(name), large.get_parameter(name))  # a power of two is exact
+    assert torch.equal(
+        2 * small.get_parameter(name), large.get_parameter(name)
+    )  # a power of two is exact
 
 
 def test_tied_weights_are_filled_once_and_stay_tied() -> None:
@@ -132,7 +149,9 @@ def test_tied_weights_are_filled_once_and_stay_tied() -> None:
 def test_frozen_parameters_and_buffers_stay() -> None:
     model = build_model("llama", LLAMA)
     model.get_parameter("model.layers.0.mlp.up_proj.weight").requires_grad_(False)
-    before = {name: value.clone() for name, value in (*model.named_buffers(), *model.named_parameters())}
+    before = {
+        name: value.clone() for name, value in (*model.named_buffers(), *model.named_parameters())
+    }
     fill(model, 7, 0.02)
     for name, value in model.named_buffers():
         assert torch.equal(value, before[name])

@@ -1,4 +1,5 @@
-"""A replica's gradients enter its momentum as the run says, and a saved one goes on where it stood."""
+"""A replica's gradients enter its momentum as the run says, and a saved one goes on where it
+stood."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def replica_of(gradients: str = "even", **algorithm: Any) -> Replica:
     changed = AlgorithmSpec(**{"top_k": 16, "gradients": gradients, **algorithm})
-    return Replica(tiny_spec().model_copy(update={"algorithm": changed}), RUN, torch.device("cpu"), 1)
+    return Replica(
+        tiny_spec().model_copy(update={"algorithm": changed}), RUN, torch.device("cpu"), 1
+    )
 
 
 def train(replica: Replica, corpus: Corpus, step: int) -> None:
@@ -44,11 +47,15 @@ def test_each_way_for_gradients_gives_another_momentum(corpus: Corpus) -> None:
     plain, unit, even = (replica.engine.momentum for replica in replicas)
     assert not torch.equal(plain, unit)
     assert not torch.equal(unit, even)
-    assert even.square().mean() > 100 * plain.square().mean(), "a tiny network's gradients are small"
+    assert even.square().mean() > 100 * plain.square().mean(), (
+        "a tiny network's gradients are small"
+    )
 
 
 @pytest.mark.parametrize("gradients", ["plain", "even"])
-def test_a_saved_replica_goes_on_bit_for_bit(corpus: Corpus, tmp_path: Path, gradients: str) -> None:
+def test_a_saved_replica_goes_on_bit_for_bit(
+    corpus: Corpus, tmp_path: Path, gradients: str
+) -> None:
     replica, again = replica_of(gradients), replica_of(gradients)
     for step in range(3):
         train(replica, corpus, step)
@@ -61,12 +68,18 @@ def test_a_saved_replica_goes_on_bit_for_bit(corpus: Corpus, tmp_path: Path, gra
 
 def sent_in(replica: Replica, round: int) -> tuple[Commit, bytes]:
     """What it sends in a round, and the commit of that alone."""
-    payload = encode(Header(RUN, round, OWN), replica.extract(round).coefficients, replica.shape_at(round))
+    payload = encode(
+        Header(RUN, round, OWN), replica.extract(round).coefficients, replica.shape_at(round)
+    )
     entry = Entry(OWN, sha256(payload), len(payload), 2, 1)
-    return Commit(RUN, round, round, (entry,), *scalars(ScheduleSpec(), 100), genesis_digest(RUN)), payload
+    return Commit(
+        RUN, round, round, (entry,), *scalars(ScheduleSpec(), 100), genesis_digest(RUN)
+    ), payload
 
 
-def test_the_first_rounds_have_a_k_of_their_own_in_all_that_knows_of_payloads(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_first_rounds_have_a_k_of_their_own_in_all_that_knows_of_payloads(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     replica = replica_of(early_rounds=2, early_top_k=40)
     counts, sizes = [], []
     for round in range(4):
@@ -93,15 +106,20 @@ def test_a_payload_with_the_k_of_another_round_counts_for_nothing(corpus: Corpus
     before = {name: tensor.clone() for name, tensor in replica.committed.items()}
     replica.apply(commit, [payload])
     decay = float32_value(commit.decay_bits)
-    assert all(torch.equal(tensor, before[name] * decay) for name, tensor in replica.committed.items())
+    assert all(
+        torch.equal(tensor, before[name] * decay) for name, tensor in replica.committed.items()
+    )
 
 
 def test_votes_of_the_last_rounds_count_on_after_a_restart_and_not_after_a_snapshot(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    """Who was there, who restarted, and who went on from the snapshot of step 9 make the same bits."""
+    """Who was there, who restarted, and who went on from the snapshot of step 9 make the same
+    bits."""
     several = {"vote_rounds": 3, "vote_rounds_from": 0}
-    replica, again, late, single = (replica_of(**changed) for changed in (several, several, several, {}))
+    replica, again, late, single = (
+        replica_of(**changed) for changed in (several, several, several, {})
+    )
     digests, log = list[int](), list[tuple[Commit, bytes]]()
     for round in range(13):
         train(replica, corpus, round)
@@ -123,7 +141,9 @@ def test_votes_of_the_last_rounds_count_on_after_a_restart_and_not_after_a_snaps
     assert replica.apply(commit, [payload]) == digests[0], "at genesis there were no votes before"
 
 
-@pytest.mark.parametrize(("early", "named"), [(600, "algorithm.early_top_k"), (100, "algorithm.top_k")])
+@pytest.mark.parametrize(
+    ("early", "named"), [(600, "algorithm.early_top_k"), (100, "algorithm.top_k")]
+)
 def test_a_run_whose_largest_payloads_are_too_large_is_refused_by_the_field_that_makes_them(
     early: int, named: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""Snapshots on disk: the canonical bytes, whole or not at all, the newest two, and one on its way here."""
+"""Snapshots on disk: the canonical bytes, whole or not at all, the newest two, and one on its way
+here."""
 
 from pathlib import Path
 
@@ -44,7 +45,11 @@ def test_strips_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     expected = canonical_sha256(parameters())
     for module in (canonical, snapshot):
         monkeypatch.setattr(module, "STRIP_WORDS", 11)
-    assert sha256(b"".join(canonical_bytes(parameters()))) == canonical_sha256(parameters()) == expected
+    assert (
+        sha256(b"".join(canonical_bytes(parameters())))
+        == canonical_sha256(parameters())
+        == expected
+    )
     path = tmp_path / "file"
     path.write_bytes(b"".join(canonical_bytes(parameters())))
     other = parameters(seed=1)
@@ -67,7 +72,9 @@ def test_a_snapshot_of_another_model_is_refused_with_what_was_expected(tmp_path:
     assert path is not None
     with pytest.raises(StorageError, match="expected a snapshot of 50 bytes, got 66"):
         read_snapshot(path, {"a": torch.zeros(2), "b": torch.zeros(2)})
-    with pytest.raises(StorageError, match="expected the parameter b of this run's model, got another"):
+    with pytest.raises(
+        StorageError, match="expected the parameter b of this run's model, got another"
+    ):
         read_snapshot(path, {"b": torch.zeros(6), "c": torch.zeros(2)})
 
 
@@ -114,7 +121,9 @@ def test_a_snapshot_that_is_being_fetched_stays_until_a_minute_after_the_last_pa
     assert len(list(tmp_path.iterdir())) == SNAPSHOTS_KEPT
 
 
-def test_those_that_are_fetched_are_bounded_in_number_and_the_first_go_on(tmp_path: Path, clock: Clock) -> None:
+def test_those_that_are_fetched_are_bounded_in_number_and_the_first_go_on(
+    tmp_path: Path, clock: Clock
+) -> None:
     snapshots = Snapshots(tmp_path)
     digests = list[Digest]()
     for round in range(9):
@@ -163,7 +172,9 @@ def test_a_file_damaged_on_disk_is_never_served(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_disk_that_refuses_leaves_no_half_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_leaves_no_half_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshots = Snapshots(tmp_path)
     first = snapshots.write(0, parameters())
 
@@ -181,7 +192,9 @@ def filled(partial: Partial, blob: bytes, offsets: list[int]) -> None:
         partial.put(offset, blob[offset : offset + partial.length(offset)])
 
 
-def test_a_partial_goes_on_after_a_restart_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_goes_on_after_a_restart_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot, "RANGE_BYTES", 300)
     blob = b"".join(canonical_bytes(parameters()))
     snapshots, digest = Snapshots(tmp_path), sha256(blob)

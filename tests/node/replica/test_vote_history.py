@@ -24,11 +24,17 @@ def votes_of(vote_rounds: int, start: int = 0, snapshot_every: int = 100) -> Ear
 
 def ballot(round: int, author: PeerId = ONE, weight: int = 1) -> Ballot:
     """It votes for the place of its round."""
-    coefficients = Coefficients(np.ones(1, np.uint16), np.array([round], np.uint16), np.ones(1, np.int16))
-    return Ballot(round, weight, encode(Header(RUN, round, author), coefficients, SHAPE), coefficients)
+    coefficients = Coefficients(
+        np.ones(1, np.uint16), np.array([round], np.uint16), np.ones(1, np.int16)
+    )
+    return Ballot(
+        round, weight, encode(Header(RUN, round, author), coefficients, SHAPE), coefficients
+    )
 
 
-def counted(votes: EarlierVotes, round: int, *ballots: Ballot, step: int | None = None) -> list[tuple[int, int]]:
+def counted(
+    votes: EarlierVotes, round: int, *ballots: Ballot, step: int | None = None
+) -> list[tuple[int, int]]:
     """(round, weight) of all that a step is made of, sorted."""
     joined = votes.joined(round, round if step is None else step, ballots or [ballot(round)])
     return sorted((int(coefficients.indices[0]), weight) for weight, coefficients in joined)
@@ -49,7 +55,15 @@ def test_from_the_first_such_round_on_those_before_it_count_too() -> None:
 
 
 def test_over_a_snapshot_nothing_is_remembered() -> None:
-    assert rounds(votes_of(3, snapshot_every=3), 7) == [[0], [0, 1], [0, 1, 2], [3], [3, 4], [3, 4, 5], [6]]
+    assert rounds(votes_of(3, snapshot_every=3), 7) == [
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [3],
+        [3, 4],
+        [3, 4, 5],
+        [6],
+    ]
 
 
 def test_a_snapshot_is_due_by_steps_and_not_by_rounds() -> None:

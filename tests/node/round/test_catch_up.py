@@ -66,13 +66,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def middle_spec() -> RunSpec:
     """A model whose snapshot has eight parts."""
     spec = tiny_spec()
-    model = spec.model.model_copy(update={"config": {**CONFIG, "hidden_size": 192, "intermediate_size": 512}})
+    model = spec.model.model_copy(
+        update={"config": {**CONFIG, "hidden_size": 192, "intermediate_size": 512}}
+    )
     retention = RetentionSpec(log_rounds=5, snapshot_every=5)
     return spec.model_copy(update={"model": model, "retention": retention})
 
 
 class Log:
-    """A coordinator's log of `count` commits; the states after them are made up, and recorded at snapshots."""
+    """A coordinator's log of `count` commits; the states after them are made up, and recorded at
+    snapshots."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.snapshots = Snapshots(directory)
@@ -91,7 +94,10 @@ class Log:
             if (round + 1) % 5 == 0:
                 next(iter(self.replica.committed.values())).add_(1)
                 message.snapshot_sha256 = self.snapshots.write(round, self.replica.committed)
-                message.state_digest, message.digest_reports = self.replica.adopt(self.path(message)), 2
+                message.state_digest, message.digest_reports = (
+                    self.replica.adopt(self.path(message)),
+                    2,
+                )
             self.messages.append(message)
 
     @property
@@ -110,10 +116,15 @@ class Log:
 
 
 class Server(Outsider):
-    """A member that serves snapshots, if asked to only once another has stopped; remembers what it was asked for."""
+    """A member that serves snapshots, if asked to only once another has stopped; remembers what it
+    was asked for."""
 
     def __init__(
-        self, snapshots: Snapshots | None = None, *, ranges: int = 10**6, after: "Server | None" = None
+        self,
+        snapshots: Snapshots | None = None,
+        *,
+        ranges: int = 10**6,
+        after: "Server | None" = None,
     ) -> None:
         self.snapshots, self.ranges, self.after = snapshots, ranges, after
         self.offsets: list[int] = []
@@ -186,7 +197,9 @@ class Newcomer:
         self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
         info, progress = RunInfo(spec, RUN, public_bytes(KEY)), Progress(AUTHOR, "newcomer")
         snapshots = Snapshots(directory)
-        self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, progress=progress)
+        self.catch_up = CatchUp(
+            info, self.replica, snapshots, members, log.fetch, progress=progress
+        )
 
     async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | None:
         """What is found is adopted, as the trainer does."""
@@ -202,7 +215,9 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     return Log(tmp_path / "log", 12)
 
 
-async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(log: Log, tmp_path: Path) -> None:
+async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         jump = await newcomer.jump(rounds=[3, 9, 10])
@@ -251,7 +266,9 @@ async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is
     assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
 
 
-async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(log: Log, tmp_path: Path) -> None:
+async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
@@ -266,16 +283,22 @@ async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(lo
     assert len(asked) < -(-log.size // PART_BYTES)
 
 
-async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(log: Log, tmp_path: Path) -> None:
+async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({HONEST: Server()}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         genesis = newcomer.replica.digest
         assert await newcomer.jump() is None
     assert newcomer.replica.digest == genesis
-    assert len(set(members.servers[HONEST].offsets)) == 1, "asked for two snapshots, each from its beginning"
+    assert len(set(members.servers[HONEST].offsets)) == 1, (
+        "asked for two snapshots, each from its beginning"
+    )
 
 
-async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(log: Log, tmp_path: Path) -> None:
+async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(
+    log: Log, tmp_path: Path
+) -> None:
     log.messages[4], log.messages[5] = log.messages[5], log.messages[4]
     del log.messages[4]
     async with Members({HONEST: Server(log.snapshots)}) as members:
@@ -284,7 +307,9 @@ async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(log: Log, tm
     assert members.servers[HONEST].offsets == []
 
 
-async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(log: Log, tmp_path: Path) -> None:
+async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({}) as members:
         catch_up = Newcomer(log, members, tmp_path / "new").catch_up
         ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
@@ -342,7 +367,9 @@ class Busy(Server):
         return found
 
 
-async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwhile(log: Log, tmp_path: Path) -> None:
+async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwhile(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({HONEST: Busy(log)}) as members:
         jump = await Newcomer(log, members, tmp_path / "new").jump()
     assert jump is not None
@@ -351,7 +378,9 @@ async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwh
     assert members.bytes_sent == log.size
 
 
-async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(log: Log, tmp_path: Path) -> None:
+async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         assert await Newcomer(log, members, tmp_path / "new").jump() is None
     log.snapshots.read(Digest(log.messages[9].snapshot_sha256), 0, 1)
@@ -363,7 +392,9 @@ async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_
     assert 0 not in members.servers[HONEST].offsets
 
 
-async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one(log: Log, tmp_path: Path) -> None:
+async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         assert await Newcomer(log, members, tmp_path / "new").jump() is None
     log.snapshots._read_seconds.clear()  # long ago
@@ -374,7 +405,9 @@ async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one
     assert jump.landmark.position.head_round == 24
 
 
-async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(log: Log, tmp_path: Path) -> None:
+async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(
+    log: Log, tmp_path: Path
+) -> None:
     async with Members({HONEST: Server(log.snapshots)}) as members:
         catch_up = Newcomer(log, members, tmp_path / "new").catch_up
         ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
@@ -397,15 +430,24 @@ async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(l
 
 @pytest.mark.parametrize("counts_rounds", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, counts_rounds: bool
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    counts_rounds: bool,
 ) -> None:
-    if not counts_rounds:  # then it asks for the payloads, and hears from every member that it has none
+    if (
+        not counts_rounds
+    ):  # then it asks for the payloads, and hears from every member that it has none
         monkeypatch.setattr(CatchUp, "too_far_behind", lambda *_: False)
     caplog.set_level(logging.INFO, "lockstep.node")
     data = tiny_corpus(tmp_path / "data")
-    spec = tiny_spec(steps=100).model_copy(update={"retention": RetentionSpec(log_rounds=5, snapshot_every=5)})
+    spec = tiny_spec(steps=100).model_copy(
+        update={"retention": RetentionSpec(log_rounds=5, snapshot_every=5)}
+    )
     async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
-        old, other, new = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(3))
+        old, other, new = (
+            NodeTask(coordinator.address, tmp_path, data, number) for number in range(3)
+        )
         async with old, other:
             await until(lambda: coordinator.status()["steps"]["committed"] >= 14)
             assert not (tmp_path / "node-0" / "payloads" / "0").exists()
@@ -424,7 +466,9 @@ async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
     kept = {path.name for path in (tmp_path / "node-2" / "snapshots").iterdir()}
     elsewhere = {path.name for path in (tmp_path / "node-0" / "snapshots").iterdir()}
     assert kept <= elsewhere
-    assert len(elsewhere) <= SNAPSHOTS_KEPT + SNAPSHOTS_HELD_MAX, "the one that was fetched stays a minute longer"
+    assert len(elsewhere) <= SNAPSHOTS_KEPT + SNAPSHOTS_HELD_MAX, (
+        "the one that was fetched stays a minute longer"
+    )
 
 
 # ---- a state that survives
@@ -436,7 +480,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class SavedStage(Stage):
-    """A stage whose trainer saves to a file before it announces, and begins with what is in the file."""
+    """A stage whose trainer saves to a file before it announces, and begins with what is in the
+    file."""
 
     def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
         super().__init__(corpus, overlap)
@@ -464,8 +509,11 @@ class SavedStage(Stage):
 @asynccontextmanager
 async def undisturbed_and_killed(
     corpus: Path, overlap: int, directory: Path
-) -> AsyncIterator[tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]]:
-    """Two nodes that have announced round 1; the second is a new process since, which knows what its file says."""
+) -> AsyncIterator[
+    tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]
+]:
+    """Two nodes that have announced round 1; the second is a new process since, which knows what
+    its file says."""
     twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
     async with playing(twin) as task:
         async with playing(victim):
@@ -498,7 +546,10 @@ def state(stage: SavedStage) -> tuple[int, bytes]:
 async def test_a_kill_between_announce_and_commit_changes_no_bit(
     corpus: Path, tmp_path: Path, overlap: int, fate: str
 ) -> None:
-    async with undisturbed_and_killed(corpus, overlap, tmp_path) as ((twin, task), (again, task_again)):
+    async with undisturbed_and_killed(corpus, overlap, tmp_path) as (
+        (twin, task),
+        (again, task_again),
+    ):
         own = [pending.digest for pending in again.trainer.position.pending]
         assert len(own) == 1 + overlap
         for each in (twin, again):
@@ -507,12 +558,18 @@ async def test_a_kill_between_announce_and_commit_changes_no_bit(
             if fate == "skipped":
                 each.skip(1)
             else:
-                left_out = own[0] if overlap else next(digest for digest in each.swarm.blobs if digest != own[0])
+                left_out = (
+                    own[0]
+                    if overlap
+                    else next(digest for digest in each.swarm.blobs if digest != own[0])
+                )
                 each.commit(1, [own[-1] if fate == "committed" else left_out])
             await has_taken(each, 1)
             each.open(2)
         third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
-        assert third.digest == third_again.digest, "the next gradients, momentum and guess are equal too"
+        assert third.digest == third_again.digest, (
+            "the next gradients, momentum and guess are equal too"
+        )
         for each, each_task in ((twin, task), (again, task_again)):
             each.skip(2)
             await ended(each, each_task)
@@ -535,7 +592,9 @@ async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trai
         assert again.progress.rounds_trained == 1
 
 
-async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(corpus: Path, tmp_path: Path) -> None:
+async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(
+    corpus: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "state"
     stage = SavedStage(corpus, 1, path)
     stage.trainer._parts = dataclasses.replace(stage.trainer._parts, save_every=1000)
@@ -551,13 +610,18 @@ async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(corp
         stage.commit(0, [first.digest])
         await until(path.exists)
     again = SavedStage(corpus, 1, path)
-    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [announced]
+    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [
+        announced
+    ]
 
 
 @asynccontextmanager
-async def killed_behind_its_save(corpus: Path, directory: Path) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
-    """A node that does not save every round and was killed when it had announced round 2, which nobody has decided: its
-    next life, the replica that its file holds, and the payload that only the log knows of."""
+async def killed_behind_its_save(
+    corpus: Path, directory: Path
+) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
+    """A node that does not save every round and was killed when it had announced round 2, which
+    nobody has decided: its next life, the replica that its file holds, and the payload that only
+    the log knows of."""
     path = directory / "state"
     first = SavedStage(corpus, 1, path)
     first.trainer._parts = dataclasses.replace(first.trainer._parts, save_every=3)
@@ -570,7 +634,9 @@ async def killed_behind_its_save(corpus: Path, directory: Path) -> AsyncIterator
                 first.commit(round, [announced.digest])
                 await has_taken(first, round)
     saved = SavedStage(corpus, 1, path)
-    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), "nothing of round 2 is in it"
+    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), (
+        "nothing of round 2 is in it"
+    )
     again = SavedStage(corpus, 1, path)
     again.follow(first)
     async with playing(again) as task:
@@ -585,7 +651,9 @@ async def test_what_was_sent_after_the_save_is_withdrawn_from_it_before_it_is_tr
     async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
         again.open(3)
         await until(lambda: again.client.of_kind("ready"))
-        assert again.progress.phase == "waits for a round", "the word of round 2 may name what this momentum has sent"
+        assert again.progress.phase == "waits for a round", (
+            "the word of round 2 may name what this momentum has sent"
+        )
         again.trainer._opened = None
         again.commit(2, [digest])
         await until(lambda: again.progress.round == 2)

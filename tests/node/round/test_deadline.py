@@ -1,4 +1,5 @@
-"""A node that is to end waits for nothing that may never come, and what it leaves undone it finds again."""
+"""A node that is to end waits for nothing that may never come, and what it leaves undone it finds
+again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -64,7 +65,9 @@ async def test_a_timeout_of_what_is_waited_for_is_not_the_end_of_patience() -> N
 
 
 def slots_take(patch: pytest.MonkeyPatch, milliseconds: int) -> None:
-    patch.setattr(trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": milliseconds}))
+    patch.setattr(
+        trainer_module, "longest_slot", lambda _: type("Slot", (), {"milliseconds": milliseconds})
+    )
 
 
 class Alone(Stage):
@@ -83,7 +86,8 @@ class Alone(Stage):
 
 
 async def log_of(corpus: Path, rounds: int) -> Stage:
-    """A stage that has trained so many rounds; its log and its payloads are for another one to replay."""
+    """A stage that has trained so many rounds; its log and its payloads are for another one to
+    replay."""
     stage = Stage(corpus, 0)
     async with playing(stage):
         stage.welcome()
@@ -105,7 +109,9 @@ def where(position: Position) -> tuple[int, int]:
     return position.next_round, position.head_round
 
 
-async def test_asked_to_leave_a_node_does_not_wait_for_what_it_catches_up_with(corpus: Path) -> None:
+async def test_asked_to_leave_a_node_does_not_wait_for_what_it_catches_up_with(
+    corpus: Path,
+) -> None:
     log = await log_of(corpus, 4)
     late = newcomer(corpus, log, lost_from=2)
     async with playing(late) as task:
@@ -147,7 +153,8 @@ async def test_who_leaves_while_the_coordinator_is_away_waits_for_its_word_only_
 async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    """The coordinator has fallen silent in the middle of a round, or the others are gone when the run is finished."""
+    """The coordinator has fallen silent in the middle of a round, or the others are gone when the
+    run is finished."""
     log = await log_of(corpus, 1)
     monkeypatch.setattr(trainer_module, "FINISHED_S", 0.5)
     slots_take(monkeypatch, 500)

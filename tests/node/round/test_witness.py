@@ -11,7 +11,9 @@ DIGESTS = [sha256(bytes([number])) for number in range(200)]
 
 
 def witnesses(round: int, digest: Digest, members: int, copies_min: int = 1) -> list[PeerId]:
-    return [peer for peer in PEERS[:members] if is_witness(round, digest, peer, members, copies_min)]
+    return [
+        peer for peer in PEERS[:members] if is_witness(round, digest, peer, members, copies_min)
+    ]
 
 
 @pytest.mark.parametrize("members", [0, 1, 2, EVERYBODY * (WITNESSES + 4)])
@@ -20,7 +22,9 @@ def test_in_a_run_that_is_not_large_everybody_reports_everything(members: int) -
     assert is_witness(0, DIGESTS[0], PEERS[-1], members, 1)
 
 
-def test_in_a_large_run_each_payload_has_about_as_many_witnesses_as_planned_and_never_too_few() -> None:
+def test_in_a_large_run_each_payload_has_about_as_many_witnesses_as_planned_and_never_too_few() -> (
+    None
+):
     counts = [len(witnesses(3, digest, 1000)) for digest in DIGESTS]
     assert 18 <= sum(counts) / len(counts) <= 22
     assert min(counts) >= 4
@@ -44,7 +48,9 @@ class Sent:
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, list[Digest]]] = []
-        self.receipts = Receipts(PEERS[0], 1, lambda round, digests: self.messages.append((round, digests)))
+        self.receipts = Receipts(
+            PEERS[0], 1, lambda round, digests: self.messages.append((round, digests))
+        )
 
     def mine(self, round: int) -> list[Digest]:
         """What the node is a witness of in a run of a hundred."""

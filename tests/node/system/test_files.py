@@ -15,7 +15,11 @@ def _full_disk(*_: object) -> None:
 
 
 def _content(directory: Path) -> dict[str, str]:
-    return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(directory).as_posix(): path.read_text()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_file_is_replaced_and_its_folder_made(tmp_path: Path) -> None:
@@ -32,7 +36,10 @@ def test_a_full_disk_keeps_the_old_file_and_says_how_much_is_needed(
     path = tmp_path / "state"
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", _full_disk)
-    with pytest.raises(StorageError, match=r"disk is full.*state.*12,345 bytes"), replacing_file(path, 12345) as part:
+    with (
+        pytest.raises(StorageError, match=r"disk is full.*state.*12,345 bytes"),
+        replacing_file(path, 12345) as part,
+    ):
         part.write_text("new")
     assert _content(tmp_path) == {"state": "old"}
 
@@ -62,17 +69,24 @@ def test_a_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert _content(tmp_path) == {"checkpoint/new": "new"}
 
 
-def test_a_full_disk_keeps_the_old_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_old_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
     with replacing_directory(path) as temporary:
         (temporary / "old").write_text("old")
     monkeypatch.setattr(os, "fsync", _full_disk)
-    with pytest.raises(StorageError, match=r"disk is full.*checkpoint"), replacing_directory(path, 9) as temporary:
+    with (
+        pytest.raises(StorageError, match=r"disk is full.*checkpoint"),
+        replacing_directory(path, 9) as temporary,
+    ):
         (temporary / "new").write_text("new")
     assert _content(tmp_path) == {"checkpoint/old": "old"}
 
 
-def test_a_death_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_between_the_two_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
     with replacing_directory(path) as temporary:
         (temporary / "old").write_text("old")

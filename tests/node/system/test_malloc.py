@@ -1,4 +1,5 @@
-"""Promises of the allocator's settings, each in a process of its own: they last as long as it does."""
+"""Promises of the allocator's settings, each in a process of its own: they last as long as it
+does."""
 
 import platform
 import subprocess
@@ -25,7 +26,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(how: str) -> int:
     """Pages that the kernel had to provide while parts came and went."""
-    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 

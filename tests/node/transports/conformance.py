@@ -1,15 +1,16 @@
-"""What every transport promises, as cases that a new one inherits: `node/transports/base.py` says it in words.
+"""What every transport promises, as cases that a new one inherits: `node/transports/base.py` says
+it in words.
 
     class TestGrpcPipes(TransportConformance, ProcessConformance):
         async def make(self, at=None):
             transport = GrpcTransport(at or "127.0.0.1:0")
             return transport, transport.stop
 
-`make` returns a transport that is not started and what lets go of everything that came with it. With `at`, an address
-that a transport of this class has announced, it listens exactly there. Each test has an instance of the class to
-itself, so `self` may hold what its transports share. A transport that lives in one process only leaves
-`ProcessConformance` out. The module run as a program is the process that these cases kill.
-"""
+`make` returns a transport that is not started and what lets go of everything that came with it.
+With `at`, an address that a transport of this class has announced, it listens exactly there. Each
+test has an instance of the class to itself, so `self` may hold what its transports share. A
+transport that lives in one process only leaves `ProcessConformance` out. The module run as a
+program is the process that these cases kill."""
 
 import asyncio
 import contextlib
@@ -35,8 +36,8 @@ BUFFERED_BYTES_MAX = 64 * MIB
 """More than all buffers of a pipe together: flow-control windows, sockets, a daemon in between."""
 
 STUCK_SECONDS = 2.0
-"""A writer that has not ended by now is waiting for its reader. On a machine too slow for that a case may pass that
-should fail; none fails that should pass."""
+"""A writer that has not ended by now is waiting for its reader. On a machine too slow for that a
+case may pass that should fail; none fails that should pass."""
 
 NOTICED_SECONDS = 20.0
 """Bound for what must happen "within seconds", on a machine that does other things too."""
@@ -82,14 +83,17 @@ class Cases:
             await close()
 
     @asynccontextmanager
-    async def started(self, accept: Accept, at: str | None = None) -> AsyncIterator[tuple[Transport, str]]:
+    async def started(
+        self, accept: Accept, at: str | None = None
+    ) -> AsyncIterator[tuple[Transport, str]]:
         """(a transport that listens, the address it announced first)."""
         async with self.transport(at) as transport:
             yield transport, (await transport.start(accept))[0]
 
     @asynccontextmanager
     async def pair(self) -> AsyncIterator[tuple[Pipe, Pipe]]:
-        """(dialling end, accepting end) of one pipe between two transports; afterwards no task of theirs is left."""
+        """(dialling end, accepting end) of one pipe between two transports; afterwards no task of
+        theirs is left."""
         before, door = asyncio.all_tasks(), Door()
         async with self.started(door) as (_, address), self.started(Door()) as (dialler, _):
             pipe = await dialler.dial(address)
@@ -115,7 +119,10 @@ class TransportConformance(Cases):
         there, back = pattern(8 * MIB), pattern(8 * MIB, seed=1)
         async with self.pair() as (left, right):
             _, _, at_left, at_right = await asyncio.gather(
-                send(left, there), send(right, back), receive(left, len(back)), receive(right, len(there))
+                send(left, there),
+                send(right, back),
+                receive(left, len(back)),
+                receive(right, len(there)),
             )
         assert at_left == back
         assert at_right == there
@@ -152,7 +159,9 @@ class TransportConformance(Cases):
         async with self.pair() as (left, right):
             writing = asyncio.create_task(send_pieces(left, [data] * (BUFFERED_BYTES_MAX // MIB)))
             done, _ = await asyncio.wait({writing}, timeout=STUCK_SECONDS)
-            assert not done, f"{BUFFERED_BYTES_MAX} bytes were taken from the writer though nobody reads"
+            assert not done, (
+                f"{BUFFERED_BYTES_MAX} bytes were taken from the writer though nobody reads"
+            )
             assert await receive(right, BUFFERED_BYTES_MAX) == data * (BUFFERED_BYTES_MAX // MIB)
             await writing
 
@@ -213,7 +222,9 @@ class TransportConformance(Cases):
                     await soon(waiting)
 
     @pytest.mark.parametrize("closer", [0, 1], ids=["dialler", "acceptor"])
-    async def test_a_closed_pipe_neither_reads_nor_writes_and_closes_again(self, closer: int) -> None:
+    async def test_a_closed_pipe_neither_reads_nor_writes_and_closes_again(
+        self, closer: int
+    ) -> None:
         async with self.pair() as pipes:
             await pipes[1 - closer].write(b"too late")
             await asyncio.gather(pipes[closer].close(), pipes[closer].close())
@@ -280,7 +291,9 @@ class TransportConformance(Cases):
     async def test_dials_at_once_in_both_directions_give_separate_pipes(self) -> None:
         left, right = Door(), Door()
         async with self.started(left) as (one, at_one), self.started(right) as (two, at_two):
-            pipes = await asyncio.gather(one.dial(at_two), one.dial(at_two), two.dial(at_one), two.dial(at_one))
+            pipes = await asyncio.gather(
+                one.dial(at_two), one.dial(at_two), two.dial(at_one), two.dial(at_one)
+            )
             for number, pipe in enumerate(pipes):
                 await pipe.write(b"%d" % number)
             assert {await (await right.pipes.get()).read() for _ in range(2)} == {b"0", b"1"}
@@ -300,7 +313,10 @@ class TransportConformance(Cases):
             for _ in range(2):
                 await asyncio.gather(*map(send, pipes, messages))
                 received = await asyncio.gather(
-                    *(receive(pipe, len(message)) for pipe, message in zip(pipes, messages, strict=True))
+                    *(
+                        receive(pipe, len(message))
+                        for pipe, message in zip(pipes, messages, strict=True)
+                    )
                 )
                 assert received == messages
 
@@ -401,7 +417,8 @@ class ProcessConformance(Cases):
 
 
 def pattern(size: int, seed: int = 0) -> bytes:
-    """Bytes in which a piece lost, doubled or moved shows; its period of 251 divides no buffer size."""
+    """Bytes in which a piece lost, doubled or moved shows; its period of 251 divides no buffer
+    size."""
     period = bytes((seed + position) % 251 for position in range(251))
     return (period * (size // 251 + 1))[:size]
 
@@ -409,7 +426,10 @@ def pattern(size: int, seed: int = 0) -> bytes:
 async def send(pipe: Pipe, data: bytes) -> None:
     """Write it all, in pieces as large as a write takes."""
     view = memoryview(data)
-    await send_pieces(pipe, [view[start : start + PIPE_BYTES_MAX] for start in range(0, len(data), PIPE_BYTES_MAX)])
+    await send_pieces(
+        pipe,
+        [view[start : start + PIPE_BYTES_MAX] for start in range(0, len(data), PIPE_BYTES_MAX)],
+    )
 
 
 async def send_pieces(pipe: Pipe, pieces: list[bytes] | list[memoryview]) -> None:
@@ -430,7 +450,9 @@ async def receive(pipe: Pipe, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
         piece = await pipe.read()
-        assert 0 < len(piece) <= PIPE_BYTES_MAX, f"expected 1 to {PIPE_BYTES_MAX} bytes, got {len(piece)}"
+        assert 0 < len(piece) <= PIPE_BYTES_MAX, (
+            f"expected 1 to {PIPE_BYTES_MAX} bytes, got {len(piece)}"
+        )
         received += piece
     assert len(received) == size
     return bytes(received)
@@ -462,8 +484,8 @@ async def soon(task: "asyncio.Task[T]") -> T:
 
 
 async def given_up(dial: Callable[[], Coroutine[Any, Any, Pipe]]) -> None:
-    """Begin to dial and cancel it. Where other processes carry pipes, a busy machine may let them answer before the
-    loop has its first turn: then nothing was given up, and it is begun again."""
+    """Begin to dial and cancel it. Where other processes carry pipes, a busy machine may let them
+    answer before the loop has its first turn: then nothing was given up, and it is begun again."""
     for _ in range(10):
         dialling = asyncio.create_task(dial())
         await asyncio.sleep(0)

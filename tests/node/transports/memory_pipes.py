@@ -1,4 +1,5 @@
-"""A transport within one process, over a network that does what a test tells it to. No sockets, no threads, no time.
+"""A transport within one process, over a network that does what a test tells it to. No sockets, no
+threads, no time.
 
     network = MemoryNetwork()
     a, b = network.transport("a"), network.transport("b")      # addresses memory:a, memory:b
@@ -95,7 +96,12 @@ class MemoryNetwork:
     def reach(self, dialler: str, name: str) -> "MemoryTransport":
         """Who listens there. `UnavailableError` when a dial would not get through."""
         silent = {(dialler, name), (name, dialler)} & self.stalled
-        if silent or name in self._hidden or name not in self.listening or frozenset({dialler, name}) in self._apart:
+        if (
+            silent
+            or name in self._hidden
+            or name not in self.listening
+            or frozenset({dialler, name}) in self._apart
+        ):
             raise UnavailableError(f"nobody answers at {SCHEME}{name}")
         return self.listening[name]
 
@@ -128,11 +134,15 @@ class Way:
         self.changed.set()
 
     def take(self) -> bytes | None:
-        """What has arrived, up to the most that a read returns; empty at the end, None when nothing has."""
+        """What has arrived, up to the most that a read returns; empty at the end, None when nothing
+        has."""
         arrived = bytearray()
         while self._pieces and self._ends not in self._network.stalled:
             due, piece = self._pieces[0]
-            if due > self._network.clock.now_ms or len(arrived) + len(piece or b"") > PIPE_BYTES_MAX:
+            if (
+                due > self._network.clock.now_ms
+                or len(arrived) + len(piece or b"") > PIPE_BYTES_MAX
+            ):
                 break
             if piece is None:
                 return bytes(arrived)  # and the end stays for the next read
@@ -149,7 +159,9 @@ class MemoryPipe:
     relayed = False
     peer = None
 
-    def __init__(self, network: MemoryNetwork, names: tuple[str, str], incoming: Way, outgoing: Way) -> None:
+    def __init__(
+        self, network: MemoryNetwork, names: tuple[str, str], incoming: Way, outgoing: Way
+    ) -> None:
         """`names`: this end's and the other's."""
         self.name, self.other_name = names
         self.remote = SCHEME + self.other_name
@@ -170,7 +182,9 @@ class MemoryPipe:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `Pipe`."""
         if len(data) > PIPE_BYTES_MAX:
-            raise LocalProtocolError(f"expected at most {PIPE_BYTES_MAX} bytes to write, got {len(data)}")
+            raise LocalProtocolError(
+                f"expected at most {PIPE_BYTES_MAX} bytes to write, got {len(data)}"
+            )
         try:
             while self._outgoing.full and not self._why and self.other:
                 await _change(self._outgoing)
@@ -178,7 +192,9 @@ class MemoryPipe:
             self.cut("a write was cancelled")
             raise
         if self._why or not self.other:
-            raise UnavailableError(f"the pipe to {self.remote} is no more: {self._why or 'the other end closed it'}")
+            raise UnavailableError(
+                f"the pipe to {self.remote} is no more: {self._why or 'the other end closed it'}"
+            )
         if data:
             self._outgoing.put(bytes(data))
         await asyncio.sleep(0)  # a writer does not keep the loop to itself
@@ -244,9 +260,14 @@ class MemoryTransport:
         """See `Transport`."""
         await asyncio.sleep(0)
         if not self.dials(address) or not self._accept:
-            raise UnavailableError(f"expected {SCHEME}NAME and a started transport, got {address!r}")
+            raise UnavailableError(
+                f"expected {SCHEME}NAME and a started transport, got {address!r}"
+            )
         target = self._network.reach(self.name, address.removeprefix(SCHEME))
-        out, back = Way(self._network, self.name, target.name), Way(self._network, target.name, self.name)
+        out, back = (
+            Way(self._network, self.name, target.name),
+            Way(self._network, target.name, self.name),
+        )
         ours = MemoryPipe(self._network, (self.name, target.name), back, out)
         ours.other = MemoryPipe(self._network, (target.name, self.name), out, back)
         ours.other.other = ours

@@ -15,7 +15,13 @@ from node.transports.base import PIPE_BYTES_MAX, Accept, Transport
 from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX
-from tests.node.transports.conformance import Close, Door, ProcessConformance, TransportConformance, echo
+from tests.node.transports.conformance import (
+    Close,
+    Door,
+    ProcessConformance,
+    TransportConformance,
+    echo,
+)
 from tests.support.waiting import until
 
 
@@ -28,7 +34,12 @@ class TestGrpcPipes(TransportConformance, ProcessConformance):
 
 
 @pytest.mark.parametrize(
-    "case", [name for name, case in vars(TransportConformance).items() if name[:5] == "test_" and not vars(case)]
+    "case",
+    [
+        name
+        for name, case in vars(TransportConformance).items()
+        if name[:5] == "test_" and not vars(case)
+    ],
 )
 def test_the_same_on_the_loop_that_nodes_run_on(case: str) -> None:
     uvloop = pytest.importorskip("uvloop")
@@ -37,7 +48,9 @@ def test_the_same_on_the_loop_that_nodes_run_on(case: str) -> None:
 
 
 @asynccontextmanager
-async def listening(accept: Accept, listen: str = "127.0.0.1:0") -> AsyncIterator[tuple[GrpcTransport, str]]:
+async def listening(
+    accept: Accept, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[GrpcTransport, str]]:
     """(a transport that listens, its address)."""
     transport = GrpcTransport(listen)
     try:
@@ -89,7 +102,10 @@ async def test_a_message_that_is_too_long_breaks_the_pipe() -> None:
 
 async def test_compression_is_refused() -> None:
     door = Door()
-    async with listening(door) as (_, address), stranger(address, compression=grpc.Compression.Gzip) as call:
+    async with (
+        listening(door) as (_, address),
+        stranger(address, compression=grpc.Compression.Gzip) as call,
+    ):
         assert await call().code() is grpc.StatusCode.UNIMPLEMENTED
         assert door.pipes.empty()
 
@@ -108,8 +124,13 @@ async def test_one_connection_carries_one_pipe_at_a_time() -> None:
         assert not second.done()
 
 
-async def test_pipes_are_bounded_in_all_and_by_address_and_places_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, reason in (("PIPES_MAX", "busy with 2 pipes"), ("PIPES_PER_HOST_MAX", "at most 2 pipes at once")):
+async def test_pipes_are_bounded_in_all_and_by_address_and_places_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, reason in (
+        ("PIPES_MAX", "busy with 2 pipes"),
+        ("PIPES_PER_HOST_MAX", "at most 2 pipes at once"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(grpc_transport, name, 2)
             async with listening(Door()) as (listener, address), listening(Door()) as (dialler, _):
@@ -159,7 +180,10 @@ async def test_one_listener_serves_both_families() -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("no IPv6 loopback here")
-    async with listening(echo, "[::]:0") as (_, address), listening(Door(), "[::1]:0") as (dialler, own):
+    async with (
+        listening(echo, "[::]:0") as (_, address),
+        listening(Door(), "[::1]:0") as (dialler, own),
+    ):
         port = address.rpartition(":")[2]
         for target in (f"127.0.0.1:{port}", f"[::1]:{port}", f"localhost:{port}"):
             pipe = await dialler.dial(target)

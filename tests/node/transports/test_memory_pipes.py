@@ -1,4 +1,5 @@
-"""Promises of the network in memory: those of every transport, and that its troubles are what they say."""
+"""Promises of the network in memory: those of every transport, and that its troubles are what they
+say."""
 
 import asyncio
 from itertools import count
@@ -7,7 +8,15 @@ import pytest
 
 from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError
-from tests.node.transports.conformance import Close, Door, TransportConformance, abandoned, pattern, receive, send
+from tests.node.transports.conformance import (
+    Close,
+    Door,
+    TransportConformance,
+    abandoned,
+    pattern,
+    receive,
+    send,
+)
 from tests.node.transports.memory_pipes import WINDOW_BYTES, Clock, MemoryNetwork
 
 

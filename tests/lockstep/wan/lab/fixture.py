@@ -1,4 +1,5 @@
-"""What a test needs to build a laboratory, and to ask whether two of its computers hear each other."""
+"""What a test needs to build a laboratory, and to ask whether two of its computers hear each
+other."""
 
 import contextlib
 import secrets
@@ -13,7 +14,9 @@ import pytest
 from lockstep.wan.lab.laboratory import Laboratory, unable
 from lockstep.wan.lab.probe import udp_socket
 
-REASON = unable() or ("" if Path("/dev/net/tun").exists() else "no /dev/net/tun, and this kernel may have no netem")
+REASON = unable() or (
+    "" if Path("/dev/net/tun").exists() else "no /dev/net/tun, and this kernel may have no netem"
+)
 
 needs_ground = pytest.mark.skipif(bool(REASON), reason=REASON)
 """Marks a test that builds network namespaces."""
@@ -34,9 +37,11 @@ def endpoint(lab: Laboratory, name: str) -> Iterator[socket.socket]:
         yield opened
 
 
-def arrives(sender: socket.socket, receiver: socket.socket, target: tuple[str, int], within_s: float) -> bool:
-    """Whether one of a few packets to `target` arrives at `receiver`: any link here may lose one. What is late from
-    before does not count."""
+def arrives(
+    sender: socket.socket, receiver: socket.socket, target: tuple[str, int], within_s: float
+) -> bool:
+    """Whether one of a few packets to `target` arrives at `receiver`: any link here may lose one.
+    What is late from before does not count."""
     token = secrets.token_bytes(8)
     for _ in range(5):
         sender.sendto(token, target)

@@ -1,4 +1,5 @@
-"""The arithmetic of a link: queues that fit it, packets that keep their order, losses as rare as asked."""
+"""The arithmetic of a link: queues that fit it, packets that keep their order, losses as rare as
+asked."""
 
 import json
 import random
@@ -58,7 +59,11 @@ def test_packets_keep_their_order_on_every_profile(name: str) -> None:
 
 def test_jitter_stays_in_its_bounds_and_leaves_the_mean_as_asked() -> None:
     way = Way(delay_s=0.035, jitter_s=0.0075)
-    delays = [instant - number * STEP_S for number, instant in enumerate(arrivals(way, 200_000)) if instant]
+    delays = [
+        instant - number * STEP_S
+        for number, instant in enumerate(arrivals(way, 200_000))
+        if instant
+    ]
     assert 0.0275 - 1e-9 <= min(delays) < 0.0290
     assert 0.0410 < max(delays) <= 0.0425 + 1e-9
     assert statistics.mean(delays) == pytest.approx(0.035, abs=0.0005)

@@ -1,4 +1,5 @@
-"""A laboratory for real: links as asked, lines cut and mended, and nothing left behind whoever was killed."""
+"""A laboratory for real: links as asked, lines cut and mended, and nothing left behind whoever was
+killed."""
 
 import json
 import os
@@ -22,7 +23,15 @@ from lockstep.wan.link_check import measure_all
 from lockstep.wan.profiles import read_profiles
 from protocol.errors import LocalProtocolError, UnavailableError
 from tests.lockstep.shared import wait_for_end
-from tests.lockstep.wan.lab.fixture import PATIENCE_S, SILENCE_S, arrives, endpoint, eventually, heard, needs_ground
+from tests.lockstep.wan.lab.fixture import (
+    PATIENCE_S,
+    SILENCE_S,
+    arrives,
+    endpoint,
+    eventually,
+    heard,
+    needs_ground,
+)
 
 PROFILES = {"node-0": "cable", "node-1": "dsl", "node-2": "fibre"}
 SMALL = HomeLink(Way(4_000_000, 0.01), Way(8_000_000, 0.01))
@@ -53,7 +62,11 @@ def lab() -> Iterator[Laboratory]:
 @needs_ground
 def test_links_measure_as_asked_in_every_figure() -> None:
     homes = tuple(
-        Home(name, read_profiles().profile(profile).link(), nat="masquerade" if name == "node-1" else "none")
+        Home(
+            name,
+            read_profiles().profile(profile).link(),
+            nat="masquerade" if name == "node-1" else "none",
+        )
         for name, profile in PROFILES.items()
     )
     with Laboratory(Plan(homes)) as laboratory:
@@ -107,7 +120,10 @@ def test_a_line_can_be_cut_both_ways_or_one_way_and_be_mended(lab: Laboratory, n
         heards = {}
         for way in ("both", "up", "down"):
             lab.cut(name, way)
-            heards[way] = arrives(home, far, target, SILENCE_S), arrives(far, home, source, SILENCE_S)
+            heards[way] = (
+                arrives(home, far, target, SILENCE_S),
+                arrives(far, home, source, SILENCE_S),
+            )
             lab.restore(name)
             assert eventually(lambda: arrives(home, far, target, SILENCE_S))
             assert eventually(lambda: arrives(far, home, source, SILENCE_S))
@@ -122,10 +138,16 @@ def test_a_home_that_moves_has_another_address_and_not_the_old_one(lab: Laborato
         home.sendto(b"hello", target)
         moved = heard(far, PATIENCE_S)
         assert moved is not None
-        assert moved[0] == lab.places["small"].public_address(moved=True) != lab.public_address("small")
+        assert (
+            moved[0]
+            == lab.places["small"].public_address(moved=True)
+            != lab.public_address("small")
+        )
         assert not arrives(far, home, (lab.public_address("small"), moved[1]), SILENCE_S)
         lab.move("small", back=True)
-        assert eventually(lambda: arrives(far, home, (lab.public_address("small"), moved[1]), SILENCE_S))
+        assert eventually(
+            lambda: arrives(far, home, (lab.public_address("small"), moved[1]), SILENCE_S)
+        )
 
 
 @needs_ground
@@ -143,7 +165,9 @@ def test_the_counters_count_whole_frames_of_each_way(lab: Laboratory) -> None:
 
 @needs_ground
 def test_a_command_prefix_runs_it_on_that_computer(lab: Laboratory) -> None:
-    shown = subprocess.run(lab.command("shy", ["ip", "-j", "addr"]), capture_output=True, check=True).stdout
+    shown = subprocess.run(
+        lab.command("shy", ["ip", "-j", "addr"]), capture_output=True, check=True
+    ).stdout
     addresses = {info["local"] for device in json.loads(shown) for info in device["addr_info"]}
     assert "192.168.1.2" in addresses
     assert lab.public_address("shy") not in addresses
@@ -242,7 +266,9 @@ def test_down_removes_what_a_killed_owner_and_guard_left_and_nothing_in_use(
 ) -> None:
     laboratory, guard = announced(owner)
     assert main(["wan", "down"]) == ExitCode.OK
-    assert f"kept: laboratory {laboratory} is in use by process {owner.pid}" in capsys.readouterr().err
+    assert (
+        f"kept: laboratory {laboratory} is in use by process {owner.pid}" in capsys.readouterr().err
+    )
     assert laboratory in namespaces.laboratories()
     (sleeper,) = processes(f"lockstep-{laboratory}-node-0")
     os.kill(guard, signal.SIGKILL)
@@ -258,4 +284,6 @@ def test_down_removes_what_a_killed_owner_and_guard_left_and_nothing_in_use(
 
 def processes(namespace: str) -> list[str]:
     """Process IDs in a namespace."""
-    return subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True
+    ).stdout.split()

@@ -8,7 +8,14 @@ import pytest
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.nat import attribute, masquerade_messages, nested
 from lockstep.wan.lab.topology import Home, Plan
-from tests.lockstep.wan.lab.fixture import PATIENCE_S, SILENCE_S, arrives, endpoint, heard, needs_ground
+from tests.lockstep.wan.lab.fixture import (
+    PATIENCE_S,
+    SILENCE_S,
+    arrives,
+    endpoint,
+    heard,
+    needs_ground,
+)
 
 
 def test_attributes_are_padded_and_say_their_own_length() -> None:
@@ -25,7 +32,12 @@ def test_the_rules_name_both_sides_of_the_router() -> None:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Laboratory]:
-    homes = (Home("house-a", nat="masquerade"), Home("house-b", nat="masquerade"), Home("public"), Home("stranger"))
+    homes = (
+        Home("house-a", nat="masquerade"),
+        Home("house-b", nat="masquerade"),
+        Home("public"),
+        Home("stranger"),
+    )
     with Laboratory(Plan(homes)) as laboratory:
         yield laboratory
 
@@ -36,7 +48,9 @@ def at(lab: Laboratory, name: str, opened: socket.socket) -> tuple[str, int]:
 
 
 @needs_ground
-def test_a_home_reaches_a_public_computer_which_sees_its_router_with_the_same_port(lab: Laboratory) -> None:
+def test_a_home_reaches_a_public_computer_which_sees_its_router_with_the_same_port(
+    lab: Laboratory,
+) -> None:
     with endpoint(lab, "house-a") as inner, endpoint(lab, "public") as outer:
         inner.sendto(b"hello", at(lab, "public", outer))
         assert heard(outer, PATIENCE_S) == at(lab, "house-a", inner)
@@ -81,7 +95,9 @@ def test_a_connection_goes_out_and_none_comes_in(lab: Laboratory) -> None:
         server = socket.create_server(("0.0.0.0", 0))
     with lab.inside("house-a"):
         hidden = socket.create_server(("0.0.0.0", 0))
-        client = socket.create_connection((lab.address("public"), server.getsockname()[1]), timeout=PATIENCE_S)
+        client = socket.create_connection(
+            (lab.address("public"), server.getsockname()[1]), timeout=PATIENCE_S
+        )
     accepted, source = server.accept()
     with server, client, accepted, hidden:
         assert source[0] == lab.public_address("house-a")

@@ -25,7 +25,9 @@ def lane(near: socket.socket, way: Way, draws: Sequence[float] = ()) -> tuple[La
     return Lane(near.fileno(), sent.append, Course(way, lambda: next(drawn))), sent
 
 
-def test_a_frame_waits_for_the_delay_and_no_longer(tap: tuple[socket.socket, socket.socket]) -> None:
+def test_a_frame_waits_for_the_delay_and_no_longer(
+    tap: tuple[socket.socket, socket.socket],
+) -> None:
     far, near = tap
     held, sent = lane(near, Way(delay_s=0.5))
     far.send(b"frame")
@@ -59,7 +61,9 @@ def test_a_lost_frame_is_the_one_that_was_drawn(tap: tuple[socket.socket, socket
     assert sent == [b"a", b"c"]
 
 
-def test_what_is_held_is_bounded(tap: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_is_bounded(
+    tap: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(packet_delay, "HELD_FRAMES_MAX", 3)
     far, near = tap
     held, sent = lane(near, Way(delay_s=1.0))
@@ -70,7 +74,9 @@ def test_what_is_held_is_bounded(tap: tuple[socket.socket, socket.socket], monke
     assert sent == [b"\0", b"\1", b"\2"]
 
 
-def test_an_interface_that_is_down_loses_the_frame_and_not_the_relay(tap: tuple[socket.socket, socket.socket]) -> None:
+def test_an_interface_that_is_down_loses_the_frame_and_not_the_relay(
+    tap: tuple[socket.socket, socket.socket],
+) -> None:
     far, near = tap
 
     def refuse(_: bytes) -> None:

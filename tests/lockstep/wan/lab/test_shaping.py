@@ -32,7 +32,8 @@ from tests.lockstep.wan.lab.fixture import PATIENCE_S, needs_ground
 LINK = HomeLink(Way(20_000_000, 0.0125, 0.002, 0.001), Way(220_000_000, 0.0125, 0.002, 0.001))
 ALL_IPV4 = "protocol ip prio 1 u32 match u32 0 0 flowid :1 action mirred egress redirect dev"
 NAMESPACE = f"test-shape-{os.getpid()}"
-"""Without the prefix: nobody's `lockstep wan down` may take it for a leftover while this process is inside."""
+"""Without the prefix: nobody's `lockstep wan down` may take it for a leftover while this process is
+inside."""
 
 
 def texts(commands: list[tuple[str, ...]]) -> list[str]:
@@ -67,10 +68,16 @@ def test_netem_s_queue_holds_more_than_its_default_where_the_link_does() -> None
 def test_the_relay_gets_a_bucket_on_each_tap_with_a_queue_of_rate_times_delay() -> None:
     lines = texts(relay_commands("eth0", LINK, "02:00:00:00:00:01", 1500))
     assert "tc qdisc add dev up-eth0 root tbf rate 20000000bit burst 3028 limit 312500" in lines
-    assert "tc qdisc add dev down-eth0 root tbf rate 220000000bit burst 27500 limit 3437500" in lines
+    assert (
+        "tc qdisc add dev down-eth0 root tbf rate 220000000bit burst 27500 limit 3437500" in lines
+    )
     assert "ip link set down-eth0 address 02:00:00:00:00:01" in lines
-    assert any("dev eth0 egress" in line and line.endswith("redirect dev up-eth0") for line in lines)
-    assert any("dev eth0 ingress" in line and line.endswith("redirect dev down-eth0") for line in lines)
+    assert any(
+        "dev eth0 egress" in line and line.endswith("redirect dev up-eth0") for line in lines
+    )
+    assert any(
+        "dev eth0 ingress" in line and line.endswith("redirect dev down-eth0") for line in lines
+    )
 
 
 def test_a_way_that_is_none_is_left_alone() -> None:
@@ -115,7 +122,11 @@ def namespace() -> Iterator[str]:
     namespaces.add(NAMESPACE, forwards=False)
     try:
         with namespaces.inside(NAMESPACE):
-            lines = ("ip link add eth0 type veth peer name far", "ip link set eth0 up", "ip link set far up")
+            lines = (
+                "ip link add eth0 type veth peer name far",
+                "ip link set eth0 up",
+                "ip link set far up",
+            )
             run_all([words(line) for line in lines])
             yield NAMESPACE
     finally:
@@ -189,8 +200,12 @@ def test_a_container_s_interface_is_shaped_until_the_command_is_told_to_leave() 
     with Laboratory(Plan((Home("node-0"),))) as lab:
         before = devices(lab, "node-0")
         command = [sys.executable, "-m", "lockstep", "wan", "shape", "eth0", "--profile", "dsl"]
-        with lab.start("node-0", command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
-            assert re.match(r"eth0: shaped by (netem|tbf\+relay): up 2 Mbit/s 20 ms", process.stdout.readline())
+        with lab.start(
+            "node-0", command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        ) as process:
+            assert re.match(
+                r"eth0: shaped by (netem|tbf\+relay): up 2 Mbit/s 20 ms", process.stdout.readline()
+            )
             found = lab.measure("node-0")
             process.terminate()
             assert process.wait(PATIENCE_S) == ExitCode.OK

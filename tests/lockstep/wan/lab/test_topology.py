@@ -9,7 +9,8 @@ from protocol.errors import SettingsError
 LINK = HomeLink(Way(1_000_000, 0.01), Way(2_000_000, 0.01))
 STREET = Plan((Home("node-0", LINK), Home("node-1", LINK, nat="masquerade"), Home("coordinator")))
 OCEAN = Plan(
-    (Home("node-0", LINK, region="london"), Home("node-1", region="virginia")), (Line("virginia", "london", 0.038),)
+    (Home("node-0", LINK, region="london"), Home("node-1", region="virginia")),
+    (Line("virginia", "london", 0.038),),
 )
 
 
@@ -69,8 +70,13 @@ def test_every_interface_name_fits_the_kernel() -> None:
 
 
 def test_regions_are_namespaces_of_their_own_with_a_long_line_between() -> None:
-    assert OCEAN.namespaces("x")[:2] == ["lockstep-x-internet-london", "lockstep-x-internet-virginia"]
-    distances = {(shaped.namespace, shaped.interface): shaped.link for shaped in OCEAN.shaped("x")[1:]}
+    assert OCEAN.namespaces("x")[:2] == [
+        "lockstep-x-internet-london",
+        "lockstep-x-internet-virginia",
+    ]
+    distances = {
+        (shaped.namespace, shaped.interface): shaped.link for shaped in OCEAN.shaped("x")[1:]
+    }
     assert distances == {
         ("lockstep-x-internet-virginia", "r-london"): HomeLink(up=Way(delay_s=0.038)),
         ("lockstep-x-internet-london", "r-virginia"): HomeLink(up=Way(delay_s=0.038)),
@@ -96,7 +102,9 @@ def test_a_home_moves_within_its_subnet_and_back() -> None:
     assert "addr del 11.0.0.3/29" in back[0]
 
 
-@pytest.mark.parametrize("name", ["", "Node", "-node", "node_1", "a-rather-long-name", "internet", "home-nat", "a b"])
+@pytest.mark.parametrize(
+    "name", ["", "Node", "-node", "node_1", "a-rather-long-name", "internet", "home-nat", "a b"]
+)
 def test_a_name_that_no_interface_can_carry_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="name of a computer"):
         Plan((Home(name),))

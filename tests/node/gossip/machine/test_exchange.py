@@ -1,4 +1,5 @@
-"""Promises of the gossip machine: one by one, and over random histories. As a swarm: tests/simulation/test_gossip."""
+"""Promises of the gossip machine: one by one, and over random histories. As a swarm:
+tests/simulation/test_gossip."""
 
 import hashlib
 from collections import Counter
@@ -41,14 +42,21 @@ from node.gossip.machine.events import (
 from node.gossip.machine.exchange import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Exchange
 from node.gossip.machine.idle_uplink import INVITED, PAUSE_MS
 from node.gossip.machine.pull_policy import PATIENCE, WAIT_MS
-from node.gossip.machine.sources import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, OFFER_RETRY_MS, RATE_ASSUMED
+from node.gossip.machine.sources import (
+    BACKOFF_FIRST_MS,
+    BACKOFF_MAX_MS,
+    OFFER_RETRY_MS,
+    RATE_ASSUMED,
+)
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import OFFERS_MAX
 from protocol.neighbours import neighbours
 
 SIZE = 1000
-LIMITS = SwarmLimits(payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=4, pulls_per_peer=2, stall_ms=1000)
+LIMITS = SwarmLimits(
+    payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=4, pulls_per_peer=2, stall_ms=1000
+)
 PATIENT = SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
 """For large payloads that take their time."""
 
@@ -103,7 +111,12 @@ def test_an_offer_alone_makes_no_offer() -> None:
 def test_the_own_payload_comes_first_in_an_offer() -> None:
     lonely = Exchange(OWN, LIMITS)
     own, found = max(X, Y), min(X, Y)
-    for event in (MembersChanged(frozenset([OWN])), RoundStarted(7), Found(7, found, 5), Published(7, own, 5)):
+    for event in (
+        MembersChanged(frozenset([OWN])),
+        RoundStarted(7),
+        Found(7, found, 5),
+        Published(7, own, 5),
+    ):
         lonely.handle(event, 0)
     offers = of(Offer, lonely.handle(MembersChanged(frozenset([OWN, A])), 0))
     assert offers == [Offer(A, 7, ((own, 5), (found, 5)))]
@@ -132,7 +145,9 @@ def test_more_payloads_than_a_message_may_hold_are_offered_in_several() -> None:
 
 
 def test_a_second_own_payload_in_a_round_is_our_bug() -> None:
-    exchange = machine(Published(7, X, SIZE), Published(7, X, SIZE))  # the same once more is harmless
+    exchange = machine(
+        Published(7, X, SIZE), Published(7, X, SIZE)
+    )  # the same once more is harmless
     with pytest.raises(LocalProtocolError, match="got a second"):
         exchange.handle(Published(7, Y, SIZE), 0)
 
@@ -163,7 +178,9 @@ def test_an_offer_from_someone_who_is_no_member_is_blamed() -> None:
 def test_an_offer_slightly_ahead_is_kept_and_pulled_when_the_round_opens() -> None:
     exchange = machine()
     assert exchange.handle(Offered(A, 7 + AHEAD_ROUNDS_MAX, X, SIZE), 0) == []
-    assert of(Pull, exchange.handle(RoundStarted(7 + AHEAD_ROUNDS_MAX), 0)) == [Pull(A, X, SIZE, 9, exact=True)]
+    assert of(Pull, exchange.handle(RoundStarted(7 + AHEAD_ROUNDS_MAX), 0)) == [
+        Pull(A, X, SIZE, 9, exact=True)
+    ]
 
 
 def test_an_offer_far_ahead_is_refused_without_blame_for_this_node_may_be_catching_up() -> None:
@@ -185,8 +202,12 @@ def test_an_offer_before_any_round_is_known_is_refused_without_blame() -> None:
 def test_one_digest_more_than_there_are_members_is_blamed_on_who_offered_them_all() -> None:
     flood = [Offered(A, 7, blob_digest(number), SIZE) for number in range(5)]
     exchange = machine(*flood)
-    assert [type(effect) for effect in exchange.handle(Offered(A, 7, blob_digest(5), SIZE), 0)] == [Blame]
-    assert [type(effect) for effect in exchange.handle(Offered(B, 7, blob_digest(6), SIZE), 0)] == [Refuse]
+    assert [type(effect) for effect in exchange.handle(Offered(A, 7, blob_digest(5), SIZE), 0)] == [
+        Blame
+    ]
+    assert [type(effect) for effect in exchange.handle(Offered(B, 7, blob_digest(6), SIZE), 0)] == [
+        Refuse
+    ]
 
 
 def test_a_flood_gives_its_place_back_as_its_pulls_fail() -> None:
@@ -287,10 +308,14 @@ def test_an_overdue_pull_is_dropped_for_another_free_source_and_goes_on_without_
     exchange.handle(Progressed(X, A, 1), 0)
     assert exchange.handle(Tick(), LIMITS.stall_ms - 1) == []
     assert exchange.handle(Tick(), LIMITS.stall_ms) == [Drop(A, X), Pull(B, X, SIZE, 7, exact=True)]
-    assert of(Drop, exchange.handle(Tick(), 2 * deadline_ms)) == []  # the second attempt has twice the time
+    assert (
+        of(Drop, exchange.handle(Tick(), 2 * deadline_ms)) == []
+    )  # the second attempt has twice the time
 
 
-def test_a_pull_that_waits_in_a_queue_is_withdrawn_once_for_a_better_holder_and_begins_there() -> None:
+def test_a_pull_that_waits_in_a_queue_is_withdrawn_once_for_a_better_holder_and_begins_there() -> (
+    None
+):
     exchange = machine(Offered(A, 7, X, SIZE))
     assert exchange.handle(Tick(), WAIT_MS) == []  # nobody else holds it: waiting is no stall
     assert exchange.handle(Offered(B, 7, X, SIZE), WAIT_MS) == [Withdraw(A, X)]
@@ -309,7 +334,9 @@ def test_a_waiting_pull_does_not_move_to_a_holder_where_this_node_waits_as_long(
 
 def test_a_waiting_pull_goes_to_a_like_holder_that_says_that_it_is_idle_and_begins_there() -> None:
     exchange = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
-    assert exchange.handle(Idle(C), WAIT_MS - 1) == []  # within a round trip there is no queue to leave
+    assert (
+        exchange.handle(Idle(C), WAIT_MS - 1) == []
+    )  # within a round trip there is no queue to leave
     assert exchange.handle(Idle(B), WAIT_MS) == []  # does not hold it
     assert exchange.handle(Idle(A), WAIT_MS) == []
     assert exchange.handle(Idle(C), WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
@@ -319,7 +346,9 @@ def test_a_waiting_pull_goes_to_a_like_holder_that_says_that_it_is_idle_and_begi
     assert effects == [Pull(C, X, SIZE, 7, exact=True)]
 
 
-def test_an_idle_holder_gets_one_pull_at_a_time_the_oldest_of_where_this_node_waits_for_most() -> None:
+def test_an_idle_holder_gets_one_pull_at_a_time_the_oldest_of_where_this_node_waits_for_most() -> (
+    None
+):
     exchange = machine(Offered(B, 7, Z, SIZE))
     for now_ms, digest in ((1, X), (2, Y)):
         exchange.handle(Offered(A, 7, digest, SIZE), now_ms)
@@ -331,7 +360,12 @@ def test_an_idle_holder_gets_one_pull_at_a_time_the_oldest_of_where_this_node_wa
 
 
 def test_a_pull_does_not_go_to_an_idle_holder_that_is_slower_or_once_its_bytes_come() -> None:
-    known = (Offered(A, 7, Y, SIZE), Pulled(Y, A, SIZE, 100_000), Offered(C, 7, Z, SIZE), Pulled(Z, C, SIZE, 1000))
+    known = (
+        Offered(A, 7, Y, SIZE),
+        Pulled(Y, A, SIZE, 100_000),
+        Offered(C, 7, Z, SIZE),
+        Pulled(Z, C, SIZE, 1000),
+    )
     slower = machine(*known, Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE))
     assert slower.handle(Idle(C), WAIT_MS) == []
     arriving = machine(Offered(A, 7, X, SIZE), Offered(C, 7, X, SIZE), Progressed(X, A, 1))
@@ -355,13 +389,17 @@ def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_noth
     assert exchange.handle(Idle(C), 1 + WAIT_MS) == [Withdraw(A, X, unless_soon=True)]
 
 
-def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> None:
+def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> (
+    None
+):
     exchange = machine(Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(Pulled(Y, B, SIZE, 1_000_000), 0)
     exchange.handle(Offered(A, 7, X, 10**6), 0)
     exchange.handle(Progressed(X, A, 1000), 0)
     exchange.handle(Offered(B, 7, X, 10**6), 0)
-    assert exchange.handle(Progressed(X, A, 1000), 100) == [Withdraw(A, X)]  # 10 kB/s; 1 MB in 0.1 s would be fast
+    assert exchange.handle(Progressed(X, A, 1000), 100) == [
+        Withdraw(A, X)
+    ]  # 10 kB/s; 1 MB in 0.1 s would be fast
     effects = exchange.handle(PullFailed(X, A, Failure.WITHDRAWN, ""), 110)
     assert effects == [Pull(B, X, 10**6, 7, exact=True)]
 
@@ -380,7 +418,9 @@ def test_a_withdrawn_source_is_still_a_holder_and_pays_no_backoff() -> None:
     assert effects == [Pull(A, X, SIZE, 7, exact=True)]
 
 
-def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_than_another_holder() -> None:
+def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_than_another_holder() -> (
+    None
+):
     exchange = machine(Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(Pulled(Y, B, SIZE, 100_000), 0)
     exchange.handle(Offered(A, 7, X, 10**6), 0)
@@ -388,7 +428,9 @@ def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_
     for digest, source in ((X, A), (Z, C)):
         exchange.handle(Progressed(digest, source, 1000), 0)
     exchange.handle(Offered(B, 7, X, 10**6), 0)
-    exchange.handle(Progressed(Z, C, 100_000), 1000)  # 100 kB/s: this node's downlink may be the thin one
+    exchange.handle(
+        Progressed(Z, C, 100_000), 1000
+    )  # 100 kB/s: this node's downlink may be the thin one
     assert exchange.handle(Progressed(X, A, 10_000), 1000) == []
     assert of(Withdraw, exchange.handle(Pulled(Z, C, 10**6, 100_000), 1000)) == [Withdraw(A, X)]
 
@@ -445,16 +487,28 @@ def test_an_unlinked_member_is_asked_for_a_wanted_payload_only_after_all_linked_
 
 def test_who_offers_without_being_a_neighbour_is_offered_to() -> None:
     members = [OWN, *(peer(number) for number in range(20, 40))]
-    stranger = next(m for m in sorted(members) if m not in (OWN, *neighbours(7, members, OWN, LIMITS.neighbours)))
+    stranger = next(
+        m
+        for m in sorted(members)
+        if m not in (OWN, *neighbours(7, members, OWN, LIMITS.neighbours))
+    )
     exchange = Exchange(OWN, LIMITS)
-    for event in (MembersChanged(frozenset(members)), RoundStarted(7), Offered(stranger, 7, X, SIZE)):
+    for event in (
+        MembersChanged(frozenset(members)),
+        RoundStarted(7),
+        Offered(stranger, 7, X, SIZE),
+    ):
         exchange.handle(event, 0)
-    assert stranger in {offer.peer for offer in of(Offer, exchange.handle(Published(7, Y, SIZE), 0))}
+    assert stranger in {
+        offer.peer for offer in of(Offer, exchange.handle(Published(7, Y, SIZE), 0))
+    }
 
 
 def test_a_relay_is_offered_to_and_pulled_from_and_is_no_member() -> None:
     relay = peer(50)
-    exchange = machine(MembersChanged(frozenset([OWN, A]), frozenset([relay])), Published(7, X, SIZE))
+    exchange = machine(
+        MembersChanged(frozenset([OWN, A]), frozenset([relay])), Published(7, X, SIZE)
+    )
     assert exchange.handle(Offered(relay, 7, Y, SIZE), 0) == [Pull(relay, Y, SIZE, 7, exact=True)]
     effects = exchange.handle(Published(7, X, SIZE), 0)
     assert not of(Offer, effects)  # the first time it was offered to both
@@ -466,7 +520,11 @@ def test_a_relay_itself_offers_to_all_members_and_authors_nothing() -> None:
     exchange = Exchange(OWN, LIMITS)
     members = frozenset(peer(number) for number in range(20, 40))
     author = min(members)
-    for event in (MembersChanged(members, frozenset([OWN])), RoundStarted(7), Offered(author, 7, X, SIZE)):
+    for event in (
+        MembersChanged(members, frozenset([OWN])),
+        RoundStarted(7),
+        Offered(author, 7, X, SIZE),
+    ):
         exchange.handle(event, 0)
     offers = of(Offer, exchange.handle(Pulled(X, author, SIZE, 1000), 0))
     assert {offer.peer for offer in offers} == members - {author}
@@ -506,7 +564,9 @@ def test_the_own_payload_is_most_urgent_until_somebody_holds_it_then_the_rarest(
 
 
 def test_of_two_rounds_the_older_is_more_urgent_however_rare_the_payload_of_the_younger() -> None:
-    exchange = machine(Offered(A, 7, X, SIZE), Pulled(X, A, SIZE, 1000), RoundStarted(8), Published(8, Y, SIZE))
+    exchange = machine(
+        Offered(A, 7, X, SIZE), Pulled(X, A, SIZE, 1000), RoundStarted(8), Published(8, Y, SIZE)
+    )
     assert exchange.urgency(B, X) < exchange.urgency(B, Y) < exchange.urgency(B, Z)
 
 
@@ -525,7 +585,9 @@ def test_who_was_served_is_not_offered_the_same() -> None:
 
 def test_a_wanted_payload_is_asked_of_members_who_never_offered_it_once_no_holder_answers() -> None:
     exchange = machine()
-    assert of(Pull, exchange.handle(Wanted(7, (Want(X, SIZE, (A,)),)), 0)) == [Pull(A, X, SIZE, 7, exact=False)]
+    assert of(Pull, exchange.handle(Wanted(7, (Want(X, SIZE, (A,)),)), 0)) == [
+        Pull(A, X, SIZE, 7, exact=False)
+    ]
     asked = []
     effects = exchange.handle(PullFailed(X, A, Failure.UNAVAILABLE, ""), 0)
     while pulls := of(Pull, effects):
@@ -551,7 +613,9 @@ def test_what_a_commit_names_goes_before_everything_else() -> None:
     narrow = SwarmLimits(payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=1)
     exchange = machine(Offered(A, 7, X, SIZE), Offered(B, 7, Y, SIZE), limits=narrow)
     exchange.handle(Wanted(12, (Want(Z, SIZE, (C,)),)), 0)
-    assert of(Pull, exchange.handle(Pulled(X, A, SIZE, 1), 1)) == [Pull(C, Z, SIZE, 12, exact=False, replayed=True)]
+    assert of(Pull, exchange.handle(Pulled(X, A, SIZE, 1), 1)) == [
+        Pull(C, Z, SIZE, 12, exact=False, replayed=True)
+    ]
 
 
 def test_a_commit_of_a_round_that_was_never_opened_is_fetched_and_what_the_log_has_is_not() -> None:
@@ -593,7 +657,9 @@ _peers = st.sampled_from([OWN, *PEERS, peer(99)])
 _digests = st.sampled_from([blob_digest(number) for number in range(7)])
 _rounds = st.integers(0, 6)
 _sizes = st.sampled_from([SIZE, SIZE, SIZE, 1, 10 * SIZE, 11 * SIZE])
-_wants = st.builds(Want, _digests, st.just(SIZE), st.lists(_peers, max_size=3).map(tuple), st.booleans())
+_wants = st.builds(
+    Want, _digests, st.just(SIZE), st.lists(_peers, max_size=3).map(tuple), st.booleans()
+)
 _events = st.one_of(
     st.builds(MembersChanged, st.frozensets(st.sampled_from(PEERS)).map(lambda some: some | {OWN})),
     st.builds(Linked, st.frozensets(st.sampled_from(PEERS))),
@@ -603,7 +669,9 @@ _events = st.one_of(
     st.builds(Offered, _peers, _rounds, _digests, _sizes),
     st.builds(OfferFailed, _peers, _rounds),
     st.builds(Idle, _peers),
-    st.builds(Wanted, _rounds, st.lists(_wants, max_size=3, unique_by=lambda want: want.digest).map(tuple)),
+    st.builds(
+        Wanted, _rounds, st.lists(_wants, max_size=3, unique_by=lambda want: want.digest).map(tuple)
+    ),
     st.builds(Pulled, _digests, _peers, st.just(SIZE), st.integers(0, 10**9)),
     st.builds(PullFailed, _digests, _peers, st.sampled_from(Failure), st.just("reason")),
     st.builds(Progressed, _digests, _peers, st.just(SIZE // 4)),
@@ -657,7 +725,9 @@ class Checker:
 
 @settings(deadline=None, max_examples=250)
 @given(_histories)
-def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(history: list[tuple[Event, int]]) -> None:
+def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(
+    history: list[tuple[Event, int]],
+) -> None:
     one, two, checker, now_ms = Exchange(OWN, LIMITS), Exchange(OWN, LIMITS), Checker(), 0
     for event, later_ms in [(MembersChanged(frozenset([OWN, *PEERS])), 0), *history]:
         now_ms += later_ms
@@ -669,4 +739,7 @@ def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(history: 
         assert len(one._rounds) <= UNDECIDED_ROUNDS_MAX + AHEAD_ROUNDS_MAX + 7
         for round in one._rounds.values():
             assert len(round.payloads) <= 7
-            assert all(len(payload.told) <= 5 and len(payload.absent) <= 7 for payload in round.payloads.values())
+            assert all(
+                len(payload.told) <= 5 and len(payload.absent) <= 7
+                for payload in round.payloads.values()
+            )

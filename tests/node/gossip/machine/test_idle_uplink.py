@@ -6,7 +6,9 @@ from protocol.ids import PeerId
 PEERS = [PeerId(f"{number:032x}") for number in range(5)]
 
 
-def invited(invitations: Invitations, until_ms: int, peers: list[PeerId]) -> list[tuple[int, list[PeerId]]]:
+def invited(
+    invitations: Invitations, until_ms: int, peers: list[PeerId]
+) -> list[tuple[int, list[PeerId]]]:
     """When somebody was asked, and who, with a look every hundredth of a second."""
     found = []
     for now_ms in range(0, until_ms, 10):
@@ -17,7 +19,13 @@ def invited(invitations: Invitations, until_ms: int, peers: list[PeerId]) -> lis
 
 def test_everybody_is_asked_in_turn_and_after_each_time_round_the_pause_doubles() -> None:
     found = invited(Invitations(), 7 * PAUSE_MS, PEERS)
-    assert [chosen for _, chosen in found] == [PEERS[0:2], PEERS[2:4], [PEERS[4], PEERS[0]], PEERS[1:3], PEERS[3:5]]
+    assert [chosen for _, chosen in found] == [
+        PEERS[0:2],
+        PEERS[2:4],
+        [PEERS[4], PEERS[0]],
+        PEERS[1:3],
+        PEERS[3:5],
+    ]
     assert [now_ms // PAUSE_MS for now_ms, _ in found] == [0, 1, 2, 3, 5]
 
 

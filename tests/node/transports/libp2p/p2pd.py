@@ -16,7 +16,9 @@ def _trouble() -> str:
     return ""
 
 
-needs_p2pd = pytest.mark.skipif(bool(TROUBLE := _trouble()), reason=f"libp2p's daemon does not run here: {TROUBLE}")
+needs_p2pd = pytest.mark.skipif(
+    bool(TROUBLE := _trouble()), reason=f"libp2p's daemon does not run here: {TROUBLE}"
+)
 """Skips a test, with the reason, where the daemon does not run."""
 
 

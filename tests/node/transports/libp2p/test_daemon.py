@@ -1,4 +1,5 @@
-"""Promises of the daemon as a process: what is said when it does not start, and what it is asked."""
+"""Promises of the daemon as a process: what is said when it does not start, and what it is
+asked."""
 
 import asyncio
 import contextlib
@@ -83,7 +84,11 @@ async def test_a_daemon_that_is_never_ready_is_given_up_and_killed(
     monkeypatch.setattr(daemon, "START_TIMEOUT_S", 0.5)
     monkeypatch.setattr(daemon, "STOP_TIMEOUT_S", 0.1)
     pid = tmp_path / "pid"
-    a_program(tmp_path / "p2pd", f"#!/bin/sh\ntrap '' TERM\necho $$ > {pid}\nwhile :; do sleep 1; done\n", monkeypatch)
+    a_program(
+        tmp_path / "p2pd",
+        f"#!/bin/sh\ntrap '' TERM\necho $$ > {pid}\nwhile :; do sleep 1; done\n",
+        monkeypatch,
+    )
     with pytest.raises(UnavailableError, match=r"did not start within 0\.5 s"):
         await Daemon.start(KEY, DaemonSettings(), directory)
     assert not is_alive(int(pid.read_text()))
@@ -126,7 +131,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(directory: SocketDirectory, kind: str) -> None:
+async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(
+    directory: SocketDirectory, kind: str
+) -> None:
     answer, words = ANSWERS[kind]
     async with a_daemon_that_says(directory.path, answer) as client:
         with pytest.raises(UnavailableError, match=words):
@@ -144,7 +151,9 @@ async def test_a_daemon_that_does_not_answer_hangs_nobody(
 
 
 @needs_p2pd
-async def test_a_peer_is_asked_over_a_stream_until_it_is_hung_up_on(directory: SocketDirectory) -> None:
+async def test_a_peer_is_asked_over_a_stream_until_it_is_hung_up_on(
+    directory: SocketDirectory,
+) -> None:
     settings = DaemonSettings(listen=("/ip4/127.0.0.1/tcp/0",), public=True)
     other = SocketDirectory()
     asked, asking = await Daemon.start(KEY, settings, directory), None
@@ -153,7 +162,10 @@ async def test_a_peer_is_asked_over_a_stream_until_it_is_hung_up_on(directory: S
         await asking.client.connect(asked.peer, asked.addresses, 5)
         about = fields(await asking.client.inquire(asked.peer, "/ipfs/id/1.0.0", b"", 5))
         assert decode(about[4][0]).startswith("/ip4/127.0.0.1/tcp/")
-        for protocol, words in (("/ipfs/ping/1.0.0", "not within 1 s"), ("/no/such/thing", "protocol")):
+        for protocol, words in (
+            ("/ipfs/ping/1.0.0", "not within 1 s"),
+            ("/no/such/thing", "protocol"),
+        ):
             with pytest.raises(UnavailableError, match=words):
                 await asking.client.inquire(asked.peer, protocol, b"", 1)
         assert [contact.peer for contact in await asking.client.contacts()] == [asked.peer]
@@ -170,7 +182,9 @@ async def test_a_daemon_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         await DaemonClient(tmp_path / "nothing").contacts()
 
 
-async def test_a_stream_whose_caller_is_not_named_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_whose_caller_is_not_named_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)
     for said in (b"", sized(b"\xff"), sized(field(2, b""))):
         ours, theirs = socket.socketpair()

@@ -18,14 +18,26 @@ from node.transports.libp2p.multiaddr import (
     tcp_port,
     with_port,
 )
-from node.transports.libp2p.protobuf import field, fields, numbers, read_sized, read_varint, sized, varint
+from node.transports.libp2p.protobuf import (
+    field,
+    fields,
+    numbers,
+    read_sized,
+    read_varint,
+    sized,
+    varint,
+)
 from protocol.errors import RemoteProtocolError, SettingsError
 
 PEER = "12D3KooWGzxzKZYveHXtpG6AsrUJBcWxHBFS2HsEoGTxrMLvKXtf"
 ED25519 = st.binary(min_size=32, max_size=32).map(libp2p_id)
 WHERE = st.one_of(
-    st.tuples(st.ip_addresses(v=4), st.integers(0, 65535)).map(lambda at: f"/ip4/{at[0]}/tcp/{at[1]}"),
-    st.tuples(st.ip_addresses(v=6), st.integers(0, 65535)).map(lambda at: f"/ip6/{at[0]}/tcp/{at[1]}"),
+    st.tuples(st.ip_addresses(v=4), st.integers(0, 65535)).map(
+        lambda at: f"/ip4/{at[0]}/tcp/{at[1]}"
+    ),
+    st.tuples(st.ip_addresses(v=6), st.integers(0, 65535)).map(
+        lambda at: f"/ip6/{at[0]}/tcp/{at[1]}"
+    ),
     st.integers(0, 65535).map(lambda port: f"/dns4/node.example/tcp/{port}"),
 )
 
@@ -45,7 +57,12 @@ def test_an_ed25519_id_survives_its_binary_form(peer: str) -> None:
 
 @given(WHERE, ED25519, ED25519)
 def test_an_address_survives_its_binary_form(where: str, relay: str, peer: str) -> None:
-    for address in (where, f"{where}/p2p/{peer}", f"{where}/p2p/{relay}/p2p-circuit/p2p/{peer}", f"/p2p/{peer}"):
+    for address in (
+        where,
+        f"{where}/p2p/{peer}",
+        f"{where}/p2p/{relay}/p2p-circuit/p2p/{peer}",
+        f"/p2p/{peer}",
+    ):
         assert decode(encode(address)) == address
 
 

@@ -89,7 +89,9 @@ async def test_a_goodbye_is_the_end_is_answered_and_stays() -> None:
             await pipe.write(b"x")
 
 
-async def test_a_close_waits_for_the_other_end_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_close_waits_for_the_other_end_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with pipe_and_socket() as (pipe, far):
         closing = asyncio.create_task(pipe.close())
         while not closing.done():
@@ -106,7 +108,9 @@ async def test_a_close_waits_for_the_other_end_but_not_for_ever(monkeypatch: pyt
         await pipe.close()
 
 
-async def test_a_close_does_not_wait_for_one_that_goes_on_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_close_does_not_wait_for_one_that_goes_on_writing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pipe_module, "LINGER_S", 1000.0)
     async with pipe_and_socket() as (pipe, far):
         closing = asyncio.create_task(pipe.close())
@@ -117,7 +121,9 @@ async def test_a_close_does_not_wait_for_one_that_goes_on_writing(monkeypatch: p
 async def test_a_write_that_is_announced_too_large_breaks_the_pipe() -> None:
     async with pipe_and_socket() as (pipe, far):
         far.send((PIPE_BYTES_MAX + 1).to_bytes(4, "big"))
-        with pytest.raises(UnavailableError, match=f"{PIPE_BYTES_MAX + 1} bytes, {PIPE_BYTES_MAX} are allowed"):
+        with pytest.raises(
+            UnavailableError, match=f"{PIPE_BYTES_MAX + 1} bytes, {PIPE_BYTES_MAX} are allowed"
+        ):
             await pipe.read()
         assert far.recv(100) == b""
 

@@ -37,7 +37,9 @@ async def relay(key: Ed25519PrivateKey, listen: str = "127.0.0.1:0") -> AsyncIte
 @asynccontextmanager
 async def private(through: str) -> AsyncIterator[tuple[Libp2pTransport, tuple[str, ...]]]:
     """(a node that nobody can dial directly, as far as it says; what it announces)."""
-    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(through,), hidden=True, direct_wait_s=0.1)
+    settings = Libp2pSettings(
+        listen="127.0.0.1:0", relays=(through,), hidden=True, direct_wait_s=0.1
+    )
     transport = Libp2pTransport(Ed25519PrivateKey.generate(), settings)
     try:
         yield transport, await transport.start(echo)
@@ -78,7 +80,9 @@ async def test_a_relay_takes_pipes_itself() -> None:
         assert not pipe.relayed
 
 
-async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reservations, "RETRY_S", (0.1, 0.1))
     key = Ed25519PrivateKey.generate()
     async with relay(key) as address:
@@ -97,7 +101,9 @@ async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(monkeyp
         await node.__aexit__(None, None, None)
 
 
-async def test_a_relay_that_comes_later_is_used_by_nodes_that_run_and_one_that_goes_is_not_announced_any_more() -> None:
+async def test_a_relay_that_comes_later_is_used_by_nodes_that_run_and_one_that_goes_is_not_announced_any_more() -> (
+    None
+):
     async with (
         relay(Ed25519PrivateKey.generate()) as first,
         private(first) as (node, announced),
@@ -135,7 +141,9 @@ async def test_a_daemon_that_is_replaced_has_its_place_at_the_relay_again() -> N
         assert await node.addresses() == announced
 
 
-async def test_a_node_with_no_router_between_announces_its_own_address_first_and_a_relayed_pipe_gives_way() -> None:
+async def test_a_node_with_no_router_between_announces_its_own_address_first_and_a_relayed_pipe_gives_way() -> (
+    None
+):
     settings = Libp2pSettings(listen="127.0.0.1:0", direct_wait_s=0)
     async with relay(Ed25519PrivateKey.generate()) as through, private(through) as (other, _):
         node = Libp2pTransport(Ed25519PrivateKey.generate(), settings)
@@ -145,7 +153,11 @@ async def test_a_node_with_no_router_between_announces_its_own_address_first_and
             announced = await node.moved(listens)
             while len(announced) < 3:  # the place comes before the look
                 announced = await node.moved(announced)
-            assert announced == (listens[0], f"{through}/p2p-circuit/p2p/{node.peer}", f"/p2p/{node.peer}")
+            assert announced == (
+                listens[0],
+                f"{through}/p2p-circuit/p2p/{node.peer}",
+                f"/p2p/{node.peer}",
+            )
             relayed = await other.dial(announced[1])
             assert relayed.relayed
             direct = await other.dial(announced[0])
@@ -163,7 +175,9 @@ async def test_a_relayed_pipe_stays_when_nobody_answers_at_the_direct_address() 
         private(through) as (other, _),
     ):
         pipe = await other.dial(announced[0])
-        with pytest.raises(UnavailableError, match="nobody answers there; a relay connects the two"):
+        with pytest.raises(
+            UnavailableError, match="nobody answers there; a relay connects the two"
+        ):
             await other.dial(f"/ip4/127.0.0.1/tcp/1/p2p/{node.peer}")
         await pipe.write(b"still")
         assert await receive(pipe, 5) == b"still"
@@ -191,11 +205,16 @@ async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for
         """Without a proof."""
 
     monkeypatch.setattr(relay_proof, "prove", believed)
-    monkeypatch.setattr(daemon, "_UNLIMITED_BYTES", 1 << 16)  # less than libp2p's own default, which may win the race
+    monkeypatch.setattr(
+        daemon, "_UNLIMITED_BYTES", 1 << 16
+    )  # less than libp2p's own default, which may win the race
     monkeypatch.setattr(reservations, "WAIT_S", 1000.0)
     trouble = f"expected {reservations.CIRCUIT_BYTES_MIN} bytes for each circuit"
     with caplog.at_level("INFO", reservations.__name__):
-        async with asyncio.timeout(PATIENCE_SECONDS), relay(Ed25519PrivateKey.generate()) as address:
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            relay(Ed25519PrivateKey.generate()) as address,
+        ):
             async with private(address) as (node, announced):
                 assert announced == (f"/p2p/{node.peer}",)
                 assert trouble in node.relay_trouble
@@ -204,17 +223,29 @@ async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for
                 await prove(address)
 
 
-@pytest.mark.parametrize("nonsense", ["/", "192.0.2.7:1", "/p2p/x", "/ip4/192.0.2.7/tcp/1", "{bare}", "{circuit}"])
+@pytest.mark.parametrize(
+    "nonsense", ["/", "192.0.2.7:1", "/p2p/x", "/ip4/192.0.2.7/tcp/1", "{bare}", "{circuit}"]
+)
 async def test_what_is_no_relay_is_passed_over(nonsense: str) -> None:
-    async with relay(Ed25519PrivateKey.generate()) as address, private(address) as (node, announced):
+    async with (
+        relay(Ed25519PrivateKey.generate()) as address,
+        private(address) as (node, announced),
+    ):
         bare = f"/p2p/{node.peer}"
-        node.use_relays((nonsense.format(bare=bare, circuit=f"{address}/p2p-circuit{bare}"), address))
+        node.use_relays(
+            (nonsense.format(bare=bare, circuit=f"{address}/p2p-circuit{bare}"), address)
+        )
         assert await node.addresses() == announced
 
 
 async def test_of_many_relays_a_node_uses_some_and_every_node_others() -> None:
-    relays = [f"/ip4/192.0.2.7/tcp/{number}/p2p/{libp2p_id(bytes([number] * 32))}" for number in range(1, 17)]
-    chosen = [reservations._chosen(libp2p_id(bytes([200 + number] * 32)), relays) for number in range(20)]
+    relays = [
+        f"/ip4/192.0.2.7/tcp/{number}/p2p/{libp2p_id(bytes([number] * 32))}"
+        for number in range(1, 17)
+    ]
+    chosen = [
+        reservations._chosen(libp2p_id(bytes([200 + number] * 32)), relays) for number in range(20)
+    ]
     assert {len(places) for places in chosen} == {reservations.PLACES_MAX}
     assert len({place.peer for places in chosen for place in places}) > 3 * reservations.PLACES_MAX
 
@@ -234,7 +265,9 @@ async def test_a_daemon_that_cuts_circuits_short_is_replaced_by_one_that_does_no
         assert proofs == [address] * 3
 
 
-async def test_a_relay_that_never_proves_itself_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_that_never_proves_itself_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def fails(relay: str) -> None:
         raise UnavailableError("cut after 128 KB")
 

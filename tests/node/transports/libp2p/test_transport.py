@@ -61,7 +61,9 @@ async def started(
         await transport.stop()
 
 
-async def test_the_identity_is_a_function_of_the_key_and_both_ends_of_a_pipe_have_proof_of_it() -> None:
+async def test_the_identity_is_a_function_of_the_key_and_both_ends_of_a_pipe_have_proof_of_it() -> (
+    None
+):
     keys, door = [Ed25519PrivateKey.generate() for _ in range(2)], Door()
     names = [libp2p_id(key.public_key().public_bytes_raw()) for key in keys]
     async with started(door, key=keys[0]) as (one, addresses), started(key=keys[1]) as (two, _):
@@ -98,7 +100,9 @@ async def test_a_second_dial_soon_after_a_failure_fails_at_once_with_the_reason(
             await dialler.dial(addresses[0])
 
 
-async def test_a_failure_is_forgotten_when_the_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_forgotten_when_the_pause_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transport, "REDIAL_S", 0.0)
     async with started() as (dialler, _):
         for _ in range(2):
@@ -136,7 +140,16 @@ async def test_a_node_that_cannot_be_dialled_is_reached_over_the_connection_that
 
 
 @pytest.mark.parametrize(
-    "address", ["/", "/p2p/", "/p2p/no", "/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3/tcp/1/p2p/{}", "/x/p2p/{}", "/ip4" * 999]
+    "address",
+    [
+        "/",
+        "/p2p/",
+        "/p2p/no",
+        "/ip4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3/tcp/1/p2p/{}",
+        "/x/p2p/{}",
+        "/ip4" * 999,
+    ],
 )
 async def test_an_address_that_is_nonsense_is_not_dialled(address: str) -> None:
     transport = Libp2pTransport(Ed25519PrivateKey.generate(), LOCAL)
@@ -145,7 +158,9 @@ async def test_an_address_that_is_nonsense_is_not_dialled(address: str) -> None:
 
 
 async def test_advertised_addresses_are_announced_with_the_port_that_was_bound() -> None:
-    settings = Libp2pSettings(listen="127.0.0.1:0", advertise=("node.example:0", "192.0.2.7:5"), public=True)
+    settings = Libp2pSettings(
+        listen="127.0.0.1:0", advertise=("node.example:0", "192.0.2.7:5"), public=True
+    )
     async with started(settings=settings) as (transport, announced):
         assert announced[1] == f"/ip4/192.0.2.7/tcp/5/p2p/{transport.peer}"
         assert announced[0].startswith("/dns/node.example/tcp/")
@@ -172,7 +187,9 @@ async def test_an_address_that_cannot_be_listened_on_is_refused(listen: str) -> 
 
 
 @pytest.mark.parametrize("killed", ["own", "remote"])
-async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_same_address(killed: str) -> None:
+async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_same_address(
+    killed: str,
+) -> None:
     async with started() as (one, addresses), started() as (two, _):
         pipe = await two.dial(addresses[0])
         dead = two if killed == "own" else one
@@ -235,8 +252,12 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_removes_its_files() -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, stdout=asyncio.subprocess.PIPE)
+async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_removes_its_files() -> (
+    None
+):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout
     pid, directory = (await process.stdout.readline()).decode().split()
     try:
@@ -252,8 +273,6 @@ async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_remo
 
 
 def test_neither_the_transport_nor_the_relay_imports_torch_or_hivemind() -> None:
-    code = (
-        "import sys, node.links.libp2p_pipes, node.links.libp2p_relay; print({'torch', 'hivemind'} & set(sys.modules))"
-    )
+    code = "import sys, node.links.libp2p_pipes, node.links.libp2p_relay; print({'torch', 'hivemind'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
