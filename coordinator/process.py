@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from coordinator import metrics, status_document
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
-from coordinator.sequencer import Core, Outcome
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
@@ -44,7 +44,7 @@ class CoordinatorProcess:
         self.address = settings.listen
         self._rounds = Rounds(spec, self.run_id)
         self._journal = Journal(settings.directory / JOURNAL_NAME)
-        self._core = Core(self._rounds, self._journal, key, self._emit)
+        self._core = Sequencer(self._rounds, self._journal, key, self._emit)
         self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None

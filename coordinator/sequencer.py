@@ -51,7 +51,7 @@ class _Batch:
     effects: list[Effect] = field(default_factory=list)
 
 
-class Core:
+class Sequencer:
     """Serialises all events of one run. `emit` is called with every outcome, in order."""
 
     def __init__(

@@ -35,7 +35,7 @@ from coordinator.machine.events import (
     TellMembers,
 )
 from coordinator.relays import Relays
-from coordinator.sequencer import Core, Outcome
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
@@ -93,7 +93,7 @@ class CoordinatorService(CoordinatorServicer):
 
     def __init__(
         self,
-        core: Core,
+        core: Sequencer,
         journal: Journal,
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],

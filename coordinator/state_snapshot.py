@@ -2,34 +2,34 @@
 
 The state is what the events have made of the machines; these bytes are only a shorter way to the
 same state, and `lockstep coordinator --check` folds the whole history to see that they are. What is
-listed in `Memory` is all that `Rounds` changes; a test compares the two, so that a new field cannot
+listed in `MachineState` is all that `Rounds` changes; a test compares the two, so that a new field cannot
 be forgotten."""
 
 from dataclasses import dataclass, fields, replace
 
 import msgspec
 
-from coordinator.machine.digest_verdicts import Agreement
+from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.membership import Member
 from coordinator.machine.pacing import Pace
 from coordinator.machine.rounds import Rounds
-from coordinator.machine.undecided_round import InFlight
+from coordinator.machine.undecided_round import UndecidedRound
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import DataOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MachineState:
     """The fields of `Rounds`, and of its member list the roster and the lapsed, that events
     change."""
 
     roster: dict[PeerId, Member]
     lapsed_ms: dict[PeerId, int]
-    votes: Agreement
+    votes: DigestVerdicts
     pace: Pace
     order: DataOrder
-    in_flight: list[InFlight]
+    in_flight: list[UndecidedRound]
     next_round: int
     committed: int
     skipped: int
@@ -49,26 +49,27 @@ class Memory:
 
 
 OF_MEMBERS = ("roster", "lapsed_ms")
-"""Fields of `Memory` that live in the member list."""
+"""Fields of `MachineState` that live in the member list."""
 
 
 def remember(rounds: Rounds) -> bytes:
     """The state of the machines now."""
     values = {
-        field.name: getattr(_owner(rounds, field.name), field.name) for field in fields(Memory)
+        field.name: getattr(_owner(rounds, field.name), field.name)
+        for field in fields(MachineState)
     }
-    return msgspec.msgpack.encode(Memory(**values))
+    return msgspec.msgpack.encode(MachineState(**values))
 
 
 def recall(rounds: Rounds, state: bytes) -> None:
     """Put fresh machines of the same run into a remembered state; `StorageError` for bytes that are
     none."""
     memory = _decoded(state)
-    for field in fields(Memory):
+    for field in fields(MachineState):
         setattr(_owner(rounds, field.name), field.name, getattr(memory, field.name))
 
 
-def durable(state: bytes) -> Memory:
+def durable(state: bytes) -> MachineState:
     """A remembered state without what heartbeats move (leases, the time, the words about now):
     equal for machines that took the same durable events."""
     memory = _decoded(state)
@@ -79,9 +80,9 @@ def durable(state: bytes) -> Memory:
     return replace(memory, roster=roster, loss=loss, last_ms=0, reason="")
 
 
-def _decoded(state: bytes) -> Memory:
+def _decoded(state: bytes) -> MachineState:
     try:
-        return msgspec.msgpack.decode(state, type=Memory)
+        return msgspec.msgpack.decode(state, type=MachineState)
     except msgspec.MsgspecError as error:
         raise StorageError(
             f"expected a snapshot of a run's state, got bytes that do not decode: {error}"

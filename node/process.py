@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from node.control import first_contact
 from node.control.addresses import address_towards, announced, keep_session
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.gossip.payload_log import PayloadLog
@@ -27,9 +27,9 @@ from node.model.training import require_fits
 from node.replica.replica import Position, Replica
 from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
-from node.round.context import Parts
+from node.round.context import RoundContext
 from node.settings import NodeSettings
-from node.status import Progress, registry
+from node.status import NodeStatus, registry
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer
@@ -70,7 +70,7 @@ class NodeProcess:
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._progress = Progress(self._peer, settings.name or self._peer[:8])
+        self._progress = NodeStatus(self._peer, settings.name or self._peer[:8])
         self.registry: CollectorRegistry = registry(self._progress)
         self._trainer: Trainer | None = None
         self._swarm: Swarm | None = None
@@ -102,7 +102,7 @@ class NodeProcess:
             replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length
         )
         progress.parameters = replica.layout.parameters
-        ledger = Ledger(info.run_id, info.coordinator_key, self._client.fetch_commits)
+        ledger = DecisionLog(info.run_id, info.coordinator_key, self._client.fetch_commits)
         position = await asyncio.to_thread(replica.load, self._state_path)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
@@ -120,7 +120,7 @@ class NodeProcess:
             name=progress.name,
         )
         self._trainer = Trainer(
-            Parts(
+            RoundContext(
                 info,
                 self._peer,
                 replica,

@@ -14,7 +14,7 @@ from node.traffic import Rising
 
 
 @dataclass(slots=True)
-class Progress:
+class NodeStatus:
     """The node's own view, in words and numbers; `phase` is a sentence for people."""
 
     peer_id: str
@@ -71,7 +71,7 @@ class Progress:
 class ProgressCollector(Collector):
     """The record as Prometheus families, read at each scrape."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: NodeStatus) -> None:
         self._progress = progress
         self._traffic = Rising()
 
@@ -115,7 +115,7 @@ class ProgressCollector(Collector):
         )
 
 
-def registry(progress: Progress) -> CollectorRegistry:
+def registry(progress: NodeStatus) -> CollectorRegistry:
     """A registry with the node's numbers."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(ProgressCollector(progress))

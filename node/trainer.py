@@ -24,18 +24,18 @@ loses at most what the rounds since the last save left in the momentum, and noth
 import asyncio
 import logging
 
-from node.control.decisions import FinalWord
-from node.control.members import Roster
+from node.control.decisions import Decision
+from node.control.members import MemberList
 from node.demo.engine import Extraction
 from node.gossip.swarm import NotRetainedError
-from node.model.training import Work
+from node.model.training import RoundWork
 from node.replica.replica import Pending, Position
 from node.round.catch_up import RETRY_SECONDS
 from node.round.compute import train_round
-from node.round.context import Parts
-from node.round.crash_recovery import EarlierLife
-from node.round.deadline import AWAY_S, FINISHED_S, Patience, PatienceEndedError
-from node.round.witness import Receipts
+from node.round.context import RoundContext
+from node.round.crash_recovery import CrashRecovery
+from node.round.deadline import AWAY_S, FINISHED_S, Deadline, DeadlinePassedError
+from node.round.witness import WitnessReports
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.ids import Digest, sha256
@@ -47,7 +47,7 @@ log = logging.getLogger("lockstep.node")
 class Trainer:
     """Drives one replica through a run. Also the coordinator client's listener."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RoundContext) -> None:
         self._parts = parts
         self._rounds = parts.info.spec.rounds
         self._pending: dict[int, Pending] = {}  # announced, and not settled
@@ -55,7 +55,7 @@ class Trainer:
         self._unannounced = (
             {pending.round: pending for pending in restored.pending} if restored else {}
         )
-        self._earlier = EarlierLife(parts.own, parts.replica, restored)
+        self._earlier = CrashRecovery(parts.own, parts.replica, restored)
         self._opened: wire.RoundOpened | None = None
         self._newest_trained = max(self._unannounced, default=-1)
         self._unsaved_rounds = 0
@@ -65,10 +65,12 @@ class Trainer:
         self._unready = False
         self._resync: wire.Resync | None = None
         self._obeyed = wire.Resync(round=-1)
-        self._receipts = Receipts(parts.own, parts.info.spec.rounds.copies_min, self._send_receipts)
-        self._roster = Roster()
+        self._receipts = WitnessReports(
+            parts.own, parts.info.spec.rounds.copies_min, self._send_receipts
+        )
+        self._roster = MemberList()
         self._finished = ""
-        self._patience = Patience()
+        self._patience = Deadline()
         self._limited_round = -1
         self._rest_s = (1 + self._rounds.overlap) * longest_slot(self._rounds).milliseconds / 1000
         self._in_round = False
@@ -87,7 +89,7 @@ class Trainer:
                 await self._round(opened)
                 self._in_round = False
             await self._settle_rest()
-        except PatienceEndedError:
+        except DeadlinePassedError:
             log.warning(
                 "ended before round %s: what it needs for that did not come",
                 self._parts.ledger.next_round,
@@ -109,7 +111,7 @@ class Trainer:
 
     # ---- its parts
 
-    async def _compute(self, opened: wire.RoundOpened) -> Work | None:
+    async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         parts, progress = self._parts, self._parts.progress
         progress.phase, progress.note = f"trains round {opened.round}", opened.reason
         parts.swarm.open(opened.round)
@@ -137,7 +139,7 @@ class Trainer:
         await self._settle_next()
         return True
 
-    def _extract(self, opened: wire.RoundOpened, work: Work | None) -> tuple[Pending, bytes]:
+    def _extract(self, opened: wire.RoundOpened, work: RoundWork | None) -> tuple[Pending, bytes]:
         """Momentum to payload and announcement. A muted node keeps its momentum and announces only
         its work.
 
@@ -189,7 +191,7 @@ class Trainer:
             kept = [entry.digest for entry in word.commit.entries]
             try:
                 payloads = await self._patience.wait(parts.swarm.collect(word.commit, word.holders))
-            except (NotRetainedError, PatienceEndedError) as error:
+            except (NotRetainedError, DeadlinePassedError) as error:
                 self._stand_at(before)
                 if not isinstance(error, NotRetainedError):
                     raise
@@ -242,7 +244,7 @@ class Trainer:
         elif self._finished:
             self._patience.limit(max(FINISHED_S, self._rest_s))
 
-    def _report(self, word: FinalWord, digest: int, snapshot: bytes) -> None:
+    def _report(self, word: Decision, digest: int, snapshot: bytes) -> None:
         """Tell the coordinator: while the node catches up only what it asked about, and the last
         state with `Ready`."""
         if word.recorded_digest is not None and word.recorded_digest != digest:

@@ -19,7 +19,7 @@ again and counts once."""
 
 from dataclasses import dataclass, field
 
-from coordinator.machine.digest_votes import Ballot, Votes
+from coordinator.machine.digest_votes import DigestReports, DigestTally
 from coordinator.machine.events import (
     Applied,
     AskResync,
@@ -65,7 +65,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Agreement(Votes):
+class DigestVerdicts(DigestTally):
     """Votes, and the records of those who were on the wrong side; `held` says why a node gets no
     work."""
 
@@ -152,7 +152,7 @@ class Agreement(Votes):
         return self._level(round, ballot, members) if ballot.reports and not ballot.awaited else []
 
     def _compare(
-        self, said: Applied | Readied, ballot: Ballot, members: Membership, now_ms: int
+        self, said: Applied | Readied, ballot: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
         """One more report of a round whose digest is final."""
         agrees = said.state_digest == ballot.verdict
@@ -164,7 +164,7 @@ class Agreement(Votes):
         )
 
     def _decide(
-        self, round: int, ballot: Ballot, verdict: int, members: Membership, now_ms: int
+        self, round: int, ballot: DigestReports, verdict: int, members: Membership, now_ms: int
     ) -> list[Effect]:
         said = {peer: digest for peer, (digest, _) in sorted(ballot.reports.items())}
         ballot.decide(verdict)
@@ -175,7 +175,7 @@ class Agreement(Votes):
             effects += self._differs(peer, round, members, now_ms)
         return effects
 
-    def _record(self, round: int, ballot: Ballot) -> list[Effect]:
+    def _record(self, round: int, ballot: DigestReports) -> list[Effect]:
         """Put a verdict, or its withdrawal (no reports), on record."""
         if ballot.verdict is None:
             return [RecordDigest(round, 0, 0, len(ballot.reports) + len(ballot.before), b"")]
@@ -190,7 +190,7 @@ class Agreement(Votes):
             )
         ]
 
-    def _level(self, round: int, ballot: Ballot, members: Membership) -> list[Effect]:
+    def _level(self, round: int, ballot: DigestReports, members: Membership) -> list[Effect]:
         """Nobody can say who is right: those who have not yet replayed the log do."""
         ballot.verdict = None
         effects = self._record(round, ballot)
@@ -211,7 +211,7 @@ class Agreement(Votes):
         return effects
 
     def _weigh_replays(
-        self, round: int, ballot: Ballot, members: Membership, now_ms: int
+        self, round: int, ballot: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
         """All who were asked have replayed, or gone: whose digest has changed was wrong."""
         changed = [
@@ -234,7 +234,7 @@ class Agreement(Votes):
         self._hold(round, ballot)
         return effects
 
-    def _hold(self, round: int, ballot: Ballot) -> None:
+    def _hold(self, round: int, ballot: DigestReports) -> None:
         """Those who differ go no further until a new report or a departure settles it."""
         for peer in ballot.reports:
             self.held[peer] = (
@@ -243,7 +243,7 @@ class Agreement(Votes):
 
     # ---- consequences
 
-    def _agrees(self, peer: PeerId, round: int, ballot: Ballot) -> None:
+    def _agrees(self, peer: PeerId, round: int, ballot: DigestReports) -> None:
         self.held.pop(peer, None)
         record = self.records.get(peer)
         if record is None or not ballot.final:

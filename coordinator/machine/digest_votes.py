@@ -30,7 +30,7 @@ VOICES_FINAL = 2
 
 
 @dataclass(slots=True)
-class Ballot:
+class DigestReports:
     """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node, and what was
     made of them."""
 
@@ -104,13 +104,13 @@ class Ballot:
 
 
 @dataclass(slots=True)
-class Votes:
+class DigestTally:
     """Ballots by round; a later report of the same node replaces its earlier one.
 
     `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed`
     those among them in which two digests were ever reported, `last` is the newest verdict."""
 
-    ballots: dict[int, Ballot] = field(default_factory=dict)
+    ballots: dict[int, DigestReports] = field(default_factory=dict)
     newest: int = -1
     rounds_checked: int = 0
     rounds_disputed: int = 0
@@ -118,16 +118,16 @@ class Votes:
 
     def open(self, round: int, voters: set[PeerId], authors: frozenset[PeerId]) -> None:
         """A round was committed: these will report."""
-        self.ballots[round] = Ballot(voters, set(voters), authors)
+        self.ballots[round] = DigestReports(voters, set(voters), authors)
         self._slide(round)
 
     def take(
         self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
-    ) -> Ballot | None:
+    ) -> DigestReports | None:
         """Note one report, unless its round is too old. Round -1 is genesis."""
         if round <= self.newest - ROUNDS_KEPT:
             return None
-        ballot = self.ballots.setdefault(round, Ballot())
+        ballot = self.ballots.setdefault(round, DigestReports())
         self._slide(round)
         ballot.awaited.discard(peer)
         if ballot.closed:
@@ -181,7 +181,7 @@ class Votes:
             for old in [old for old in self.ballots if old <= round - ROUNDS_KEPT]:
                 del self.ballots[old]
 
-    def _dispute(self, round: int, ballot: Ballot) -> None:
+    def _dispute(self, round: int, ballot: DigestReports) -> None:
         if not ballot.disputed and round >= 0:
             ballot.disputed = True
             self.rounds_disputed += 1

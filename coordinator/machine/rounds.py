@@ -29,7 +29,7 @@ Rules
 
 from typing import assert_never
 
-from coordinator.machine.digest_verdicts import Agreement
+from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -56,7 +56,12 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.membership import Member, Membership
 from coordinator.machine.pacing import Pace, next_pace, samples_per_share, smoothed_speed
-from coordinator.machine.undecided_round import InFlight, check_announcement, mean_loss, unused_part
+from coordinator.machine.undecided_round import (
+    UndecidedRound,
+    check_announcement,
+    mean_loss,
+    unused_part,
+)
 from protocol.clock import instants, stated_slot
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest
 from protocol.errors import LocalProtocolError
@@ -73,10 +78,10 @@ class Rounds:
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
         self.members = Membership(spec.membership)
-        self.votes = Agreement()
+        self.votes = DigestVerdicts()
         self.pace = Pace(stated_slot(spec.rounds))
         self.order = DataOrder()
-        self.in_flight: list[InFlight] = []
+        self.in_flight: list[UndecidedRound] = []
         self.next_round = 0
         self.committed = 0
         self.skipped = 0
@@ -136,7 +141,7 @@ class Rounds:
         lapse = self.members.next_lapse_ms()
         return min(times + ([lapse] if lapse is not None else []), default=None)
 
-    def flight(self, round: int) -> InFlight | None:
+    def flight(self, round: int) -> UndecidedRound | None:
         """The round, while it is undecided."""
         return next((flight for flight in self.in_flight if flight.round == round), None)
 
@@ -288,7 +293,7 @@ class Rounds:
         self.concluded = True
         return FinishRun(self.reason)
 
-    def _decidable(self, flight: InFlight) -> bool:
+    def _decidable(self, flight: UndecidedRound) -> bool:
         if flight.reached == "commit_by":
             return True
         live, roster = self.members.live, self.members.roster
@@ -302,7 +307,7 @@ class Rounds:
             )
         return not flight.waits_for_copies(roster)
 
-    def _decide(self, flight: InFlight, now_ms: int) -> Effect:
+    def _decide(self, flight: UndecidedRound, now_ms: int) -> Effect:
         rounds = self.spec.rounds
         self.decided_round = flight.round
         self.samples_lost += flight.unannounced()
@@ -375,7 +380,9 @@ class Rounds:
         step = self.committed + len(self.in_flight)
         rate, decay = scalars(self.spec.schedule, step)
         when = instants(slot, now_ms)
-        flight = InFlight(self.next_round, step, when, rate, decay, assignments, rounds.copies_min)
+        flight = UndecidedRound(
+            self.next_round, step, when, rate, decay, assignments, rounds.copies_min
+        )
         self.next_round += 1
         self.in_flight.append(flight)
         return self._open_effect(flight, tuple(assignments.values()))
@@ -394,7 +401,9 @@ class Rounds:
         reasons = {member.peer: reason for member in ready if (reason := self.muted_reason(member))}
         return reasons if len(ready) - len(reasons) >= self.spec.rounds.quorum else {}
 
-    def _open_effect(self, flight: InFlight, assignments: tuple[Assignment, ...]) -> OpenRound:
+    def _open_effect(
+        self, flight: UndecidedRound, assignments: tuple[Assignment, ...]
+    ) -> OpenRound:
         return OpenRound(
             flight.round,
             flight.step,

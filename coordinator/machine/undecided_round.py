@@ -28,7 +28,7 @@ _NEXT: dict[str, Instant] = {"opened": "bell", "bell": "publish_by", "publish_by
 
 
 @dataclass(slots=True)
-class InFlight:
+class UndecidedRound:
     """A round between its opening and its final word. `assignments` names everyone who was asked to
     work, less those who left before they announced; `named` is what each member says it holds,
     `holders` the same by digest.

@@ -26,7 +26,7 @@ from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
-from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.system.files import storage_errors
@@ -172,7 +172,7 @@ class RecordOverNetwork:
         self._links = Mesh(
             identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms
         )
-        self._members: list[Remote] = []
+        self._members: list[PeerAddress] = []
 
     @classmethod
     async def connect(cls, address: str) -> "RecordOverNetwork":
@@ -182,7 +182,7 @@ class RecordOverNetwork:
         client = CoordinatorClient(address, key)
         try:
             record = cls(client, await client.fetch_run(CONNECT_SECONDS), key)
-            await record._links.start(Outsider())
+            await record._links.start(ReadOnlyPeer())
             return record
         except BaseException:
             await client.close()
@@ -195,7 +195,7 @@ class RecordOverNetwork:
     async def payload(self, round: int, entry: Entry) -> bytes:
         """See `Record`. Members are asked in turn, the one that gave the last payload first."""
         self._members = self._members or [
-            Remote(peer, addresses)
+            PeerAddress(peer, addresses)
             for peer, addresses in (await self._client.fetch_members()).members.items()
         ]
         liars = list[str]()
@@ -227,9 +227,9 @@ class RecordOverNetwork:
         await self._links.stop()
         await self._client.close()
 
-    async def _fetch(self, member: Remote, entry: Entry, transfer: Transfer) -> None:
+    async def _fetch(self, member: PeerAddress, entry: Entry, transfer: Transfer) -> None:
         async with aclosing(
-            self._links.fetch(member, Blob(entry.digest), Purpose.CATCH_UP)
+            self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
         ) as parts:
             async for part in parts:
                 if transfer.take(part, member.peer_id, None):

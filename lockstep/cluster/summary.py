@@ -20,7 +20,7 @@ from lockstep.cluster.live_table import Show, total_bytes
 from lockstep.cluster.local import Child, Cluster
 from node.data.corpus import Corpus
 from node.model.checkpoint import evaluate_checkpoint
-from node.model.training import Trainee, build_model
+from node.model.training import TrainingModel, build_model
 from node.replica.genesis import fill
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec
@@ -108,7 +108,7 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
     samples = corpus.validation(VALIDATION_SAMPLES, spec.data.sequence_length)
     genesis = build_model(spec.model.type, spec.model.config)
     fill(genesis, spec.seed, spec.model.init_std)
-    trainee = Trainee(genesis)
+    trainee = TrainingModel(genesis)
     parameters = sum(parameter.numel() for parameter in trainee.parameters.values())
     final = evaluate_checkpoint(
         checkpoint, corpus, samples=VALIDATION_SAMPLES, sequence_length=spec.data.sequence_length

@@ -11,7 +11,7 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
 from lockstep.service.keys import KEY_NAME, load_or_create_key
-from lockstep.service.overhead import Line
+from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run
 from protocol.errors import SettingsError, StorageError
@@ -62,7 +62,7 @@ def check_directory(directory: Path) -> None:
 
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
     """How it ended, in words."""
-    line = Line()
+    line = OverheadMeter()
     process = CoordinatorProcess(
         spec, settings, load_or_create_key(settings.directory), line.overhead
     )

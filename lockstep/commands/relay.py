@@ -3,7 +3,7 @@
 from lockstep import __version__
 from lockstep.console import messages
 from lockstep.service.keys import load_or_create_key
-from lockstep.service.overhead import Line
+from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run
 from node.relay.process import RelayProcess, RelaySettings
@@ -20,7 +20,7 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
     """How it ended, in words. The process is made inside the loop on which its channel will
     live."""
-    line, key = Line(), load_or_create_key(settings.directory)
+    line, key = OverheadMeter(), load_or_create_key(settings.directory)
     process = RelayProcess(settings, key, f"lockstep {__version__}", line.overhead)
     return await serve(
         process, process.run, process.leave, lambda: settings.coordinator, options, line=line

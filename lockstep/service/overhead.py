@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lockstep.service.tcp_counters import Connection, Kernel
+from lockstep.service.tcp_counters import Connection, TcpCounters
 from protocol.errors import UnavailableError
 
 LOOK_SECONDS = 1.0
@@ -40,22 +40,22 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class UpDown:
     """Bytes of both directions."""
 
     up: int = 0
     down: int = 0
 
-    def __add__(self, other: "Both") -> "Both":
-        return Both(self.up + other.up, self.down + other.down)
+    def __add__(self, other: "UpDown") -> "UpDown":
+        return UpDown(self.up + other.up, self.down + other.down)
 
-    def at_least(self, other: "Both") -> "Both":
+    def at_least(self, other: "UpDown") -> "UpDown":
         """The larger of each."""
-        return Both(max(self.up, other.up), max(self.down, other.down))
+        return UpDown(max(self.up, other.up), max(self.down, other.down))
 
 
-class Tells(Protocol):
-    """Who knows of connections; see `Kernel`."""
+class ConnectionSource(Protocol):
+    """Who knows of connections; see `TcpCounters`."""
 
     def open(self) -> list[Connection]:
         """All of them."""
@@ -67,13 +67,13 @@ class Tells(Protocol):
         """Let go."""
 
 
-class Line:
+class OverheadMeter:
     """The connections of this process and its descendants, within a `with` block. Where the kernel
     does not tell there are no figures."""
 
     def __init__(
         self,
-        kernel: Callable[[], Tells] = Kernel,
+        kernel: Callable[[], ConnectionSource] = TcpCounters,
         own_sockets: Callable[[], set[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,16 +83,16 @@ class Line:
         self.admin_port = 0
         """What comes to it from within the machine is on no line; 0: there is none."""
         self._make_kernel = kernel
-        self._own_sockets = own_sockets or Family().sockets
+        self._own_sockets = own_sockets or ProcessTree().sockets
         self._clock = clock
-        self._figures: dict[int, Both] = {}  # of our connections, by cookie
+        self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[
             int, float
         ] = {}  # of these, since when such as are not there any more are missed
-        self._past = Both()
-        self._kernel: Tells | None = None
+        self._past = UpDown()
+        self._kernel: ConnectionSource | None = None
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> "OverheadMeter":
         try:
             self._kernel, self.reason = self._make_kernel(), ""
         except UnavailableError as error:
@@ -110,7 +110,7 @@ class Line:
         carried = self.carried()
         return (max(0, carried.up - up), max(0, carried.down - down)) if carried else None
 
-    def carried(self) -> Both | None:
+    def carried(self) -> UpDown | None:
         """Bytes of all frames so far; None: the kernel does not tell."""
         self.look()
         return sum(self._figures.values(), self._past) if self._kernel else None
@@ -136,10 +136,10 @@ class Line:
         except (UnavailableError, OSError) as error:
             self._give_up(str(error))
             return
-        self._figures |= {each.cookie: Both(each.up_bytes, each.down_bytes) for each in found}
+        self._figures |= {each.cookie: UpDown(each.up_bytes, each.down_bytes) for each in found}
         for each in destroyed:
             if seen := self._figures.get(each.cookie):
-                self._figures[each.cookie] = seen.at_least(Both(each.up_bytes, each.down_bytes))
+                self._figures[each.cookie] = seen.at_least(UpDown(each.up_bytes, each.down_bytes))
                 self._end(each.cookie)
         now_s = self._clock()
         gone = self._figures.keys() - {each.cookie for each in found}
@@ -165,7 +165,7 @@ class Line:
         _log.info("overhead is not counted reason=%s", reason)
 
 
-class Family:
+class ProcessTree:
     """This process and its descendants. Who was one stays one when its parent is gone."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from lockstep import __version__
 from lockstep.service.admin import AdminServer, Service
-from lockstep.service.overhead import Line
+from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
 from node.system.files import replacing_file
 
@@ -68,7 +68,7 @@ async def serve(
     coordinator: Callable[[], str],
     options: ServeOptions,
     *,
-    line: Line,
+    line: OverheadMeter,
 ) -> _Result:
     """Starts a process, waits for the end of its work and stops it; `leave` asks the work to end
     early.

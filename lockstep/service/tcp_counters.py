@@ -73,7 +73,7 @@ class Connection:
     """Of the frames that it received, without content that its process has not read yet."""
 
 
-class Kernel:
+class TcpCounters:
     """The line to the kernel, for the network namespace in which it is made."""
 
     def __init__(self) -> None:

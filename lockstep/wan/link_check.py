@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.probe import Measured
 from protocol.errors import UnavailableError
@@ -77,7 +77,7 @@ def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -
     """What was found of a home's shaped line, beside what was asked for."""
     place = laboratory.places[home]
     link = place.home.link or HomeLink()
-    up, down = link.up or Way(), link.down or Way()
+    up, down = link.up or LinkDirection(), link.down or LinkDirection()
     return MeasuredLink(
         home=home,
         profile=profile,

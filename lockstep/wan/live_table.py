@@ -16,7 +16,7 @@ from lockstep.cluster.local import Child
 from lockstep.commands.status import number
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
 from lockstep.wan.cluster import LineUse, WanCluster
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.link_check import MeasuredLink
 
 PHASE_COLUMNS = 20
@@ -89,7 +89,7 @@ def _cells(node: Child, link: HomeLink, usage: LineUse) -> tuple[str, ...]:
     return node.name, phase, str(status.get("round", "")), number(status.get("loss")), up, down, use
 
 
-def _share(bit_s: float, way: Way | None) -> str:
+def _share(bit_s: float, way: LinkDirection | None) -> str:
     rate = way.rate_bit_s if way else 0
     return f"{100 * bit_s / rate:.0f}%" if rate else ""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lockstep.wan.lab.home_link import WANDER_S, HomeLink, Way
+from lockstep.wan.lab.home_link import WANDER_S, HomeLink, LinkDirection
 from protocol.errors import SettingsError
 
 BUILTIN = Path(__file__).with_name("profiles.toml")
@@ -48,10 +48,10 @@ class Profile(_Table):
         """What to ask of an interface in the home."""
         return HomeLink(self._way(self.up_mbit_s), self._way(self.down_mbit_s))
 
-    def _way(self, mbit_s: float) -> Way:
+    def _way(self, mbit_s: float) -> LinkDirection:
         half_s = 1 / 2000  # of a millisecond, there and back
         jitter_ms = min(self.jitter_ms, self.rtt_ms)  # a packet cannot arrive before it left
-        return Way(
+        return LinkDirection(
             round(mbit_s * 1e6), self.rtt_ms * half_s, jitter_ms * half_s, self.loss_percent / 100
         )
 

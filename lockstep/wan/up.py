@@ -22,7 +22,7 @@ from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
 from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.lab.laboratory import Laboratory, unable
 from lockstep.wan.lab.shaping import stopped_like_ctrl_c
-from lockstep.wan.lab.topology import Home, Line, Nat, Plan
+from lockstep.wan.lab.topology import Home, Nat, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.live_table import links_table, shown_wan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
@@ -119,7 +119,8 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
     homes += [Home(name, region=regions[0]) for name in (COORDINATOR, RELAY)[: 1 + settings.relay]]
     used = dict.fromkeys(home.region for home in homes)
     lines = (
-        Line(here, there, catalogue.one_way_s(here, there)) for here, there in combinations(used, 2)
+        RegionDistance(here, there, catalogue.one_way_s(here, there))
+        for here, there in combinations(used, 2)
     )
     return Plan(tuple(homes), tuple(lines))
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from node.control.client import CoordinatorClient, Listener, RunInfo
-from node.control.members import Roster
+from node.control.members import MemberList
 from node.transports.base import Transport
 from protocol import wire_pb2 as wire
 from protocol.errors import UnavailableError
@@ -50,7 +50,7 @@ class RelayWatch:
     listener everything."""
 
     def __init__(self, listener: Listener, transport: Relayed) -> None:
-        self._listener, self._transport, self._roster = listener, transport, Roster()
+        self._listener, self._transport, self._roster = listener, transport, MemberList()
 
     def welcomed(self, welcome: wire.Welcome) -> None:
         """See `Listener.welcomed`."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.members import Roster
+from node.control.members import MemberList
 from node.links.network import Traffic
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
@@ -144,7 +144,7 @@ class CoordinatorClient:
                 log.warning("cannot fetch commits reason=%s", str(self._unavailable(error)))
                 await asyncio.sleep(BACKOFF_SECONDS[0] * random.uniform(1, 3))
 
-    async def fetch_members(self) -> Roster:
+    async def fetch_members(self) -> MemberList:
         """The run's members and relays, without being one; `UnavailableError` when nobody answers
         in time."""
         try:
@@ -152,7 +152,7 @@ class CoordinatorClient:
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.control_down += members.ByteSize()
-        roster = Roster()
+        roster = MemberList()
         roster.take(members)
         return roster
 

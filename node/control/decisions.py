@@ -32,7 +32,7 @@ node hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class FinalWord:
+class Decision:
     """What became of a round. `commit` is None for a skipped one, `holders[i]` are known to hold
     entry i's payload, the recorded digest is None when unknown, the SHA-256 of the snapshot
     empty."""
@@ -45,7 +45,7 @@ class FinalWord:
     snapshot_sha256: bytes = b""
 
 
-class Ledger:
+class DecisionLog:
     """Hands out the words of rounds `next_round`, `next_round + 1`, ...; starts after
     `settled_round`."""
 
@@ -53,8 +53,8 @@ class Ledger:
         self, run_id: RunId, coordinator_key: bytes, fetch: Callable[[int], Awaitable[wire.Commits]]
     ) -> None:
         self._run_id, self._key, self._fetch = run_id, coordinator_key, fetch
-        self._live: dict[int, FinalWord] = {}
-        self._fetched: deque[FinalWord] = deque()
+        self._live: dict[int, Decision] = {}
+        self._fetched: deque[Decision] = deque()
         self._arrived = asyncio.Event()
         self.decided_round = -1
         self.rewind()
@@ -89,13 +89,13 @@ class Ledger:
         holders = tuple(
             tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders
         )
-        self._take(FinalWord(commit.round, commit, holders))
+        self._take(Decision(commit.round, commit, holders))
 
     def skipped(self, message: wire.RoundSkipped) -> None:
         """Take a skip from the session."""
-        self._take(FinalWord(message.round, None, reason=message.reason))
+        self._take(Decision(message.round, None, reason=message.reason))
 
-    def _take(self, word: FinalWord) -> None:
+    def _take(self, word: Decision) -> None:
         if len(self._live) < LIVE_WORDS_MAX:
             self._live[word.round] = word
         self.saw_decided(word.round)
@@ -106,7 +106,7 @@ class Ledger:
         """Is there a final word that has not been taken?"""
         return self.next_round <= self.decided_round
 
-    def at_hand(self) -> FinalWord | None:
+    def at_hand(self) -> Decision | None:
         """The word that `next` would take, if the session has brought it."""
         return self._live.get(self.next_round)
 
@@ -116,7 +116,7 @@ class Ledger:
         moment later; whoever applies first is late, and the others wait."""
         return self.decided_round < round <= self.next_round + overlap
 
-    async def next(self) -> FinalWord:
+    async def next(self) -> Decision:
         """The word of `next_round`, waiting for it if need be.
 
         Raises `RemoteProtocolError` when a signature or the chain does not hold."""
@@ -132,7 +132,7 @@ class Ledger:
             del self._live[stale]
         return word
 
-    async def _fetched_word(self) -> FinalWord:
+    async def _fetched_word(self) -> Decision:
         while self._fetched and self._fetched[0].round < self.next_round:
             self._fetched.popleft()  # the session told this one too
         if not self._fetched:
@@ -147,7 +147,7 @@ class Ledger:
             commit = self._opened(message)
             digest = message.state_digest if message.digest_reports else None
             unknown = tuple(() for _ in commit.entries)
-            word = FinalWord(
+            word = Decision(
                 commit.round, commit, unknown, digest, snapshot_sha256=message.snapshot_sha256
             )
             commits[commit.round] = word
@@ -159,7 +159,7 @@ class Ledger:
                 f"expected the final word of round {self.next_round}, it is not told"
             )
         for round in range(self.next_round, last + 1):
-            self._fetched.append(commits.get(round) or FinalWord(round, None))
+            self._fetched.append(commits.get(round) or Decision(round, None))
 
     def _opened(self, message: wire.Committed) -> Commit:
         return open_commit(SignedCommit(message.body, message.signature), self._key)

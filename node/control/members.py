@@ -8,7 +8,7 @@ from protocol.ids import PeerId, parse_peer_id
 Addresses = tuple[str, ...]
 
 
-class Roster:
+class MemberList:
     """Members and relays with their addresses."""
 
     def __init__(self) -> None:

@@ -35,7 +35,14 @@ from node.demo.fused import Fused, fused
 from node.demo.largest import ascending, largest
 from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
 from node.demo.packing import packed
-from node.demo.transform import exact_products, forward, forward_dtype, inverse, strip_chunks_for, transposed
+from node.demo.transform import (
+    exact_products,
+    forward,
+    forward_dtype,
+    inverse,
+    strip_chunks_for,
+    transposed,
+)
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of

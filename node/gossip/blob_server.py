@@ -26,7 +26,7 @@ class Shelf(Protocol):
         thread."""
 
 
-class Shelves:
+class BlobServer:
     """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic
     clock."""
 

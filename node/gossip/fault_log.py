@@ -12,7 +12,7 @@ REMARKS_MAX = 1024
 _log = logging.getLogger(__name__)
 
 
-class Remarks:
+class FaultLog:
     """What was last said of each peer."""
 
     def __init__(self, run_id: RunId) -> None:

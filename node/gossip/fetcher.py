@@ -14,7 +14,14 @@ from typing import Any
 from node.gossip.machine.events import Failure, Progressed, Pull, Pulled, PullFailed
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
-from node.links.network import Blob, Link, NotHeldError, Purpose, Remote, WithdrawnError
+from node.links.network import (
+    BlobRange,
+    NotHeldError,
+    PeerAddress,
+    PeerNetwork,
+    Purpose,
+    WithdrawnError,
+)
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, short
 
@@ -24,7 +31,7 @@ PARTIALS_MAX = 8
 _log = logging.getLogger(__name__)
 
 
-class Pulls:
+class Fetcher:
     """The live pulls of one swarm.
 
     `spawn` runs a background task whose death is noticed; `tell` is called with the progress of
@@ -34,7 +41,7 @@ class Pulls:
         self,
         size_max: int,
         log: PayloadLog,
-        link: Link,
+        link: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         tell: Callable[[Progressed | Pulled | PullFailed], None],
     ) -> None:
@@ -47,7 +54,7 @@ class Pulls:
         self._transfers: dict[Digest, Transfer] = {}
         self._discarded_bytes = 0
 
-    def start(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
+    def start(self, pull: Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
         """Begin a pull, from where an earlier one of the same payload stopped."""
         self._tasks[pull.digest] = self._spawn(self._run(pull, source, clock_ms))
 
@@ -69,7 +76,7 @@ class Pulls:
             transfer.discarded for transfer in self._transfers.values()
         )
 
-    async def _run(self, pull: Pull, source: Remote, clock_ms: Callable[[], int]) -> None:
+    async def _run(self, pull: Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
         transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
         transfer.begin(pull.source)
         try:
@@ -83,7 +90,7 @@ class Pulls:
             self._end(pull, Pulled(pull.digest, pull.source, size, rate))
 
     async def _fetch(
-        self, pull: Pull, source: Remote, transfer: Transfer, clock_ms: Callable[[], int]
+        self, pull: Pull, source: PeerAddress, transfer: Transfer, clock_ms: Callable[[], int]
     ) -> int:
         """Fill the transfer; at how many bytes per second they came, 0 if there were none to come.
 
@@ -94,7 +101,7 @@ class Pulls:
         asked_ms, began_ms, counted = clock_ms(), 0, 0
         purpose = Purpose.CATCH_UP if pull.replayed else Purpose.PAYLOAD
         async with aclosing(
-            self._link.fetch(source, Blob(pull.digest, len(transfer.buffer)), purpose)
+            self._link.fetch(source, BlobRange(pull.digest, len(transfer.buffer)), purpose)
         ) as parts:
             async for part in parts:
                 complete = transfer.take(part, pull.source, pull.size if pull.exact else None)

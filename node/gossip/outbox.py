@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from node.gossip.machine.events import Offer
-from node.links.network import Link, Remote
+from node.links.network import PeerAddress, PeerNetwork
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import PeerId, RunId, short
 from protocol.limits import OFFERS_MAX
@@ -16,7 +16,7 @@ from protocol.wire_pb2 import OfferedPayload, Offers
 _log = logging.getLogger(__name__)
 
 
-class Offering:
+class Outbox:
     """The outbox of one swarm. `failed(peer, round)` is called for each offer that did not get
     there."""
 
@@ -24,7 +24,7 @@ class Offering:
         self,
         own: PeerId,
         run_id: RunId,
-        link: Link,
+        link: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         failed: Callable[[PeerId, int], object],
     ) -> None:
@@ -35,7 +35,7 @@ class Offering:
         self._failed = failed
         self._waiting: dict[PeerId, list[Offer]] = {}
 
-    def add(self, offer: Offer, to: Remote) -> None:
+    def add(self, offer: Offer, to: PeerAddress) -> None:
         """Send an offer after those to the same peer that are on their way."""
         if offer.peer in self._waiting:
             self._waiting[offer.peer].append(offer)
@@ -43,7 +43,7 @@ class Offering:
             self._waiting[offer.peer] = [offer]
             self._spawn(self._send(to))
 
-    async def _send(self, to: Remote) -> None:
+    async def _send(self, to: PeerAddress) -> None:
         waiting = self._waiting[to.peer_id]
         try:
             while waiting:

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
-from node.gossip.blob_server import Shelf, Shelves
-from node.gossip.fault_log import Remarks
-from node.gossip.fetcher import Pulls
+from node.gossip.blob_server import BlobServer, Shelf
+from node.gossip.fault_log import FaultLog
+from node.gossip.fetcher import Fetcher
 from node.gossip.machine.events import (
     Blame,
     Drop,
@@ -53,10 +53,10 @@ from node.gossip.machine.events import (
     Withdraw,
 )
 from node.gossip.machine.exchange import Exchange
-from node.gossip.outbox import Offering
+from node.gossip.outbox import Outbox
 from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
-from node.links.network import Blob, Link, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, PeerNetwork, Purpose
 from node.links.upload_queue import Urgency
 from node.traffic import Statistics
 from protocol.commits import Commit
@@ -95,7 +95,7 @@ class Swarm:
         run_id: RunId,
         limits: SwarmLimits,
         log: PayloadLog,
-        link: Link,
+        link: PeerNetwork,
         *,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
@@ -104,7 +104,7 @@ class Swarm:
         self._own, self._run_id = own, run_id
         self._exchange = Exchange(own, limits)
         self._log = log
-        self._shelves = Shelves(log, snapshots, clock_ms)
+        self._shelves = BlobServer(log, snapshots, clock_ms)
         self._link = link
         self._report_holding = report_holding
         self._clock_ms = clock_ms
@@ -112,8 +112,8 @@ class Swarm:
         self._addresses: Mapping[PeerId, tuple[str, ...]] = {}  # of members and relays
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: set[asyncio.Task[None]] = set()
-        self._pulls = Pulls(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
-        self._offering = Offering(
+        self._pulls = Fetcher(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
+        self._offering = Outbox(
             own, run_id, link, self._spawn, lambda *failed: self._feed(OfferFailed(*failed))
         )
         self._collecting: dict[int, Commit] = {}
@@ -123,12 +123,12 @@ class Swarm:
         ] = {}  # of what is being collected: who said how often "not here"
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
-        self._remarks = Remarks(run_id)
+        self._remarks = FaultLog(run_id)
 
     # ---- for the trainer
 
     async def start(self) -> tuple[str, ...]:
-        """Listen; returns the addresses to announce. Raises what `Link.start` raises."""
+        """Listen; returns the addresses to announce. Raises what `PeerNetwork.start` raises."""
         addresses = await self._link.start(self)
         self._spawn(self._tick())
         return addresses
@@ -232,8 +232,8 @@ class Swarm:
         """The other members, sorted."""
         return sorted(self._members.keys() - {self._own})
 
-    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
-        """The parts of a peer's blob, to catch up with, unchecked: see `Link.fetch`."""
+    def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
+        """The parts of a peer's blob, to catch up with, unchecked: see `PeerNetwork.fetch`."""
         return self._link.fetch(self._remote(peer), blob, Purpose.CATCH_UP)
 
     @property
@@ -435,5 +435,5 @@ class Swarm:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _remote(self, peer: PeerId) -> Remote:
-        return Remote(peer, self._addresses.get(peer, ()))
+    def _remote(self, peer: PeerId) -> PeerAddress:
+        return PeerAddress(peer, self._addresses.get(peer, ()))

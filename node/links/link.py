@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from node.links.frames import PART_FRAME_OVERHEAD, Part, joined
-from node.links.network import Blob, LinkServer, NotHeldError, Purpose, Traffic
-from node.links.protocol import Session
+from node.links.network import BlobRange, LinkServer, NotHeldError, Purpose, Traffic
+from node.links.protocol import LinkProtocol
 from node.links.protocol_events import (
     Accepted,
-    Asked,
     Cancelled,
     Event,
-    Left,
+    FetchRequested,
     Offered,
+    PeerLeft,
     Proven,
     Refused,
 )
@@ -57,7 +57,7 @@ LATE_FETCHES_MAX = 64
 be open."""
 
 
-class Host(Protocol):
+class LinkOwner(Protocol):
     """What a link asks of its mesh."""
 
     server: LinkServer
@@ -66,11 +66,11 @@ class Host(Protocol):
     peer_limit: int | None
     """Bytes per second that one peer may take."""
 
-    def on_proven(self, link: "OpenLink", public_key: bytes) -> None:
+    def on_proven(self, link: "Link", public_key: bytes) -> None:
         """The other end proved its key. `RemoteProtocolError`: it is not the one that was
         expected."""
 
-    def on_ended(self, link: "OpenLink", error: LockstepError) -> None:
+    def on_ended(self, link: "Link", error: LockstepError) -> None:
         """The link is of no use any more, and why."""
 
 
@@ -81,11 +81,11 @@ class _Fetch:
     arrived: asyncio.Queue[Part | LockstepError] = field(default_factory=asyncio.Queue)
 
 
-class OpenLink:
+class Link:
     """A link from the opening of its pipe to its end. `run` carries it; the rest may be used once
     it is proven."""
 
-    def __init__(self, pipe: Pipe, kind: str, session: Session, host: Host) -> None:
+    def __init__(self, pipe: Pipe, kind: str, session: LinkProtocol, host: LinkOwner) -> None:
         self.pipe = pipe
         self.kind = kind
         self.session = session
@@ -169,7 +169,7 @@ class OpenLink:
             self._answers.pop(request, None)
             self._leave_if_idle()
 
-    async def fetch(self, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
+    async def fetch(self, blob: BlobRange, purpose: Purpose) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them; `NotHeldError`, `UnavailableError`,
         `RemoteProtocolError`."""
         self._require_open()
@@ -254,7 +254,7 @@ class OpenLink:
                 self.proven.set()
             case Offered():
                 self._take_offer(event)
-            case Asked():
+            case FetchRequested():
                 assert self._tasks is not None, "events come while the link runs"
                 upload, task = (
                     Upload(self.peer, event.digest),
@@ -270,7 +270,7 @@ class OpenLink:
                 self._answer(event.request, event.error(self.peer))
             case Part():
                 self._on_part(event)
-            case Left():
+            case PeerLeft():
                 raise UnavailableError(event.reason or "the other end left")
             case _:
                 assert_never(event)
@@ -328,14 +328,14 @@ class OpenLink:
 
     # ---- serving
 
-    async def _serve(self, asked: Asked) -> None:
+    async def _serve(self, asked: FetchRequested) -> None:
         server, upload = self._host.server, Upload(self.peer, asked.digest)
         try:
             found = await server.read(asked.digest, asked.offset, 1)
             if found is None:
                 self.session.refuse(asked.request, Refusal.NOT_HELD, "not held here")
                 return
-            end = Blob(asked.digest, asked.offset, asked.bytes).end(found[0])
+            end = BlobRange(asked.digest, asked.offset, asked.bytes).end(found[0])
             async with self._host.uplink.turn(upload, end - asked.offset):
                 await self._send_parts(asked, upload, end)
             if end == found[0]:
@@ -351,7 +351,7 @@ class OpenLink:
         del self._serving[request]
         self._leave_if_idle()
 
-    async def _send_parts(self, asked: Asked, upload: Upload, end: int) -> None:
+    async def _send_parts(self, asked: FetchRequested, upload: Upload, end: int) -> None:
         offset, window, uplink = asked.offset, self.session.window, self._host.uplink
         purpose = self._host.server.purpose(asked.digest)
         while offset < end:

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from node.links.frames import Part
-from node.links.link import OpenLink
-from node.links.network import Blob, LinkServer, Purpose, Remote, Traffic
-from node.links.protocol import Identity, Session
+from node.links.link import Link
+from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose, Traffic
+from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
 from node.transports.libp2p.multiaddr import libp2p_id
@@ -90,7 +90,7 @@ class PeerLink:
 class _Kept:
     """A peer to be linked to."""
 
-    remote: Remote
+    remote: PeerAddress
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """For its task: other addresses, or a link opened or ended."""
     linked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,8 +122,8 @@ class Mesh:
         self._identity = identity
         self._own = peer_id(public_bytes(identity.key))
         self._transports = list(transports)
-        self._links: dict[PeerId, OpenLink] = {}
-        self._carried: dict[OpenLink, PeerId | None] = {}  # with the peer that was dialled
+        self._links: dict[PeerId, Link] = {}
+        self._carried: dict[Link, PeerId | None] = {}  # with the peer that was dialled
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[PeerId, _Kept] = {}
         self._past = Traffic()
@@ -165,7 +165,7 @@ class Mesh:
         for transport in self._transports:
             await transport.stop()
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Peers to be linked to from now on, the most important first; links to others stay until
         they end."""
         wanted = {
@@ -177,13 +177,13 @@ class Mesh:
         for peer, remote in wanted.items():
             self._keep(peer, remote)
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; returns when the peer took them."""
         link = await self._link_to(to)
         await link.offer(offers)
 
     async def fetch(
-        self, source: Remote, blob: Blob, purpose: Purpose
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked."""
         link = await self._link_to(source)
@@ -231,7 +231,7 @@ class Mesh:
 
     # ---- for the links
 
-    def on_proven(self, link: OpenLink, public_key: bytes) -> None:
+    def on_proven(self, link: Link, public_key: bytes) -> None:
         """Take the link in, in place of another or not at all."""
         peer, expected = link.peer, self._carried[link]
         if expected not in (None, peer):
@@ -260,7 +260,7 @@ class Mesh:
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
-    def on_ended(self, link: OpenLink, error: LockstepError) -> None:
+    def on_ended(self, link: Link, error: LockstepError) -> None:
         """Forget the link; whether another takes its place is up to the task that keeps the
         peer."""
         peer, dialled = link.session.peer, self._carried[link]
@@ -274,7 +274,7 @@ class Mesh:
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
-    def _better(self, new: OpenLink, old: OpenLink) -> bool:
+    def _better(self, new: Link, old: Link) -> bool:
         if (
             new.session.instance != old.session.instance
             or new.session.dialled == old.session.dialled
@@ -298,14 +298,14 @@ class Mesh:
 
         return accept
 
-    def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> OpenLink:
+    def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        session = Session(self._identity, nonce, expected is not None, self.clock_ms())
-        link = OpenLink(pipe, transport.kind, session, self)
+        session = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
+        link = Link(pipe, transport.kind, session, self)
         self._carried[link] = expected
         return link
 
-    async def _carry(self, link: OpenLink) -> None:
+    async def _carry(self, link: Link) -> None:
         """Run a link until it ends."""
         try:
             await link.run()
@@ -332,7 +332,7 @@ class Mesh:
 
     # ---- dialling
 
-    def _keep(self, peer: PeerId, remote: Remote) -> _Kept:
+    def _keep(self, peer: PeerId, remote: PeerAddress) -> _Kept:
         kept = self._kept.get(peer)
         if kept is None:
             kept = self._kept[peer] = _Kept(remote)
@@ -390,7 +390,7 @@ class Mesh:
         finally:
             proven.cancel()
 
-    async def _link_to(self, remote: Remote) -> OpenLink:
+    async def _link_to(self, remote: PeerAddress) -> Link:
         """The link to a peer; one that is not kept yet is from now on."""
         peer = remote.peer_id
         if self._stopped:
@@ -417,7 +417,7 @@ async def _changed(kept: _Kept, seconds: float | None) -> None:
         kept.changed.clear()
 
 
-def _described(link: OpenLink) -> PeerLink:
+def _described(link: Link) -> PeerLink:
     session = link.session
     return PeerLink(
         link.peer,

@@ -36,7 +36,7 @@ class WithdrawnError(UnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class BlobRange:
     """What a fetch asks for: a blob, or some of it."""
 
     digest: Digest
@@ -50,7 +50,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class PeerAddress:
     """A peer as a link sees it: who it is and where it says it listens, its favourite address
     first."""
 
@@ -118,7 +118,7 @@ class LinkServer(Protocol):
         """A peer has taken the last byte of a blob from this node."""
 
 
-class Outsider:
+class ReadOnlyPeer:
     """The `LinkServer` of who only reads: it holds nothing and wants no offers."""
 
     def on_offer(self, offers: Offers) -> None:
@@ -144,7 +144,7 @@ class Outsider:
         """Never told."""
 
 
-class Link(Protocol):
+class PeerNetwork(Protocol):
     """The way to reach peers and to be reached."""
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
@@ -155,16 +155,18 @@ class Link(Protocol):
         """End every transfer and stop listening; nothing is left behind. May be called twice, or
         without a start."""
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Peers to be linked to from now on, the most important first."""
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; returns when the peer took them.
 
         Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused
         them."""
 
-    def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
+    def fetch(
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked.
 
         Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for

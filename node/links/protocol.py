@@ -28,11 +28,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Part, encode
 from node.links.protocol_events import (
     Accepted,
-    Asked,
     Cancelled,
     Event,
-    Left,
+    FetchRequested,
     Offered,
+    PeerLeft,
     Proven,
     Refused,
 )
@@ -94,7 +94,7 @@ class Identity:
     """Random, once per process."""
 
 
-class Session:
+class LinkProtocol:
     """The machine of one end. `dialled`: whether this end opened the pipe. `nonce`: 32 random
     bytes."""
 
@@ -304,7 +304,7 @@ class Session:
     def _on_meeting(self, kind: str, message: LinkMessage) -> list[Event]:
         if kind == "goodbye":
             self._peer_left = True
-            return [Left(message.goodbye.reason[:TEXT_BYTES_MAX])]
+            return [PeerLeft(message.goodbye.reason[:TEXT_BYTES_MAX])]
         if kind == "hello":
             self._on_hello(message.hello)
             return []
@@ -355,7 +355,7 @@ class Session:
         digest = parse_digest(fetch.digest)
         self._open_request(fetch.request, self._asked, FETCHES_MAX)
         self._asked[fetch.request] = fetch.offset + fetch.bytes if fetch.bytes else 0
-        return [Asked(fetch.request, digest, fetch.offset, fetch.bytes)]
+        return [FetchRequested(fetch.request, digest, fetch.offset, fetch.bytes)]
 
     def _open_request(self, request: int, open_requests: Sized, count_max: int) -> None:
         if request <= self._peer_requests:

@@ -34,7 +34,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FetchRequested:
     """The peer wants a blob from an offset on; answer with `part` or `refuse`."""
 
     request: int
@@ -77,10 +77,10 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PeerLeft:
     """The peer says goodbye; nothing follows."""
 
     reason: str
 
 
-Event = Proven | Offered | Accepted | Asked | Cancelled | Refused | Part | Left
+Event = Proven | Offered | Accepted | FetchRequested | Cancelled | Refused | Part | PeerLeft

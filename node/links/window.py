@@ -43,7 +43,7 @@ BASE_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _SentPart:
     """A part on its way."""
 
     end: int
@@ -62,7 +62,7 @@ class Window:
         self.bytes = WINDOW_BYTES_FIRST
         self.sent = 0
         self.acknowledged = 0
-        self._on_the_way: deque[_Left] = deque()
+        self._on_the_way: deque[_SentPart] = deque()
         self._base_ms = 0  # with the difference of the two clocks in it
         self._base_until_ms = -1
         self._running_dry = False
@@ -84,7 +84,7 @@ class Window:
         if alone:
             self._running_dry = False
         self.sent += count
-        self._on_the_way.append(_Left(self.sent, now_ms, self.bytes, alone))
+        self._on_the_way.append(_SentPart(self.sent, now_ms, self.bytes, alone))
 
     def acknowledge(self, total: int, now_ms: int, taken_ms: int | None = None) -> None:
         """The peer has taken `total` bytes in all; `RemoteProtocolError` for what was never sent.

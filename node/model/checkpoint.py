@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from node.data.corpus import Corpus
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
-from node.model.training import Trainee, named_parameters_once, quiet_transformers
+from node.model.training import TrainingModel, named_parameters_once, quiet_transformers
 from node.system.files import replacing_directory, replacing_file, storage_errors, whole_directory
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
@@ -123,7 +123,9 @@ def evaluate_checkpoint(
         raise DataError(
             f"{corpus.directory}: expected the tokenizer of {directory}, got another; prepare it with that"
         )
-    return Trainee(checkpoint.model, device).evaluate(corpus.validation(samples, sequence_length))
+    return TrainingModel(checkpoint.model, device).evaluate(
+        corpus.validation(samples, sequence_length)
+    )
 
 
 def generate(

@@ -1,7 +1,7 @@
 """The network: built from the run file, given gradients until the bell, evaluated.
 
 Any causal language model that transformers has code for is built from its configuration alone, in
-float32, without the network and without code from anywhere else. `Passes` turn samples into
+float32, without the network and without code from anywhere else. `GradientAccumulation` turn samples into
 `.grad`, the mean over the samples managed before the bell. Gradients are local business: autocast,
 thread counts and the size of a micro-batch may differ between nodes, for nothing here changes a
 parameter.
@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RoundWork:
     """What a node trained in one round."""
 
     samples: int
@@ -109,7 +109,7 @@ def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -
         )
 
 
-class Trainee:
+class TrainingModel:
     """A model on its device that does the work of a round.
 
     `micro_batch_max` (samples per pass) is halved for good when a pass does not fit the device's
@@ -128,10 +128,10 @@ class Trainee:
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
 
-    def passes(self, batches: Iterable[Tokens]) -> "Passes":
+    def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
         """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
-        return Passes(self, batches)
+        return GradientAccumulation(self, batches)
 
     @torch.no_grad()
     def evaluate(self, samples: Tokens) -> float:
@@ -196,11 +196,11 @@ class Trainee:
         )
 
 
-class Passes:
+class GradientAccumulation:
     """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
     move."""
 
-    def __init__(self, trainee: Trainee, batches: Iterable[Tokens]) -> None:
+    def __init__(self, trainee: TrainingModel, batches: Iterable[Tokens]) -> None:
         self._trainee, self._source = trainee, iter(batches)
         self._drawn: list[Tokens] = []
         self.samples = 0
@@ -212,7 +212,7 @@ class Passes:
         sample fits the device's memory."""
         return self._trainee.in_memory(self._pass)
 
-    def finish(self) -> Work:
+    def finish(self) -> RoundWork:
         """Leaves the mean gradient over the samples done, of which there must be one, in every
         parameter's `.grad`."""
         if self.samples == 0:
@@ -220,7 +220,7 @@ class Passes:
         for parameter in self._trainee.parameters.values():
             if parameter.grad is not None:
                 parameter.grad /= self.samples
-        return Work(self.samples, self._nats / self._tokens, self._tokens)
+        return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
 
     def _begin(self) -> None:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""

@@ -28,13 +28,13 @@ from prometheus_client.registry import Collector
 
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
-from node.control.members import Roster
+from node.control.members import MemberList
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
-from node.relay.self_check import TestShelf, self_test
+from node.relay.self_check import SelfCheckShelf, self_test
 from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
@@ -123,7 +123,7 @@ class RelayProcess:
         self._overhead = overhead
         self.peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._roster = Roster()
+        self._roster = MemberList()
         self._info: RunInfo | None = None
         self._mesh: Mesh | None = None
         self._swarm: Swarm | None = None
@@ -164,7 +164,7 @@ class RelayProcess:
         mesh = self._mesh = Mesh(
             identity, transports, uplink, own_clock_ms, settings.peer_limit or None
         )
-        shelf = TestShelf()
+        shelf = SelfCheckShelf()
         self._swarm = Swarm(
             self.peer,
             info.run_id,

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.client import own_clock_ms
 from node.links.mesh import Mesh
-from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.transports.factory import make_transports
@@ -32,7 +32,7 @@ LIMITED_SHARE = 2 / 3
 bursts."""
 
 
-class TestShelf:
+class SelfCheckShelf:
     """The blob that a relay fetches from itself; a `node.gossip.blob_server.Shelf`."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class TestShelf:
 
 
 async def self_test(
-    run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: TestShelf, limit: int
+    run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: SelfCheckShelf, limit: int
 ) -> str:
     """What was found, in words, one address after the other. `limit`: bytes per second that a peer
     may take, or 0.
@@ -72,7 +72,7 @@ async def self_test(
         for address in addresses:
             try:
                 async with asyncio.timeout(seconds):
-                    await _fetch(run_id, Remote(own, (address,)), shelf.digest)
+                    await _fetch(run_id, PeerAddress(own, (address,)), shelf.digest)
             except (LockstepError, TimeoutError) as error:
                 found.append(f"{address}: {error or f'not done within {seconds:.0f} s'}")
             else:
@@ -87,7 +87,7 @@ async def self_test(
     return "; ".join(found)
 
 
-async def _fetch(run_id: RunId, relay: Remote, digest: Digest) -> None:
+async def _fetch(run_id: RunId, relay: PeerAddress, digest: Digest) -> None:
     key = Ed25519PrivateKey.generate()
     kind = "libp2p" if relay.addresses[0].startswith("/") else "grpc"
     transports = make_transports([kind], key, "0.0.0.0:0", (), ())
@@ -98,9 +98,9 @@ async def _fetch(run_id: RunId, relay: Remote, digest: Digest) -> None:
         own_clock_ms,
     )
     try:
-        await mesh.start(Outsider())
+        await mesh.start(ReadOnlyPeer())
         blob = bytearray()
-        async with aclosing(mesh.fetch(relay, Blob(digest), Purpose.CATCH_UP)) as parts:
+        async with aclosing(mesh.fetch(relay, BlobRange(digest), Purpose.CATCH_UP)) as parts:
             async for part in parts:
                 blob += part.data
         if sha256(blob) != digest:

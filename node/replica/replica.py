@@ -27,11 +27,11 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
 from node.model.checkpoint import load_parameters, save_parameters
-from node.model.training import Trainee, build_model
+from node.model.training import TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.snapshot import read_snapshot
-from node.replica.vote_history import Ballot, EarlierVotes
+from node.replica.vote_history import Ballot, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
@@ -94,7 +94,7 @@ class Replica:
         self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int
     ) -> None:
         self._spec, self._run_id = spec, run_id
-        self.trainee = Trainee(self._fresh_model(), device, micro_batch_max)
+        self.trainee = TrainingModel(self._fresh_model(), device, micro_batch_max)
         self.layout = ChunkLayout.from_shapes(
             {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
         )
@@ -110,14 +110,14 @@ class Replica:
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
-        self._earlier = EarlierVotes(algorithm, spec.retention)
+        self._earlier = VoteHistory(algorithm, spec.retention)
         self.reset()
 
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
         model = self._fresh_model()
         fill(model, self._spec.seed, self._spec.model.init_std)
-        genesis = Trainee(model, self.trainee.device).parameters
+        genesis = TrainingModel(model, self.trainee.device).parameters
         working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)

@@ -42,7 +42,7 @@ class Ballot:
         return f"{self.round}/{self.weight}/{sha256(self.payload).hex()}"
 
 
-class EarlierVotes:
+class VoteHistory:
     """What one replica remembers of the last commits that had votes."""
 
     def __init__(self, algorithm: AlgorithmSpec, retention: RetentionSpec) -> None:

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Protocol
 
 from node.control.client import RunInfo
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from node.links.frames import Part
-from node.links.network import Blob, NotHeldError
+from node.links.network import BlobRange, NotHeldError
 from node.replica.canonical import canonical_size
 from node.replica.replica import Position, Replica
 from node.replica.snapshot import Partial, Snapshots
-from node.status import Progress
+from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
@@ -52,14 +52,14 @@ RETRY_SECONDS = 2
 """Between two attempts when neither the log nor a snapshot can be had."""
 
 
-class Peers(Protocol):
+class BlobSource(Protocol):
     """The members as a source of blobs; `node.gossip.swarm.Swarm` is one."""
 
     @property
     def peers(self) -> list[PeerId]:
         """The other members, sorted."""
 
-    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
+    def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
         """The parts of a peer's blob, unchecked: see `node.links.network.Link.fetch`."""
 
 
@@ -108,10 +108,10 @@ class CatchUp:
         info: RunInfo,
         replica: Replica,
         snapshots: Snapshots,
-        peers: Peers,
+        peers: BlobSource,
         fetch_commits: Callable[[int], Awaitable[wire.Commits]],
         *,
-        progress: Progress,
+        progress: NodeStatus,
     ) -> None:
         self._info, self._replica, self._snapshots, self._peers = info, replica, snapshots, peers
         self._fetch_commits = fetch_commits
@@ -137,7 +137,7 @@ class CatchUp:
 
     # ---- from others
 
-    def too_far_behind(self, ledger: Ledger) -> bool:
+    def too_far_behind(self, ledger: DecisionLog) -> bool:
         """Is the log that members retain too short to reach back to here? Said once per snapshot
         that may help, and not after one was adopted: its keepers have what comes after it."""
         retention = self._info.spec.retention
@@ -184,7 +184,7 @@ class CatchUp:
     async def _walk(
         self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
     ) -> Walk:
-        walker = Ledger(self._info.run_id, self._info.coordinator_key, self._fetch_commits)
+        walker = DecisionLog(self._info.run_id, self._info.coordinator_key, self._fetch_commits)
         walker.resume(start.next_round, start.head, start.head_round)
         walker.saw_decided(decided_round)
         walk = Walk()
@@ -277,7 +277,9 @@ class CatchUp:
 
     async def _fetch_range(self, partial: Partial, peer: PeerId, offset: int) -> bytearray:
         blob, length = bytearray(), partial.length(offset)
-        async with aclosing(self._peers.fetch(peer, Blob(partial.digest, offset, length))) as parts:
+        async with aclosing(
+            self._peers.fetch(peer, BlobRange(partial.digest, offset, length))
+        ) as parts:
             async for part in parts:
                 expected = (offset + len(blob), partial.size)
                 if (found := (part.offset, part.total_bytes)) != expected:

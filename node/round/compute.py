@@ -19,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from node.demo.engine import GradientError
-from node.model.training import Passes, Work
+from node.model.training import GradientAccumulation, RoundWork
 from node.replica.replica import Pending
-from node.round.context import Parts
+from node.round.context import RoundContext
 from protocol import wire_pb2 as wire
 
 log = logging.getLogger("lockstep.node")
 
 
 async def train_round(
-    parts: Parts,
+    parts: RoundContext,
     opened: wire.RoundOpened,
     pending: Pending | None,
     settle: Callable[[int], Awaitable[bool]],
-) -> Work | None:
+) -> RoundWork | None:
     """Make the passes that fit, one at least; None when their gradients are of no use, and the
     momentum is as it was.
 
@@ -61,7 +61,7 @@ async def train_round(
     return work
 
 
-def _batches(parts: Parts, opened: wire.RoundOpened) -> Iterator[npt.NDArray[np.int64]]:
+def _batches(parts: RoundContext, opened: wire.RoundOpened) -> Iterator[npt.NDArray[np.int64]]:
     """The round's share in micro-batches: int64 [samples, sequence_length + 1]."""
     spec, size = parts.info.spec, parts.replica.trainee.micro_batch_max
     for share in opened.shares:
@@ -70,7 +70,7 @@ def _batches(parts: Parts, opened: wire.RoundOpened) -> Iterator[npt.NDArray[np.
             yield parts.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
 
 
-def _accumulate(parts: Parts, round: int, passes: Passes) -> Work | None:
+def _accumulate(parts: RoundContext, round: int, passes: GradientAccumulation) -> RoundWork | None:
     work = passes.finish()
     try:
         parts.replica.accumulate()

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.control.client import CoordinatorClient, RunInfo
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.gossip.swarm import Swarm
 from node.replica.replica import Position, Replica
 from node.round.catch_up import CatchUp
-from node.status import Progress
+from node.status import NodeStatus
 from protocol.ids import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RoundContext:
     """The other parts of a node, and where its state stands when it begins."""
 
     info: RunInfo
@@ -22,9 +22,9 @@ class Parts:
     replica: Replica
     corpus: Corpus
     client: CoordinatorClient
-    ledger: Ledger
+    ledger: DecisionLog
     swarm: Swarm
-    progress: Progress
+    progress: NodeStatus
     save: Callable[[Position], None]
     """Keeps the state on disk; called every so many rounds from a worker thread."""
     save_every: int

@@ -23,7 +23,7 @@ from protocol.ids import Digest, PeerId
 log = logging.getLogger("lockstep.node")
 
 
-class EarlierLife:
+class CrashRecovery:
     """Holds what is known of it until `end`, when this life begins to train."""
 
     def __init__(self, own: PeerId, replica: Replica, restored: Position | None) -> None:

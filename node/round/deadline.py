@@ -19,11 +19,11 @@ AWAY_S = 5.0
 time."""
 
 
-class PatienceEndedError(Exception):
+class DeadlinePassedError(Exception):
     """What was waited for did not come in the time that was left."""
 
 
-class Patience:
+class Deadline:
     """Waits, one at a time, that can be given a limit from outside, also while one is going on."""
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class Patience:
             self._waiting.reschedule(self._until_s)
 
     async def wait(self, awaited: Awaitable[_Awaited]) -> _Awaited:
-        """What is waited for; it is cancelled, and `PatienceEndedError` raised, when the time is
+        """What is waited for; it is cancelled, and `DeadlinePassedError` raised, when the time is
         up."""
         try:
             async with asyncio.timeout_at(self._until_s) as self._waiting:
                 return await awaited
         except TimeoutError:
             if self._waiting and self._waiting.expired():
-                raise PatienceEndedError from None
+                raise DeadlinePassedError from None
             raise
         finally:
             self._waiting = None

@@ -39,7 +39,7 @@ def is_witness(round: int, digest: Digest, own: PeerId, members: int, copies_min
     return is_small(members, copies_min) or part < WITNESSES + 4 * copies_min
 
 
-class Receipts:
+class WitnessReports:
     """Hands on what this node is to report: at once in a small run, else the first at once and then
     at most every `TOGETHER_SECONDS`."""
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.network import Blob, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, Purpose
 from node.system.malloc import keep_freed_memory
 from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError
@@ -180,7 +180,7 @@ class MeshCarrier:
     async def connect(self, address: str) -> None:
         """See `Carrier`."""
         peer, _, at = address.partition("@")
-        self._remotes[address] = Remote(PeerId(peer), (at,))
+        self._remotes[address] = PeerAddress(PeerId(peer), (at,))
         self._member.mesh.keep(list(self._remotes.values()))
         async with asyncio.timeout(60):
             while PeerId(peer) not in self._member.linked:  # noqa: ASYNC110 (the member is a test's)
@@ -201,7 +201,7 @@ class MeshCarrier:
                     raise
 
     async def _fetch(self, address: str, size: int) -> None:
-        blob = Blob(self._digests[size])
+        blob = BlobRange(self._digests[size])
         async with contextlib.aclosing(self._member.mesh.fetch(self._remotes[address], blob, Purpose.PAYLOAD)) as parts:
             arrived = sum([len(part.data) async for part in parts])
         assert arrived == size, f"expected {size} bytes, got {arrived}"

@@ -24,8 +24,8 @@ from node.demo.engine import Engine, Extraction
 from node.demo.orthogonal import inverse_orthogonal_
 from node.demo.scaling import GradientScaling
 from node.demo.transform import dct_matrix, exact_products, inverse_signs
-from node.model.training import Passes
-from node.replica.vote_history import Ballot, EarlierVotes
+from node.model.training import GradientAccumulation
+from node.replica.vote_history import Ballot, VoteHistory
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
@@ -84,7 +84,7 @@ class DemoAuthors:
         """Containers of the round before the next, when it is not applied."""
         self._sent: list[Extraction] = []
         """Of each author in the newest round."""
-        self._earlier = EarlierVotes(cell.algorithm, RetentionSpec())
+        self._earlier = VoteHistory(cell.algorithm, RetentionSpec())
         self._last_update = torch.zeros(ground.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
 
     def step(self) -> Traffic:
@@ -105,7 +105,7 @@ class DemoAuthors:
         for name, tensor in self._ground.parameters.items():
             tensor.copy_(self.committed[name])
 
-    def _begin(self) -> list[tuple[Passes, list[Tensor]]]:
+    def _begin(self) -> list[tuple[GradientAccumulation, list[Tensor]]]:
         """Everybody's passes of the next round, the first of them made, and what they have left in the gradients."""
         ground = self._ground
         samples = ground.samples(self._next_round).reshape(len(self.engines), -1, ground.task.sequence_length + 1)
@@ -119,7 +119,7 @@ class DemoAuthors:
             begun.append((passes, [gradient.clone() for gradient in self._gradients()]))
         return begun
 
-    def _finish(self, begun: Sequence[tuple[Passes, list[Tensor]]]) -> list[bytes]:
+    def _finish(self, begun: Sequence[tuple[GradientAccumulation, list[Tensor]]]) -> list[bytes]:
         """Everybody's container of the round begun, after the rest of the passes: at the committed parameters."""
         ground, round_ = self._ground, self._next_round
         if ground.cell.overlap:

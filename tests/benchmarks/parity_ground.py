@@ -16,7 +16,7 @@ from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import require_finite
-from node.model.training import Trainee, build_model
+from node.model.training import TrainingModel, build_model
 from node.replica.genesis import fill
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec
@@ -44,7 +44,7 @@ class Ground:
             raise SettingsError(f"expected authors that divide {task.batch_samples} samples, got {cell.authors}")
         model = build_model("llama", task.config)
         fill(model, cell.seed, ModelSpec().init_std)
-        self.trainee = Trainee(model, micro_batch_max=task.batch_samples)
+        self.trainee = TrainingModel(model, micro_batch_max=task.batch_samples)
         self.parameters: dict[str, Tensor] = {name: p.data for name, p in self.trainee.parameters.items()}
         """The tensors in which gradients are taken."""
         self.layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in self.parameters.items()})

@@ -28,7 +28,7 @@ from coordinator.machine.events import (
     RecordDigest,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.sequencer import SNAPSHOT_EVENTS, Core
+from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
 from coordinator.state_snapshot import remember
 from protocol.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
@@ -124,7 +124,7 @@ def main() -> None:
 def restart(path: Path, spec: RunSpec) -> None:
     """What a coordinator does before it listens."""
     journal = Journal(path)
-    Core(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
+    Sequencer(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
     journal.close()
 
 

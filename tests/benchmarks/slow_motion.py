@@ -6,7 +6,7 @@ multiple of its time, and seconds are divided by that again, the same computing 
 
 from dataclasses import replace
 
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.gossip.machine import idle_uplink, pull_policy
 from node.gossip.machine.events import SwarmLimits
 from node.links import link, protocol, upload_queue, window
@@ -29,7 +29,7 @@ bytes, and a heartbeat waits as many times longer behind those that queue."""
 def slow_motion(link: HomeLink, times: int) -> HomeLink:
     """The line so many times slower: rate, delay and the wait in its queue, which has as many bytes. Jitter stays."""
 
-    def slower(way: Way | None) -> Way | None:
+    def slower(way: LinkDirection | None) -> LinkDirection | None:
         return way and replace(
             way, rate_bit_s=way.rate_bit_s // times, delay_s=way.delay_s * times, queue_s=way.queue_s * times
         )

@@ -12,7 +12,19 @@ from rich.console import Console
 from protocol.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
-from tests.benchmarks.chaos import FIRST_S, KINDS, LAST_S, LASTING, Fault, Run, Storm, document, schedule, spread, table
+from tests.benchmarks.chaos import (
+    FIRST_S,
+    KINDS,
+    LAST_S,
+    LASTING,
+    Fault,
+    Run,
+    Storm,
+    document,
+    schedule,
+    spread,
+    table,
+)
 
 ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0, every=6.0)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.profiles import read_profiles
 from node.data.corpus import Corpus
 from node.model.training import build_model, named_parameters_once
@@ -31,9 +31,24 @@ from tests.benchmarks.wan_curves import (
 )
 from tests.benchmarks.wan_links import Seen, Trial, group_sizes, interpolated, run, run_spec
 from tests.benchmarks.wan_methods import METHODS
-from tests.benchmarks.wan_model import CONFIGS, GradientPool, Notes, StandIn, StepNote, read_notes, shapes
+from tests.benchmarks.wan_model import (
+    CONFIGS,
+    GradientPool,
+    Notes,
+    StandIn,
+    StepNote,
+    read_notes,
+    shapes,
+)
 from tests.benchmarks.wan_report import Row, csv_of, duration, rows, table_of, write_report
-from tests.benchmarks.wan_results import Measurement, load_all, measured, parameters_of, predicted, save
+from tests.benchmarks.wan_results import (
+    Measurement,
+    load_all,
+    measured,
+    parameters_of,
+    predicted,
+    save,
+)
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.support.tiny import tiny_corpus
 
@@ -117,7 +132,7 @@ def test_lockstep_sends_seven_payloads_and_hides_them_with_overlap() -> None:
 
 
 def test_a_line_that_is_slower_down_than_up_is_the_bound() -> None:
-    link = HomeLink(Way(16_000_000), Way(8_000_000))
+    link = HomeLink(LinkDirection(16_000_000), LinkDirection(8_000_000))
     assert predicted(Trial("cable", "ddp"), link).seconds == pytest.approx(143e6 / 1e6 + 2 / 3, rel=0.01)
 
 

@@ -1,6 +1,6 @@
 """`lockstep join` as it is, but for the forward and backward pass: `python -m tests.benchmarks.wan_node join ...`.
 
-Three things are put in before the command starts, told by the environment: `Trainee.passes` draws its samples, sleeps
+Three things are put in before the command starts, told by the environment: `TrainingModel.passes` draws its samples, sleeps
 and leaves the pool's gradients; what is arithmetic of DeMo (gradients into momentum, extract, encode, decode, apply,
 digest, guess) is timed; and the steps are noted. In slow motion gossip has as much more patience. Everything else is
 the product's.
@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from lockstep.cli import main as lockstep
-from node.model.training import Tokens, Trainee, Work
+from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.replica import Replica
 from node.trainer import Trainer
 from tests.benchmarks.slow_motion import slow_waits
@@ -50,14 +50,14 @@ def stand_in(settings: StandIn) -> None:
     notes = Notes.to(Path(settings.notes))
     pools: list[GradientPool] = []
 
-    def passes(trainee: Trainee, batches: Iterable[Tokens]) -> OnePass:
+    def passes(trainee: TrainingModel, batches: Iterable[Tokens]) -> OnePass:
         parameters = list(trainee.parameters.values())
         if not pools:
             pools.append(GradientPool(sum(parameter.numel() for parameter in parameters), settings.seed))
         notes.next_step().compute_s = settings.compute_s
         return OnePass(trainee, list(batches), settings.compute_s, pools[0])
 
-    Trainee.passes = passes  # type: ignore[assignment, method-assign]
+    TrainingModel.passes = passes  # type: ignore[assignment, method-assign]
     for owner, name in ARITHMETIC:
         setattr(owner, name, _noted(getattr(owner, name), notes))
     slow_waits(settings.slowed)
@@ -68,7 +68,7 @@ class OnePass:
 
     steps = count()
 
-    def __init__(self, trainee: Trainee, batches: Sequence[Tokens], compute_s: float, pool: GradientPool) -> None:
+    def __init__(self, trainee: TrainingModel, batches: Sequence[Tokens], compute_s: float, pool: GradientPool) -> None:
         self.samples = 0
         self._trainee, self._batches, self._compute_s, self._pool = trainee, batches, compute_s, pool
 
@@ -85,9 +85,9 @@ class OnePass:
         self.samples = sum(map(len, self._batches))
         return True
 
-    def finish(self) -> Work:
+    def finish(self) -> RoundWork:
         """A loss of 0: there is none."""
-        return Work(self.samples, 0.0, self.samples * (self._batches[0].shape[1] - 1))
+        return RoundWork(self.samples, 0.0, self.samples * (self._batches[0].shape[1] - 1))
 
 
 def _noted(function: Callable[..., Any], notes: Notes) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from coordinator.machine.events import (
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.sequencer import Core, Outcome
+from coordinator.sequencer import Outcome, Sequencer
 from protocol.commits import open_commit
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.handshake import public_bytes
@@ -41,7 +41,7 @@ class Desk:
         self.journal.bind(RUN, b"{}")
         self.outcomes: list[Outcome] = []
         self._told = asyncio.Event()
-        self.core = Core(Rounds(spec, RUN), self.journal, COORDINATOR_KEY, self._emit)
+        self.core = Sequencer(Rounds(spec, RUN), self.journal, COORDINATOR_KEY, self._emit)
 
     def _emit(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

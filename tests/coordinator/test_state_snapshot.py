@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import OF_MEMBERS, Memory, durable, recall, remember
+from coordinator.state_snapshot import OF_MEMBERS, MachineState, durable, recall, remember
 from protocol.errors import StorageError
 from tests.coordinator.machine.driver import RUN, A, B, C, Driver
 
@@ -32,7 +32,7 @@ def test_every_field_that_a_machine_changes_is_remembered() -> None:
     changed = (
         set(vars(machine)) - {"spec", "run_id", "members"} | set(vars(machine.members)) - UNCHANGED
     )
-    assert changed == {field.name for field in fields(Memory)}
+    assert changed == {field.name for field in fields(MachineState)}
     assert set(OF_MEMBERS) == set(vars(machine.members)) - UNCHANGED
 
 

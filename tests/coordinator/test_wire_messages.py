@@ -16,7 +16,7 @@ from coordinator.machine.events import (
     Readied,
     Renewed,
 )
-from coordinator.machine.undecided_round import InFlight
+from coordinator.machine.undecided_round import UndecidedRound
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
@@ -193,7 +193,7 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
         Ed25519PrivateKey.generate(),
         [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)],
     )
-    flight = InFlight(
+    flight = UndecidedRound(
         0, 0, Instants(0, 1, 2, 3), 0, 0, {peer: Assignment(peer, (), False, "") for peer in peers}
     )
     digests = [payload_digest(peer, 0) for peer in peers]

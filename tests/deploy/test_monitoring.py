@@ -59,7 +59,7 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     found = {"up": {"job"}}
     for registry in (
         metrics.registry(rounds),
-        status.registry(status.Progress("a peer", "a name", loss=1.0)),
+        status.registry(status.NodeStatus("a peer", "a name", loss=1.0)),
         relay.registry,
     ):
         found |= samples(registry)

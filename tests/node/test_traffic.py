@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
 from node.links.network import Purpose, Traffic
-from node.status import Progress, registry
+from node.status import NodeStatus, registry
 from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
@@ -86,7 +86,7 @@ def test_no_counter_falls_while_overhead_wavers() -> None:
 
 
 def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> None:
-    known, unknown = Progress("a peer", "a name"), Progress("a peer", "a name")
+    known, unknown = NodeStatus("a peer", "a name"), NodeStatus("a peer", "a name")
     statistics = Statistics.of(LINKS, 0)
     known.traffic = statistics.complete(SESSION, lambda up, down: (7, 8)).document()
     unknown.traffic = statistics.complete(SESSION, unknown_overhead).document()

@@ -13,12 +13,12 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.client import RunInfo
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.replica.digest import state_digest
 from node.replica.replica import Position, Replica
-from node.round.context import Parts
-from node.status import Progress
+from node.round.context import RoundContext
+from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
@@ -96,12 +96,12 @@ class Stage:
         self.spec = tiny_spec(overlap=overlap, overlap_from=overlap_from)
         self.client, self.swarm = FakeClient(), FakeSwarm()
         self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
-        self.ledger = Ledger(RUN, public_bytes(KEY), self.fetch)
-        self.progress = Progress(OWN, "test")
+        self.ledger = DecisionLog(RUN, public_bytes(KEY), self.fetch)
+        self.progress = NodeStatus(OWN, "test")
         self.head, self.commits = genesis_digest(RUN), list[wire.Committed]()
         self.saved: list[Position] = []
         self.decided = -1
-        parts = Parts(
+        parts = RoundContext(
             RunInfo(self.spec, RUN, public_bytes(KEY)), OWN, self.replica, Corpus.open(directory), self.client,  # type: ignore[arg-type]
             self.ledger, self.swarm, self.progress, self.saved.append, 1,  # type: ignore[arg-type]
         )  # fmt: skip

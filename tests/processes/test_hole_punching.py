@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 from node.links import mesh
-from node.links.network import Remote
+from node.links.network import PeerAddress
 from node.transports.libp2p import hole_punching
 from node.transports.libp2p.hole_punching import OBSERVERS_MIN
 from node.transports.libp2p.relay_proof import make_relay
@@ -136,7 +136,7 @@ def members(
                 lambda key=key, it=transport, number=number: Member(key, [it], None, number)
             )  # type: ignore[misc]
             started.append((home, member, transport))
-            member.remote = Remote(member.peer, home.do(member.mesh.start(member)))
+            member.remote = PeerAddress(member.peer, home.do(member.mesh.start(member)))
         for (home, member, _), (_, other, _) in (started, started[::-1]):
             home.made(lambda member=member, other=other: member.mesh.keep([other.remote]))  # type: ignore[misc]
         yield started

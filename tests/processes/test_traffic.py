@@ -20,7 +20,7 @@ from lockstep.cluster.live_table import total_bytes
 from lockstep.cluster.local import Child, ClusterSettings
 from lockstep.commands.init import write_run_file
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Counters, Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 from protocol.runfile import RunSpec
@@ -31,7 +31,9 @@ from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
 
 pytestmark = [needs_ground, needs_p2pd]
 
-LINK = HomeLink(up=Way(20_000_000, 0.01, loss=0.001), down=Way(50_000_000, 0.01, loss=0.001))
+LINK = HomeLink(
+    up=LinkDirection(20_000_000, 0.01, loss=0.001), down=LinkDirection(50_000_000, 0.01, loss=0.001)
+)
 
 WIDE = CONFIG | {"hidden_size": 256, "intermediate_size": 512}
 """A model whose payloads are large beside everything else: some 100 KB."""

@@ -24,7 +24,7 @@ from coordinator.machine.events import (
     Renewed,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.sequencer import Core, Outcome
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.state_snapshot import durable, remember
 from protocol.commits import Commit, SignedCommit, open_commit
@@ -246,7 +246,7 @@ class SimulatedCoordinator:
         try:
             self.rounds = self._fresh_machine()
             self.referee.machine = self.rounds
-            core = Core(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
+            core = Sequencer(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
             self.journal.replaying = None
             self.rounds.fresh.clear()
             self._emitted = self.journal.durable_effects
@@ -262,7 +262,7 @@ class SimulatedCoordinator:
             self._failed(COORDINATOR, error)
         process.kill()
 
-    def _recover(self, core: Core) -> None:
+    def _recover(self, core: Sequencer) -> None:
         if self._lost is not None:
             probe = Rounds(self.spec, self.run_id)
             _fold(probe, self.journal)

@@ -6,11 +6,11 @@ from typing import Any
 
 from node.links.frames import Part
 from node.links.network import (
-    Blob,
+    BlobRange,
     LinkServer,
     NotHeldError,
+    PeerAddress,
     Purpose,
-    Remote,
     Traffic,
     WithdrawnError,
 )
@@ -62,7 +62,7 @@ class SimulatedLink:
             self._looking.cancel()
         self._ends.pop(self._own, None)
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Peers that links are wanted to."""
         self._kept = [remote.peer_id for remote in remotes]
 
@@ -97,7 +97,7 @@ class SimulatedLink:
         """Nothing is counted."""
         return Traffic()
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; the network may carry them twice, or lose the reply."""
         self._offered(offers)
         blob = offers.SerializeToString()
@@ -119,7 +119,7 @@ class SimulatedLink:
         await self._ask(to.peer_id, take, OFFER_SECONDS)
 
     async def fetch(
-        self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose = Purpose.PAYLOAD
     ) -> AsyncGenerator[Part, None]:
         """The parts of a blob, one by one."""
         key, offset, end = (source.peer_id, blob.digest), blob.offset, blob.offset + 1

@@ -13,14 +13,14 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
-from node.round.context import Parts
-from node.status import Progress
+from node.round.context import RoundContext
+from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
@@ -37,7 +37,7 @@ from tests.simulation.stand_in import (
     Corpus,
     Replica,
     SavedState,
-    Trainee,
+    TrainingModel,
     applied_positions,
     saved_state,
 )
@@ -123,7 +123,7 @@ class SimulatedNode:
         self.process: Process | None = None
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
-        self.progress: Progress | None = None
+        self.progress: NodeStatus | None = None
         self.swarm: Swarm | None = None
         self.kept: set[bytes] = set()
         self.ended = ""
@@ -305,7 +305,7 @@ class SimulatedNode:
         retention, membership = info.spec.retention, info.spec.membership
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
-        ledger = Ledger(info.run_id, info.coordinator_key, client.fetch_commits)
+        ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
         snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
@@ -324,9 +324,9 @@ class SimulatedNode:
             clock_ms=own_clock_ms, snapshots=snapshots,
         )  # fmt: skip
         addresses = await swarm.start()
-        progress = Progress(self.peer, self.peer[:8])
+        progress = NodeStatus(self.peer, self.peer[:8])
         trainer = Trainer(
-            Parts(
+            RoundContext(
                 info, self.peer, replica, Corpus(), client, ledger, swarm, progress,  # type: ignore[arg-type]
                 lambda position: replica.save(self.disk, position), self.place.save_every,
                 CatchUp(info, replica, snapshots, swarm, client.fetch_commits, progress=progress),  # type: ignore[arg-type]
@@ -360,7 +360,7 @@ class SimulatedNode:
             await asyncio.gather(training, failing, return_exceptions=True)
 
     def _replica(self, info: RunInfo, process: Process) -> Replica:
-        trainee = Trainee(process, self.sample_ms, MICRO_BATCH)
+        trainee = TrainingModel(process, self.sample_ms, MICRO_BATCH)
         self.replica = Replica(self.peer, info.run_id, info.spec, trainee, self.place.auditor)
         return self.replica
 

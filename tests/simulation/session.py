@@ -178,9 +178,10 @@ class Call:
             self._world.after(KEEPALIVE_MS if cut else delay_ms, self._end_server)
 
     async def _run(self) -> None:
-        while not (
-            self._switchboard.listens() and (self.node, COORDINATOR) not in self._network.cut
-        ):  # noqa: ASYNC110
+        def reachable() -> bool:
+            return self._switchboard.listens() and (self.node, COORDINATOR) not in self._network.cut
+
+        while not reachable():  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(CONNECT_MS / 1000)
         await asyncio.sleep(self._network.delay_ms() / 1000)
         if not self._switchboard.listens():

@@ -24,10 +24,10 @@ import numpy.typing as npt
 import torch
 
 from node.demo.votes import Contribution
-from node.model.training import Work
+from node.model.training import RoundWork
 from node.replica.replica import Pending, Position
 from node.replica.snapshot import read_snapshot
-from node.replica.vote_history import Ballot, EarlierVotes
+from node.replica.vote_history import Ballot, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
@@ -70,7 +70,7 @@ class Corpus:
         return range(first, first + count)
 
 
-class Trainee:
+class TrainingModel:
     """Trains at `sample_ms` milliseconds per sample."""
 
     def __init__(self, process: Process, sample_ms: int, micro_batch_max: int) -> None:
@@ -79,15 +79,15 @@ class Trainee:
         self.done: list[int] = []
         self._process = process
 
-    def passes(self, batches: Iterable[range]) -> "Passes":
+    def passes(self, batches: Iterable[range]) -> "GradientAccumulation":
         """None made yet."""
-        return Passes(self, self._process, iter(batches))
+        return GradientAccumulation(self, self._process, iter(batches))
 
 
-class Passes:
+class GradientAccumulation:
     """A round's work, micro-batch by micro-batch."""
 
-    def __init__(self, trainee: Trainee, process: Process, batches: Iterator[range]) -> None:
+    def __init__(self, trainee: TrainingModel, process: Process, batches: Iterator[range]) -> None:
         self._trainee, self._process, self._batches = trainee, process, batches
         trainee.done = []
 
@@ -103,20 +103,20 @@ class Passes:
         self._process.busy(len(batch) * self._trainee.sample_ms)
         return bool(batch)
 
-    def finish(self) -> Work:
+    def finish(self) -> RoundWork:
         """What was done."""
-        return Work(self.samples, 2.0, 8 * self.samples)
+        return RoundWork(self.samples, 2.0, 8 * self.samples)
 
 
 class Replica:
     """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
 
     def __init__(
-        self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: Trainee, auditor: Auditor
+        self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: TrainingModel, auditor: Auditor
     ) -> None:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
         self._algorithm, self._auditor = spec.algorithm, auditor
-        self._earlier = EarlierVotes(spec.algorithm, spec.retention)
+        self._earlier = VoteHistory(spec.algorithm, spec.retention)
         self.payload_bytes_max = max(
             self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds)
         )

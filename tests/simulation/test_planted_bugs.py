@@ -12,16 +12,16 @@ import pytest
 from coordinator.machine import rounds
 from coordinator.machine.membership import Membership
 from coordinator.machine.rounds import Rounds
-from coordinator.machine.undecided_round import InFlight
-from coordinator.sequencer import Core, Outcome
-from node.control.decisions import Ledger
+from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.sequencer import Outcome, Sequencer
+from node.control.decisions import DecisionLog
 from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
-from node.replica.vote_history import EarlierVotes
-from node.round.crash_recovery import EarlierLife
-from node.round.deadline import Patience
+from node.replica.vote_history import VoteHistory
+from node.round.crash_recovery import CrashRecovery
+from node.round.deadline import Deadline
 from node.trainer import Trainer
 from protocol.commits import sign_commit
 from protocol.ids import Digest, sha256
@@ -39,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def copies_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InFlight, "available", lambda flight, *arguments: flight.payloads())
+    patch.setattr(UndecidedRound, "available", lambda flight, *arguments: flight.payloads())
 
 
 def the_quorum_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def the_chain_does_not_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_is_not_sorted(patch: pytest.MonkeyPatch) -> None:
-    right = InFlight.available
-    patch.setattr(InFlight, "available", lambda *arguments: list(reversed(right(*arguments))))
+    right = UndecidedRound.available
+    patch.setattr(UndecidedRound, "available", lambda *arguments: list(reversed(right(*arguments))))
 
 
 def a_round_is_decided_twice(patch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def a_heartbeat_revives(patch: pytest.MonkeyPatch) -> None:
 
 
 def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
-    right = Core._record
+    right = Sequencer._record
 
-    def record(core: Core, batch: Any) -> Any:
+    def record(core: Sequencer, batch: Any) -> Any:
         signed = {
             effect.commit.round: sign_commit(effect.commit, core._key)
             for effect in batch.effects
@@ -132,7 +132,7 @@ def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
         core._emit(Outcome(tuple(batch.effects), signed))
         return right(core, batch)
 
-    patch.setattr(Core, "_record", record)
+    patch.setattr(Sequencer, "_record", record)
 
 
 def heartbeats_decide_something(patch: pytest.MonkeyPatch) -> None:
@@ -195,13 +195,13 @@ def undecided_payloads_are_not_saved(patch: pytest.MonkeyPatch) -> None:
 
 def words_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     """The ledger passes over a word: later commits are applied in its place."""
-    right, turn = Ledger.next, itertools.count(1)
+    right, turn = DecisionLog.next, itertools.count(1)
 
-    async def after(ledger: Ledger) -> Any:
+    async def after(ledger: DecisionLog) -> Any:
         word = await right(ledger)
         return await right(ledger) if next(turn) % 20 == 0 and ledger.behind() else word
 
-    patch.setattr(Ledger, "next", after)
+    patch.setattr(DecisionLog, "next", after)
 
 
 def the_snapshot_is_of_another_round(patch: pytest.MonkeyPatch) -> None:
@@ -293,21 +293,21 @@ def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
 
 def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
     """A node trains before it has heard what became of the payloads of its earlier life."""
-    patch.setattr(EarlierLife, "may_be_named", lambda earlier, next_round, opened_round: False)
+    patch.setattr(CrashRecovery, "may_be_named", lambda earlier, next_round, opened_round: False)
 
 
 def votes_are_remembered_over_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     """Who was there adds up votes that who goes on from the snapshot does not have."""
-    patch.setattr(EarlierVotes, "forget", lambda votes: None)
+    patch.setattr(VoteHistory, "forget", lambda votes: None)
 
 
 def a_restart_forgets_the_votes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EarlierVotes, "restore", lambda votes, *arguments: None)
+    patch.setattr(VoteHistory, "restore", lambda votes, *arguments: None)
 
 
 def patience_has_no_end(patch: pytest.MonkeyPatch) -> None:
     """A node that is to end waits for payloads that nobody has any more."""
-    patch.setattr(Patience, "limit", lambda patience, seconds: None)
+    patch.setattr(Deadline, "limit", lambda patience, seconds: None)
 
 
 PLANTED: list[tuple[Plant, str]] = [

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
-from node.model.training import Tokens, Trainee, Work
+from node.model.training import RoundWork, Tokens, TrainingModel
 
 
 def do_work(
-    trainee: Trainee, batches: Iterable[Tokens], stop: Callable[[], bool] = lambda: False
-) -> Work:
+    trainee: TrainingModel, batches: Iterable[Tokens], stop: Callable[[], bool] = lambda: False
+) -> RoundWork:
     """Passes until the samples end or, asked after each pass, `stop` says so."""
     passes = trainee.passes(batches)
     while passes.next() and not stop():

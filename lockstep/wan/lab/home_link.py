@@ -33,7 +33,7 @@ below one, or packets would overtake each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LinkDirection:
     """One direction of a link."""
 
     rate_bit_s: int = 0
@@ -76,10 +76,10 @@ class Way:
 class HomeLink:
     """Both directions, seen from the home."""
 
-    up: Way | None = None
+    up: LinkDirection | None = None
     """From the home; None: left as it is."""
 
-    down: Way | None = None
+    down: LinkDirection | None = None
     """To the home; None: left as it is."""
 
     @property
@@ -98,19 +98,21 @@ class HomeLink:
 
 def home_link(document: dict[str, Any]) -> HomeLink:
     """The link that `HomeLink.document` wrote."""
-    return HomeLink(**{name: Way(**way) if way else None for name, way in document.items()})
+    return HomeLink(
+        **{name: LinkDirection(**way) if way else None for name, way in document.items()}
+    )
 
 
-def _slowed(way: Way | None, factor: float) -> Way | None:
+def _slowed(way: LinkDirection | None, factor: float) -> LinkDirection | None:
     if way is None or not way.rate_bit_s:
         return way
     return replace(way, rate_bit_s=max(1, round(way.rate_bit_s * factor)))
 
 
-class Course:
+class PacketFate:
     """When a packet that enters a way now leaves it."""
 
-    def __init__(self, way: Way, uniform: Callable[[], float]) -> None:
+    def __init__(self, way: LinkDirection, uniform: Callable[[], float]) -> None:
         """`uniform` draws from [0, 1)."""
         self.way = way
         self._uniform = uniform

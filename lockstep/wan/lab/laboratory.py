@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from lockstep.exit_codes import UsageError
 from lockstep.wan.lab import namespaces
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.nat import masquerade
 from lockstep.wan.lab.packet_delay import real_time
 from lockstep.wan.lab.probe import Measured, measure, udp_socket
@@ -193,7 +193,7 @@ class Laboratory:
             self._switch(name, "down")
             return
         link = self._link(name)
-        deaf = replace(getattr(link, way) or Way(), loss=1.0)
+        deaf = replace(getattr(link, way) or LinkDirection(), loss=1.0)
         self._shaper(name).change(replace(link, **{way: deaf}))
 
     def restore(self, name: str) -> None:

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from lockstep.wan.lab.home_link import FRAME_BYTES_MAX, Course, HomeLink, Way
+from lockstep.wan.lab.home_link import FRAME_BYTES_MAX, HomeLink, LinkDirection, PacketFate
 
 HELD_FRAMES_MAX = 100_000
 """Per way: a second of 1.2 Gbit/s. More are dropped, as a full buffer does."""
@@ -64,10 +64,10 @@ def open_wire(interface: str) -> socket.socket:
     return wire
 
 
-class Lane:
+class DelayLane:
     """One way: a tap to read, what it holds, and where the frames go."""
 
-    def __init__(self, tap: int, send: Callable[[bytes], object], course: Course) -> None:
+    def __init__(self, tap: int, send: Callable[[bytes], object], course: PacketFate) -> None:
         self.tap = tap
         self.course = course
         self._send = send
@@ -98,20 +98,20 @@ class Lane:
                 send(held.popleft()[1])
 
 
-class Relay:
+class PacketDelay:
     """Both ways of one interface; taps are opened at once, frames flow in `run`."""
 
     def __init__(self, interface: str, link: HomeLink, seed: int) -> None:
         self._uniform = random.Random(seed).random
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, DelayLane] = {}
         self._wire = open_wire(interface)
         if link.up:
-            self._lanes["up"] = Lane(
+            self._lanes["up"] = DelayLane(
                 open_tap(tap_name("up", interface)), self._wire.send, self._course(link.up)
             )
         if link.down:
             tap = open_tap(tap_name("down", interface))
-            self._lanes["down"] = Lane(
+            self._lanes["down"] = DelayLane(
                 tap, lambda frame: os.write(tap, frame), self._course(link.down)
             )
 
@@ -162,8 +162,8 @@ class Relay:
         shortest_s = min((lane.course.way.delay_s for lane in self._lanes.values()), default=0.0)
         return min(most_s, max(least_s, shortest_s / 8))
 
-    def _course(self, way: Way) -> Course:
-        return Course(way, self._uniform)
+    def _course(self, way: LinkDirection) -> PacketFate:
+        return PacketFate(way, self._uniform)
 
 
 def tap_name(way: str, interface: str) -> str:

@@ -14,7 +14,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from protocol.errors import UnavailableError
 
 HEADER_BYTES = 42
@@ -81,7 +81,7 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
     """Measures the link between two sockets of `udp_socket`; `link` is what was asked for.
 
     Raises `UnavailableError` when nothing crosses it."""
-    up, down = link.up or Way(), link.down or Way()
+    up, down = link.up or LinkDirection(), link.down or LinkDirection()
     echo = _Echo(home, far, link)
     echo.run()
     if not echo.trips_s:
@@ -101,7 +101,8 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
 class _Echo:
     def __init__(self, home: socket.socket, far: socket.socket, link: HomeLink) -> None:
         slower = min(
-            way.rate_bit_s or UNLIMITED_BIT_S for way in (link.up or Way(), link.down or Way())
+            way.rate_bit_s or UNLIMITED_BIT_S
+            for way in (link.up or LinkDirection(), link.down or LinkDirection())
         )
         packets_per_s = ECHO_SHARE * slower / 8 / (ECHO_PACKET_BYTES + HEADER_BYTES)
         self.sent = 0
@@ -144,7 +145,11 @@ class _Echo:
 
 
 def _flood(
-    sender: socket.socket, receiver: socket.socket, target: tuple[str, int], way: Way, rtt_s: float
+    sender: socket.socket,
+    receiver: socket.socket,
+    target: tuple[str, int],
+    way: LinkDirection,
+    rtt_s: float,
 ) -> float:
     """Bits per second that arrive, counting frames."""
     frame_bits = 8 * (FLOOD_PACKET_BYTES + HEADER_BYTES)

@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from lockstep.wan.lab.home_link import HomeLink, Way, home_link
-from lockstep.wan.lab.packet_delay import Relay, real_time, tap_name
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection, home_link
+from lockstep.wan.lab.packet_delay import PacketDelay, real_time, tap_name
 from protocol.errors import SettingsError, UnavailableError
 
 Mechanism = Literal["netem", "tbf+relay"]
@@ -49,7 +49,7 @@ def words(text: str) -> Command:
     return tuple(text.split())
 
 
-def netem(way: Way) -> str:
+def netem(way: LinkDirection) -> str:
     """Arguments of netem for one way."""
     parts = [f"netem limit {way.held_frames} delay {_us(way.delay_s)} {_us(way.jitter_s)}"]
     parts += [f"loss {100 * way.loss:g}%"] if way.loss else []
@@ -58,7 +58,7 @@ def netem(way: Way) -> str:
     return " ".join(parts)
 
 
-def tbf(way: Way) -> str:
+def tbf(way: LinkDirection) -> str:
     """Arguments of the token bucket for one way; a plain queue where no rate is asked."""
     if not way.rate_bit_s:
         return f"pfifo limit {way.held_frames}"
@@ -128,7 +128,7 @@ class Shaping:
         """Shapes at once; raises `SettingsError` where there is no such interface,
         `UnavailableError` where the kernel, or the rights of this process, do not do."""
         self._interface = interface
-        self._relay: Relay | None = None
+        self._relay: PacketDelay | None = None
         self._undo()
         try:
             self.mechanism = self._start(link, seed)
@@ -181,7 +181,7 @@ class Shaping:
             run_all(netem_commands(self._interface, link))
             return "netem"
         try:
-            self._relay = Relay(self._interface, link, seed)
+            self._relay = PacketDelay(self._interface, link, seed)
         except OSError as error:
             raise UnavailableError(
                 f"cannot shape {self._interface}: this kernel has no netem, and a tap device cannot be had: "
@@ -324,7 +324,7 @@ def _us(seconds: float) -> str:
     return f"{round(seconds * 1e6)}us"
 
 
-def _way_in_words(way: Way) -> str:
+def _way_in_words(way: LinkDirection) -> str:
     rate = f"{way.rate_bit_s / 1e6:g} Mbit/s" if way.rate_bit_s else "any rate"
     return f"{rate} {1e3 * way.delay_s:g} ms ± {1e3 * way.jitter_s:g} ms {100 * way.loss:g} % lost"
 

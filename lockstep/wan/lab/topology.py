@@ -20,7 +20,7 @@ from ipaddress import IPv4Network
 from itertools import combinations, islice
 from typing import Literal
 
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.shaping import Command, words
 from protocol.errors import SettingsError
 
@@ -57,7 +57,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RegionDistance:
     """The distance between two regions."""
 
     here: str
@@ -110,7 +110,7 @@ class Plan:
     """A laboratory, complete but for its name."""
 
     homes: tuple[Home, ...]
-    lines: tuple[Line, ...] = ()
+    lines: tuple[RegionDistance, ...] = ()
     """One for each pair of the homes' regions."""
 
     def __post_init__(self) -> None:
@@ -183,14 +183,16 @@ class Plan:
         ]
         long = [
             Shaped(
-                _internet(laboratory, here), f"r-{there}", HomeLink(up=Way(delay_s=line.one_way_s))
+                _internet(laboratory, here),
+                f"r-{there}",
+                HomeLink(up=LinkDirection(delay_s=line.one_way_s)),
             )
             for line in self._used()
             for here, there in ((line.here, line.there), (line.there, line.here))
         ]
         return homes + long
 
-    def _used(self) -> list[Line]:
+    def _used(self) -> list[RegionDistance]:
         return [line for line in self.lines if {line.here, line.there} <= set(self.regions)]
 
     def _lines(self, laboratory: str) -> Iterator[str]:
@@ -201,7 +203,9 @@ class Plan:
         for line, subnet in zip(self._used(), _LINES.subnets(new_prefix=_LINE_BITS), strict=False):
             yield from self._region_lines(laboratory, line, subnet)
 
-    def _region_lines(self, laboratory: str, line: Line, subnet: IPv4Network) -> Iterator[str]:
+    def _region_lines(
+        self, laboratory: str, line: RegionDistance, subnet: IPv4Network
+    ) -> Iterator[str]:
         ends = ((line.here, line.there, subnet[1]), (line.there, line.here, subnet[2]))
         here, there = _internet(laboratory, line.here), _internet(laboratory, line.there)
         yield f"ip -n {here} link add r-{line.there} type veth peer name r-{line.here} netns {there}"

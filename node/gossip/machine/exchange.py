@@ -58,9 +58,9 @@ from node.gossip.machine.events import (
     Tick,
     Wanted,
 )
-from node.gossip.machine.idle_uplink import Invitations
-from node.gossip.machine.pull_policy import LivePulls, Wish
-from node.gossip.machine.round_state import Peers, Round
+from node.gossip.machine.idle_uplink import IdleUplink
+from node.gossip.machine.pull_policy import MissingPayload, PullPolicy
+from node.gossip.machine.round_state import PeerSet, Round
 from node.gossip.machine.sources import Backoff, Payload, Sources
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, short
@@ -80,11 +80,11 @@ class Exchange:
     def __init__(self, own: PeerId, limits: SwarmLimits) -> None:
         self._own = own
         self._limits = limits
-        self._peers = Peers()
+        self._peers = PeerSet()
         self._sources = Sources(own)
         self._rounds: dict[int, Round] = {}
-        self._pulls = LivePulls(limits, self._sources)
-        self._invitations = Invitations()
+        self._pulls = PullPolicy(limits, self._sources)
+        self._invitations = IdleUplink()
         self._newest: int | None = None  # newest round that was opened or decided here
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -411,17 +411,17 @@ class Exchange:
         """Move the pulls of these payloads, or of all, to better sources."""
         return self._pulls.move(self._pulled(*digests), now_ms)
 
-    def _pulled(self, *digests: Digest) -> list[Wish]:
+    def _pulled(self, *digests: Digest) -> list[MissingPayload]:
         """What is being pulled, of these payloads or of all."""
         return [
             next(self._wishes(digest)) for digest in digests or self._pulls if digest in self._pulls
         ]
 
-    def _wishes(self, digest: Digest) -> Iterator[Wish]:
+    def _wishes(self, digest: Digest) -> Iterator[MissingPayload]:
         """A payload in each undecided round that knows it, oldest first: a pull outlives no round
         that needs it."""
         return (
-            Wish(n, digest, r.payloads[digest])
+            MissingPayload(n, digest, r.payloads[digest])
             for n, r in sorted(self._rounds.items())
             if digest in r.payloads
         )
@@ -429,7 +429,7 @@ class Exchange:
     def _new_pulls(self, now_ms: int) -> list[Effect]:
         return self._pulls.begin(self._missing() if self._pulls.room else (), now_ms)
 
-    def _missing(self) -> list[Wish]:
+    def _missing(self) -> list[MissingPayload]:
         """What to pull next: named by a commit first, then of old rounds, then rare, then in this
         node's own order."""
         missing = [
@@ -446,6 +446,6 @@ class Exchange:
             if not payload.held and digest not in self._pulls
         ]
         return [
-            Wish(number, digest, self._rounds[number].payloads[digest])
+            MissingPayload(number, digest, self._rounds[number].payloads[digest])
             for _, number, _, _, digest in sorted(missing)
         ]

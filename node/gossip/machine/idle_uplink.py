@@ -23,7 +23,7 @@ DOUBLINGS_MAX = 7
 """The pause becomes so many times twice as long at most: 13 s."""
 
 
-class Invitations:
+class IdleUplink:
     """The turns of one node."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ WAIT_MS = 300
 queue."""
 
 
-class Wish(NamedTuple):
+class MissingPayload(NamedTuple):
     """A payload that this node lacks, in the oldest round that knows it."""
 
     round: int
@@ -71,7 +71,7 @@ class LivePull:
         )
 
 
-class LivePulls:
+class PullPolicy:
     """The pulls of one exchange, at most one per digest."""
 
     def __init__(self, limits: SwarmLimits, sources: Sources) -> None:
@@ -122,7 +122,7 @@ class LivePulls:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms
 
-    def begin(self, wishes: Sequence[Wish], now_ms: int) -> list[Effect]:
+    def begin(self, wishes: Sequence[MissingPayload], now_ms: int) -> list[Effect]:
         """Pull the first of these for which there is room and a source."""
         effects: list[Effect] = []
         if not wishes:  # as at almost every tick
@@ -139,7 +139,7 @@ class LivePulls:
                 busy = self._busy()
         return effects
 
-    def move(self, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+    def move(self, wishes: Iterable[MissingPayload], now_ms: int) -> list[Effect]:
         """Move those of these pulls that are better off elsewhere; the others go on."""
         effects: list[Effect] = []
         for wish in wishes:
@@ -160,7 +160,9 @@ class LivePulls:
                 effects.append(Withdraw(pull.source, wish.digest))
         return effects
 
-    def come_over(self, host: PeerId, wishes: Iterable[Wish], now_ms: int) -> list[Effect]:
+    def come_over(
+        self, host: PeerId, wishes: Iterable[MissingPayload], now_ms: int
+    ) -> list[Effect]:
         """Move one pull that waits elsewhere to an idle holder: of those that wait where this node
         waits for most, the one that has waited longest."""
         if host not in self._sources or host in self._busy():
@@ -173,7 +175,7 @@ class LivePulls:
         pull.withdrawn, wish.payload.host = True, host
         return [Withdraw(pull.source, wish.digest, unless_soon=True)]
 
-    def _may_come_over(self, host: PeerId, wish: Wish, now_ms: int) -> bool:
+    def _may_come_over(self, host: PeerId, wish: MissingPayload, now_ms: int) -> bool:
         """Whether it waits elsewhere, and the host is a holder that is no worse apart from its
         queue."""
         pull, payload = self._pulls[wish.digest], wish.payload
@@ -186,7 +188,7 @@ class LivePulls:
             payload, pull.source
         )
 
-    def _by_queue(self, wish: Wish) -> tuple[int, int, Digest]:
+    def _by_queue(self, wish: MissingPayload) -> tuple[int, int, Digest]:
         pull = self._pulls[wish.digest]
         return -len(self._waiting_at(pull.source)), pull.started_ms, wish.digest
 
@@ -196,7 +198,7 @@ class LivePulls:
             pull.arrived > 0 if pull.begun_ms is not None else now_ms - pull.started_ms >= WAIT_MS
         )
 
-    def _is_better(self, source: PeerId, pull: LivePull, wish: Wish, now_ms: int) -> bool:
+    def _is_better(self, source: PeerId, pull: LivePull, wish: MissingPayload, now_ms: int) -> bool:
         if pull.source not in self._sources:
             return True
         if pull.begun_ms is not None:
@@ -221,7 +223,7 @@ class LivePulls:
         live = [pull.source for pull in self._pulls.values()]
         return {peer for peer in live if live.count(peer) >= self._limits.pulls_per_peer}
 
-    def _pull(self, wish: Wish, source: PeerId, now_ms: int) -> Pull:
+    def _pull(self, wish: MissingPayload, source: PeerId, now_ms: int) -> Pull:
         deadline_ms = self._deadline_ms(wish.payload, now_ms)
         wish.payload.attempts += 1
         wish.payload.host = None

@@ -11,7 +11,7 @@ from protocol.neighbours import neighbours
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class PeerSet:
     """Who takes part, as far as this node knows."""
 
     members: tuple[PeerId, ...] = ()

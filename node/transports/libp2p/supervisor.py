@@ -33,7 +33,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _log = logging.getLogger(__name__)
 
 
-class DaemonKeeper:
+class DaemonSupervisor:
     """One daemon that is replaced when it dies. `listen` is HOST:PORT or [HOST]:PORT, port 0 for
     any free one."""
 

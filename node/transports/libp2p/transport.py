@@ -49,7 +49,7 @@ from node.transports.libp2p.multiaddr import (
 )
 from node.transports.libp2p.pipe import SocketPipe
 from node.transports.libp2p.reservations import Reservations
-from node.transports.libp2p.supervisor import DaemonKeeper
+from node.transports.libp2p.supervisor import DaemonSupervisor
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
 
@@ -135,7 +135,7 @@ class Libp2pTransport:
     ) -> None:
         self._settings = settings or Libp2pSettings()
         self._proof = proof
-        self._keeper = DaemonKeeper(
+        self._keeper = DaemonSupervisor(
             key,
             self._settings.listen,
             self._daemon_settings(),

@@ -8,7 +8,7 @@ from coordinator.machine.events import Announced, Assignment
 from coordinator.machine.undecided_round import (
     HOLDERS_TOLD_MAX,
     RECEIPTS_PER_AUTHOR,
-    InFlight,
+    UndecidedRound,
     unused_part,
 )
 from protocol.clock import Instants
@@ -21,20 +21,20 @@ shares_lists = st.lists(st.integers(1, 9), max_size=5).map(
 )
 
 
-def flight_of(*peers: PeerId, copies_min: int = 1) -> InFlight:
+def flight_of(*peers: PeerId, copies_min: int = 1) -> UndecidedRound:
     asked = {
         peer: Assignment(peer, (Share(10 * number, 4),), False, "")
         for number, peer in enumerate(peers)
     }
-    return InFlight(0, 0, Instants(0, 1000, 1500, 3000), 0, 0, asked, copies_min)
+    return UndecidedRound(0, 0, Instants(0, 1000, 1500, 3000), 0, 0, asked, copies_min)
 
 
-def announced(flight: InFlight, *peers: PeerId) -> None:
+def announced(flight: UndecidedRound, *peers: PeerId) -> None:
     for peer in peers:
         flight.announce(Announced(peer, 0, payload_digest(peer, 0), 10, 4, 100, 1.0), 500)
 
 
-def available(flight: InFlight, *members: PeerId) -> list[PeerId]:
+def available(flight: UndecidedRound, *members: PeerId) -> list[PeerId]:
     return [payload.peer for payload in flight.available(members)]
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lockstep.service import overhead as module
-from lockstep.service.overhead import Both, Family, Line
+from lockstep.service.overhead import OverheadMeter, ProcessTree, UpDown
 from lockstep.service.tcp_counters import Connection
 from protocol.errors import UnavailableError
 from tests.lockstep.wan.lab.fixture import eventually
@@ -60,8 +60,8 @@ class FakeClock:
         return self.now_s
 
 
-def line_of(kernel: FakeKernel, clock: FakeClock | None = None) -> Line:
-    return Line(lambda: kernel, lambda: {OURS}, clock or FakeClock())
+def line_of(kernel: FakeKernel, clock: FakeClock | None = None) -> OverheadMeter:
+    return OverheadMeter(lambda: kernel, lambda: {OURS}, clock or FakeClock())
 
 
 def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKernel) -> None:
@@ -73,7 +73,7 @@ def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKe
         ]
         assert line.overhead(900, 400) == (200, 150)
         kernel.now = [connection(1, 2_000, 500)]
-        assert line.carried() == Both(2_100, 550), "who is gone is not forgotten"
+        assert line.carried() == UpDown(2_100, 550), "who is gone is not forgotten"
 
 
 def test_overhead_is_never_negative(kernel: FakeKernel) -> None:
@@ -88,14 +88,14 @@ def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None
         kernel.now = [connection(1, 1_000, 0)]
         line.look()
         kernel.now = [connection(1, 2_000, 0, inode=0)]
-        assert line.carried() == Both(2_000, 0)
+        assert line.carried() == UpDown(2_000, 0)
         kernel.now, kernel.ended = (
             [],
             [connection(1, 3_000, 66, inode=0), connection(7, 5, 5, inode=0)],
         )
-        assert line.carried() == Both(3_000, 66)
+        assert line.carried() == UpDown(3_000, 66)
         kernel.ended = [connection(1, 3_000, 66, inode=0)]
-        assert line.carried() == Both(3_000, 66), "once"
+        assert line.carried() == UpDown(3_000, 66), "once"
 
 
 def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: FakeKernel) -> None:
@@ -104,7 +104,7 @@ def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: 
         kernel.now = [connection(1, 1_000, 700)]
         line.look()
         kernel.now, kernel.ended = [], [connection(1, 0, 0, inode=0)]
-        assert line.carried() == Both(1_000, 700)
+        assert line.carried() == UpDown(1_000, 700)
         assert not line._figures
 
 
@@ -114,9 +114,9 @@ def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: F
         line.look()
         kernel.now = []
         for _ in range(5):
-            assert line.carried() == Both(1_000, 0)
+            assert line.carried() == UpDown(1_000, 0)
         kernel.ended = [connection(1, 1_500, 0, inode=0)]
-        assert line.carried() == Both(1_500, 0)
+        assert line.carried() == UpDown(1_500, 0)
         assert not line._figures
 
 
@@ -127,7 +127,7 @@ def test_without_last_words_what_was_seen_counts_and_nothing_is_kept(kernel: Fak
         line.look()
         kernel.now = []
         for _ in range(3):
-            assert line.carried() == Both(1_000, 0)
+            assert line.carried() == UpDown(1_000, 0)
             clock.now_s += module.LAST_WORD_SECONDS
         assert not line._figures
         assert not line._gone_s
@@ -141,7 +141,7 @@ def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel
             connection(2, 200, 20, port=ADMIN),  # from elsewhere: that is on the line
             connection(3, 400, 40, port=1, loopback=True),  # a peer on this machine
         ]
-        assert line.carried() == Both(600, 60)
+        assert line.carried() == UpDown(600, 60)
 
 
 @pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
@@ -162,7 +162,7 @@ def test_where_it_never_told_the_reason_is_known() -> None:
     def refused() -> FakeKernel:
         raise UnavailableError("another system")
 
-    with Line(refused, set) as line:
+    with OverheadMeter(refused, set) as line:
         assert line.carried() is None
         assert line.reason == "another system"
 
@@ -178,7 +178,7 @@ async def test_it_is_looked_now_and_then_until_cancelled(
         kernel.now, kernel.ended = [], [connection(1, 1_500, 0, inode=0)]
         await until(lambda: not line._figures)
         watching.cancel()
-        assert line.carried() == Both(1_500, 0)
+        assert line.carried() == UpDown(1_500, 0)
     assert kernel.closed
 
 
@@ -199,7 +199,7 @@ sys.stdin.read()
 
 @needs_linux
 def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, Line() as line:
+    with socket.create_server(("127.0.0.1", 0)) as server, OverheadMeter() as line:
         before = line.carried()
         assert before is not None
         command = [sys.executable, "-c", CHILD, str(server.getsockname()[1])]
@@ -230,7 +230,7 @@ def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
 
 @needs_linux
 def test_a_family_is_this_process_and_its_descendants() -> None:
-    family = Family()
+    family = ProcessTree()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert os.fstat(server.fileno()).st_ino in family.sockets()
     assert family._ours[os.getpid()]

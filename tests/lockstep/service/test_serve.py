@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lockstep.exit_codes import StoppedError
-from lockstep.service.overhead import Line
+from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, read_note, serve
 from lockstep.service.signals import run
 
@@ -73,7 +73,7 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(
             return await process.work()
 
         return await serve(
-            process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=Line()
+            process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=OverheadMeter()
         )
 
     assert run(main()) == "finished"
@@ -86,7 +86,9 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
         process = FakeProcess()
         process.may_start.clear()
         serving = asyncio.ensure_future(
-            serve(process, process.work, process.asked.set, lambda: "", options, line=Line())
+            serve(
+                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+            )
         )
         await process.starting.wait()
         note = noted(options)
@@ -112,7 +114,9 @@ def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -
         process = FakeProcess()
         process.may_start.clear()
         serving = asyncio.ensure_future(
-            serve(process, process.work, process.asked.set, lambda: "", options, line=Line())
+            serve(
+                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+            )
         )
         await process.starting.wait()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -133,7 +137,9 @@ def test_an_error_of_the_process_passes_and_everything_is_closed(options: ServeO
     async def main() -> str:
         nonlocal process
         process = FakeProcess()
-        return await serve(process, broken, process.asked.set, lambda: "", options, line=Line())
+        return await serve(
+            process, broken, process.asked.set, lambda: "", options, line=OverheadMeter()
+        )
 
     with pytest.raises(ZeroDivisionError):
         run(main())

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.service.tcp_counters import Connection, Kernel, parsed
+from lockstep.service.tcp_counters import Connection, TcpCounters, parsed
 from protocol.errors import UnavailableError
 from tests.lockstep.wan.lab.fixture import eventually
 
@@ -22,8 +22,8 @@ CONTENT = 300_000
 
 
 @contextmanager
-def kernel() -> Iterator[Kernel]:
-    opened = Kernel()
+def kernel() -> Iterator[TcpCounters]:
+    opened = TcpCounters()
     try:
         yield opened
     finally:
@@ -40,7 +40,7 @@ def connected(address: str = "127.0.0.1") -> Iterator[tuple[socket.socket, socke
         yield one, two
 
 
-def found(kernel: Kernel, end: socket.socket) -> Connection:
+def found(kernel: TcpCounters, end: socket.socket) -> Connection:
     (one,) = [each for each in kernel.open() if each.inode == os.fstat(end.fileno()).st_ino]
     return one
 
@@ -134,7 +134,7 @@ def test_over_ipv6_headers_are_larger(address: str) -> None:
 def test_without_netlink_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_NETLINK")
     with pytest.raises(UnavailableError, match="does not tell of connections"):
-        Kernel()
+        TcpCounters()
 
 
 # ---- made-up messages

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.cluster.local import ClusterSettings
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Counters
 from lockstep.wan.live_table import links_table, render
 from tests.lockstep.shared import NODE, printed
@@ -30,7 +30,10 @@ def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_it
         node.status = dict(NODE)
     use = cluster.usage["node-11"]
     use.up_bit_s, use.down_bit_s, use.total = 10e6, 220e6, Counters(1, 1)
-    links = {node.name: HomeLink(Way(20_000_000), Way(220_000_000)) for node in cluster.nodes}
+    links = {
+        node.name: HomeLink(LinkDirection(20_000_000), LinkDirection(220_000_000))
+        for node in cluster.nodes
+    }
     text = printed(render(cluster, links, 2000))
     assert max(map(len, text.splitlines())) <= 80
     for fact in (

@@ -12,7 +12,7 @@ from lockstep.cli import main
 from lockstep.cluster.demo import demo_spec
 from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
-from lockstep.wan.lab.laboratory import laboratory, namespaces
+from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
 from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
 from protocol.errors import SettingsError

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.decisions import Ledger
+from node.control.decisions import DecisionLog
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
@@ -53,11 +53,11 @@ class Log:
         )
 
 
-def ledger_of(log: Log) -> Ledger:
-    return Ledger(RUN, public_bytes(KEY), log.fetch)
+def ledger_of(log: Log) -> DecisionLog:
+    return DecisionLog(RUN, public_bytes(KEY), log.fetch)
 
 
-async def taken(ledger: Ledger) -> list[tuple[int, bool]]:
+async def taken(ledger: DecisionLog) -> list[tuple[int, bool]]:
     words = []
     while ledger.behind():
         word = await ledger.next()

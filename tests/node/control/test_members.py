@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.control.members import Roster
+from node.control.members import MemberList
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError
 
@@ -18,21 +18,21 @@ def told(*members: wire.Member, gone: tuple[str, ...] = (), changes: bool = Fals
 
 
 def test_members_and_relays_are_told_apart_each_with_its_addresses() -> None:
-    roster = Roster()
+    roster = MemberList()
     roster.take(told(member(ONE, "a:1", "b:2"), member(RELAY, "r:3", relay=True)))
     assert roster.members == {ONE: ("a:1", "b:2")}
     assert roster.relays == {RELAY: ("r:3",)}
 
 
 def test_a_whole_list_replaces_what_was_known() -> None:
-    roster = Roster()
+    roster = MemberList()
     roster.take(told(member(ONE), member(RELAY, relay=True)))
     roster.take(told(member(TWO)))
     assert (dict(roster.members), dict(roster.relays)) == ({TWO: ()}, {})
 
 
 def test_changes_leave_everybody_else_as_they_were() -> None:
-    roster = Roster()
+    roster = MemberList()
     roster.take(told(member(ONE, "a:1"), member(RELAY, relay=True)))
     roster.take(told(member(TWO, "b:2"), member(ONE, "a:9"), changes=True))
     assert roster.members == {ONE: ("a:9",), TWO: ("b:2",)}
@@ -41,7 +41,7 @@ def test_changes_leave_everybody_else_as_they_were() -> None:
 
 
 def test_who_went_and_was_never_known_is_no_error() -> None:
-    roster = Roster()
+    roster = MemberList()
     roster.take(told(gone=(ONE,), changes=True))
     assert not roster.members
 
@@ -51,4 +51,4 @@ def test_a_name_that_is_none_is_the_coordinator_s_fault(wrong: wire.Members) -> 
     with pytest.raises(
         RemoteProtocolError, match="expected a peer id of 32 hexadecimal characters, got 'nobody'"
     ):
-        Roster().take(wrong)
+        MemberList().take(wrong)

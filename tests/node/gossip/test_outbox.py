@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from node.gossip.machine.events import Offer
-from node.gossip.outbox import Offering
-from node.links.network import Remote
+from node.gossip.outbox import Outbox
+from node.links.network import PeerAddress
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
@@ -29,7 +29,7 @@ class HeldLink:
         self.sent: list[tuple[PeerId, Offers]] = []
         self.ends: dict[PeerId, asyncio.Future[None]] = {}
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         assert to.peer_id not in self.ends, "one at a time"
         self.sent.append((to.peer_id, offers))
         self.ends[to.peer_id] = asyncio.get_running_loop().create_future()
@@ -56,14 +56,14 @@ class HeldLink:
         ]
 
 
-class Outbox:
-    """An `Offering` over a held link, with its tasks and what failed."""
+class Fixture:
+    """An `Outbox` over a held link, with its tasks and what failed."""
 
     def __init__(self) -> None:
         self.link = HeldLink()
         self.failed: list[tuple[PeerId, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.offering = Offering(
+        self.offering = Outbox(
             OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what)
         )
 
@@ -73,16 +73,16 @@ class Outbox:
 
     def add(self, peer: PeerId, round: int, *numbers: int, idle: bool = False) -> None:
         payloads = tuple((Digest(bytes([number]) * 32), 100 + number) for number in numbers)
-        self.offering.add(Offer(peer, round, payloads, idle), Remote(peer, ()))
+        self.offering.add(Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
 
     async def done(self) -> None:
         await asyncio.gather(*self.tasks)
 
 
 @asynccontextmanager
-async def outbox() -> AsyncIterator[Outbox]:
+async def outbox() -> AsyncIterator[Fixture]:
     """Checks that nothing is left when all is sent."""
-    box = Outbox()
+    box = Fixture()
     yield box
     await box.done()
     assert box.offering._waiting == {}

@@ -18,12 +18,12 @@ from node.links import link, mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
 from node.links.network import (
-    Blob,
-    Link,
+    BlobRange,
     LinkServer,
-    Outsider,
+    PeerAddress,
+    PeerNetwork,
     Purpose,
-    Remote,
+    ReadOnlyPeer,
     Traffic,
     WithdrawnError,
 )
@@ -75,7 +75,7 @@ def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:
 class Member:
     swarm: Swarm
     log: PayloadLog
-    remote: Remote
+    remote: PeerAddress
     reports: "asyncio.Queue[tuple[int, list[Digest]]]"
 
 
@@ -98,7 +98,7 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
                 ),
                 clock_ms=clock_ms,
             )
-            remote = Remote(peer(number), await swarm.start())
+            remote = PeerAddress(peer(number), await swarm.start())
             together.append(Member(swarm, log, remote, reports))
         yield together
     finally:
@@ -106,7 +106,7 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
             await member.swarm.stop()
 
 
-def introduce(together: Sequence[Member], *others: Remote) -> None:
+def introduce(together: Sequence[Member], *others: PeerAddress) -> None:
     """Everybody learns everybody's address and opens the round."""
     remotes = [*(member.remote for member in together), *others]
     for member in together:
@@ -117,7 +117,7 @@ def introduce(together: Sequence[Member], *others: Remote) -> None:
 # ---- peers that do not behave
 
 
-class Liar(Outsider):
+class Liar(ReadOnlyPeer):
     """Serves `blob` as whatever it is asked for, and says that it is `total` bytes long."""
 
     def __init__(self, blob: bytes, total: int | None = None) -> None:
@@ -145,10 +145,10 @@ class Staller(Liar):
 
 
 @asynccontextmanager
-async def listening(number: int, server: Liar) -> AsyncIterator[Remote]:
+async def listening(number: int, server: Liar) -> AsyncIterator[PeerAddress]:
     server.mesh = mesh_of(number)
     try:
-        yield Remote(peer(number), await server.mesh.start(server))
+        yield PeerAddress(peer(number), await server.mesh.start(server))
     finally:
         await server.mesh.stop()
 
@@ -464,7 +464,7 @@ class DeadLink:
 
     def __init__(self) -> None:
         self.offers: asyncio.Queue[Offers] = asyncio.Queue()
-        self.kept: list[Remote] = []
+        self.kept: list[PeerAddress] = []
         self.idle = False
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
@@ -473,15 +473,15 @@ class DeadLink:
     async def stop(self) -> None:
         pass
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
         self.kept = list(remotes)
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         self.offers.put_nowait(offers)
         raise UnavailableError("dead")
 
     async def fetch(
-        self, source: Remote, blob: Blob, purpose: Purpose
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
         raise UnavailableError("dead")
         yield
@@ -503,11 +503,11 @@ class Held(DeadLink):
         self.withdrawn: list[PeerId] = []
         self._ends: defaultdict[PeerId, asyncio.Event] = defaultdict(asyncio.Event)
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         self.offers.put_nowait(offers)
 
     async def fetch(
-        self, source: Remote, blob: Blob, purpose: Purpose
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
         self.asked.append(source.peer_id)
         await self._ends[source.peer_id].wait()
@@ -519,7 +519,7 @@ class Held(DeadLink):
         self._ends[source].set()
 
 
-def swarm_over(link: Link, log: PayloadLog, clock: list[int]) -> Swarm:
+def swarm_over(link: PeerNetwork, log: PayloadLog, clock: list[int]) -> Swarm:
     return Swarm(
         peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0]
     )
@@ -576,7 +576,7 @@ async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(
     link = DeadLink()
     swarm = swarm_over(link, PayloadLog(tmp_path, 100, 10**9), [0])
     swarm.set_members({peer(0): ("own:1",), peer(1): ("dead:1",)}, {peer(2): ("relay:1",)})
-    assert link.kept == [Remote(peer(2), ("relay:1",)), Remote(peer(1), ("dead:1",))]
+    assert link.kept == [PeerAddress(peer(2), ("relay:1",)), PeerAddress(peer(1), ("dead:1",))]
     assert swarm.peers == [peer(1)], "a relay is no member"
 
 
@@ -589,7 +589,7 @@ async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(
         assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [
             payload(0)
         ]
-        async with aclosing(two.swarm.fetch(one.remote.peer_id, Blob(old))) as parts:
+        async with aclosing(two.swarm.fetch(one.remote.peer_id, BlobRange(old))) as parts:
             assert b"".join([part.data async for part in parts]) == payload(1, 1000)
         assert [one.swarm.purpose(digest) for digest in (fresh, old)] == [
             Purpose.PAYLOAD,

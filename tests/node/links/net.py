@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.links.mesh import Mesh
-from node.links.network import Blob, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, Purpose
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
@@ -48,7 +48,7 @@ class Member:
         self.served: list[tuple[PeerId, Digest]] = []
         self.linked: frozenset[PeerId] = frozenset()
         self.refuses = ""
-        self.remote = Remote(self.peer, ())
+        self.remote = PeerAddress(self.peer, ())
 
     def hold(self, blob: bytes) -> Digest:
         self.blobs[sha256(blob)] = blob
@@ -59,11 +59,11 @@ class Member:
         return Offers(run_id=RUN, sender=self.peer, offers=offers)
 
     async def fetched(
-        self, source: Remote, digest: Digest, offset: int = 0, count: int = 0
+        self, source: PeerAddress, digest: Digest, offset: int = 0, count: int = 0
     ) -> bytes:
         blob = b""
         async with aclosing(
-            self.mesh.fetch(source, Blob(digest, offset, count), Purpose.PAYLOAD)
+            self.mesh.fetch(source, BlobRange(digest, offset, count), Purpose.PAYLOAD)
         ) as parts:
             async for part in parts:
                 assert part.offset == offset + len(blob)
@@ -200,7 +200,7 @@ async def meshes(
         for member in members:
             addresses = await member.mesh.start(member)
             stack.push_async_callback(member.mesh.stop)
-            member.remote = Remote(member.peer, addresses)
+            member.remote = PeerAddress(member.peer, addresses)
         if linked:
             for member in members:
                 member.mesh.keep([other.remote for other in members])

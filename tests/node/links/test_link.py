@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from node.links.frames import Part, encode
-from node.links.link import PROGRESS_SECONDS, WRITE_SECONDS, OpenLink
-from node.links.network import Blob, NotHeldError, Purpose, WithdrawnError
-from node.links.protocol import Identity, Session
-from node.links.protocol_events import Event, Left
+from node.links.link import PROGRESS_SECONDS, WRITE_SECONDS, Link
+from node.links.network import BlobRange, NotHeldError, Purpose, WithdrawnError
+from node.links.protocol import Identity, LinkProtocol
+from node.links.protocol_events import Event, PeerLeft
 from node.links.upload_queue import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from node.transports.base import Accept, Pipe
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
@@ -81,7 +81,7 @@ class Pair:
         )
 
     @property
-    def links(self) -> tuple[OpenLink, OpenLink]:
+    def links(self) -> tuple[Link, Link]:
         """Each one's link to the other."""
         return self.one.mesh._links[self.two.peer], self.two.mesh._links[self.one.peer]
 
@@ -124,7 +124,7 @@ async def settled(pair: Pair) -> None:
 async def first_part(
     member: Member, pair: Pair, digest: Digest, purpose: Purpose = Purpose.PAYLOAD
 ) -> Part:
-    async with aclosing(member.mesh.fetch(pair.one.remote, Blob(digest), purpose)) as parts:
+    async with aclosing(member.mesh.fetch(pair.one.remote, BlobRange(digest), purpose)) as parts:
         async for part in parts:
             return part
     raise AssertionError("no part came")
@@ -132,7 +132,7 @@ async def first_part(
 
 async def each_part(pair: Pair, digest: Digest, arrived: Callable[[Part], None]) -> None:
     async with aclosing(
-        pair.two.mesh.fetch(pair.one.remote, Blob(digest), Purpose.PAYLOAD)
+        pair.two.mesh.fetch(pair.one.remote, BlobRange(digest), Purpose.PAYLOAD)
     ) as parts:
         async for part in parts:
             arrived(part)
@@ -145,7 +145,7 @@ class Scripted:
     def __init__(self, pipe: Pipe, member: Member) -> None:
         self.pipe = pipe
         self.member = member
-        self.session = Session(Identity(key_of(5), RUN, 5), b"n" * 32, True, loop_ms())
+        self.session = LinkProtocol(Identity(key_of(5), RUN, 5), b"n" * 32, True, loop_ms())
         self.left = ""
 
     async def flush(self) -> None:
@@ -158,7 +158,9 @@ class Scripted:
         if not data:
             raise UnavailableError("the member closed the link")
         events = self.session.receive(data, loop_ms())
-        self.left = next((event.reason for event in events if isinstance(event, Left)), self.left)
+        self.left = next(
+            (event.reason for event in events if isinstance(event, PeerLeft)), self.left
+        )
         await self.flush()
         return events
 
@@ -565,7 +567,7 @@ def test_the_traffic_counters_agree_with_the_bytes_of_the_pipes() -> None:
                 first_part(two, pair, ours),
             )
             async with aclosing(
-                two.mesh.fetch(one.remote, Blob(ours, 0, 5_000), Purpose.CATCH_UP)
+                two.mesh.fetch(one.remote, BlobRange(ours, 0, 5_000), Purpose.CATCH_UP)
             ) as parts:
                 assert sum([len(part.data) async for part in parts]) == 5_000
             await one.mesh.offer(two.remote, one.message(ours))

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from node.links import mesh as mesh_module
-from node.links.network import Blob, NotHeldError, Purpose, Remote
+from node.links.network import BlobRange, NotHeldError, PeerAddress, Purpose
 from node.transports.grpc_transport import GrpcTransport
 from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -86,10 +86,10 @@ async def test_blobs_cross_both_ways_and_several_at_once() -> None:
 
 async def test_who_has_no_address_is_reached_over_the_link_that_it_dialled() -> None:
     async with meshes(2, linked=False) as (hidden, public):
-        public.mesh.keep([Remote(hidden.peer, ())])
+        public.mesh.keep([PeerAddress(hidden.peer, ())])
         hidden.mesh.keep([public.remote])
         digest = hidden.hold(BLOB)
-        assert await public.fetched(Remote(hidden.peer, ()), digest) == BLOB
+        assert await public.fetched(PeerAddress(hidden.peer, ()), digest) == BLOB
 
 
 async def test_an_offer_is_taken_or_refused_with_its_reason() -> None:
@@ -132,16 +132,16 @@ async def test_no_link_to_a_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(mesh_module, "LINK_SECONDS", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"it announced no address|not dialled"):
-            await one.mesh.offer(Remote(two.peer, ()), one.message())
+            await one.mesh.offer(PeerAddress(two.peer, ()), one.message())
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-            await one.mesh.offer(Remote("ff" * 16, ("127.0.0.1:1",)), one.message())
+            await one.mesh.offer(PeerAddress("ff" * 16, ("127.0.0.1:1",)), one.message())
 
 
 async def test_another_key_at_an_address_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_module, "LINK_SECONDS", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"expected ffffffff at .*, got"):
-            await one.mesh.offer(Remote("ff" * 16, two.remote.addresses), one.message())
+            await one.mesh.offer(PeerAddress("ff" * 16, two.remote.addresses), one.message())
 
 
 async def test_a_key_that_is_not_the_one_the_transport_proved_is_hung_up_on(
@@ -164,7 +164,7 @@ async def test_a_cancelled_fetch_leaves_the_link_and_its_window_whole() -> None:
     async with meshes(2) as (one, two):
         digest = one.hold(BLOB)
         for _ in range(20):
-            async for _part in two.mesh.fetch(one.remote, Blob(digest), Purpose.PAYLOAD):
+            async for _part in two.mesh.fetch(one.remote, BlobRange(digest), Purpose.PAYLOAD):
                 break
         assert await two.fetched(one.remote, digest) == BLOB
 
@@ -324,7 +324,7 @@ class Elsewhere:
     """A member in another process, as the module run as a program is."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, address: str) -> None:
-        self.process, self.remote = process, Remote(peer_of(number), (address,))
+        self.process, self.remote = process, PeerAddress(peer_of(number), (address,))
 
     def send(self, what: signal.Signals) -> None:
         os.kill(self.process.pid, what)
@@ -332,7 +332,7 @@ class Elsewhere:
 
 @asynccontextmanager
 async def member_elsewhere(
-    number: int, listen: str = "127.0.0.1:0", dials: Remote | None = None
+    number: int, listen: str = "127.0.0.1:0", dials: PeerAddress | None = None
 ) -> AsyncIterator[Elsewhere]:
     arguments = [str(number), listen, *((dials.peer_id, *dials.addresses) if dials else ())]
     async with elsewhere(__name__, *arguments) as (process, address):
@@ -343,10 +343,12 @@ OTHER = 1
 OTHERS_BLOB = bytes(range(251)) * 20_000
 
 
-async def fetch_others_blob(member: Member, other: Remote, arrived: Callable[[], None]) -> bytes:
+async def fetch_others_blob(
+    member: Member, other: PeerAddress, arrived: Callable[[], None]
+) -> bytes:
     blob = b""
     async with aclosing(
-        member.mesh.fetch(other, Blob(sha256(OTHERS_BLOB)), Purpose.PAYLOAD)
+        member.mesh.fetch(other, BlobRange(sha256(OTHERS_BLOB)), Purpose.PAYLOAD)
     ) as parts:
         async for part in parts:
             blob += part.data
@@ -362,7 +364,7 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
     async with meshes(1) as [one]:
         dials = one.remote if who_dials == "they" else None
         async with member_elsewhere(OTHER, dials=dials) as other:
-            kept = Remote(other.remote.peer_id, () if dials else other.remote.addresses)
+            kept = PeerAddress(other.remote.peer_id, () if dials else other.remote.addresses)
             one.mesh.keep([kept])
             await until(lambda: one.linked)
             coming = asyncio.Event()
@@ -459,7 +461,7 @@ class World:
 
     async def __aenter__(self) -> "World":
         for member in self.members:
-            member.remote = Remote(member.peer, await member.mesh.start(member))
+            member.remote = PeerAddress(member.peer, await member.mesh.start(member))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -506,7 +508,7 @@ def test_dials_that_fail_come_less_and_less_often_until_the_address_changes() ->
             low, high = world.members
             transport = Faulty(low.mesh._transports[0])
             low.mesh._transports[0] = transport
-            low.mesh.keep([Remote(high.peer, ("memory:nobody",))])
+            low.mesh.keep([PeerAddress(high.peer, ("memory:nobody",))])
             await asyncio.sleep(600)
             assert 600 / (1.5 * 30) <= transport.dials_made <= 600 / (0.5 * 30) + 10
             assert "nobody answers" in low.trouble(high.peer)
@@ -580,7 +582,7 @@ async def _serve(number: int, listen: str, dials: list[str]) -> None:
     member.hold(OTHERS_BLOB)
     addresses = await member.mesh.start(member)
     if dials:
-        member.mesh.keep([Remote(PeerId(dials[0]), tuple(dials[1:]))])
+        member.mesh.keep([PeerAddress(PeerId(dials[0]), tuple(dials[1:]))])
     print(addresses[0], flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

@@ -20,15 +20,15 @@ from node.links.protocol import (
     PROOF_MS,
     SILENCE_MS,
     Identity,
-    Session,
+    LinkProtocol,
 )
 from node.links.protocol_events import (
     Accepted,
-    Asked,
     Cancelled,
     Event,
-    Left,
+    FetchRequested,
     Offered,
+    PeerLeft,
     Proven,
     Refused,
 )
@@ -63,25 +63,25 @@ TICK_MS = 500
 Events = list[Event]
 
 
-def session(number: int = 0, nonce: int | None = None, run: RunId = RUN) -> Session:
+def session(number: int = 0, nonce: int | None = None, run: RunId = RUN) -> LinkProtocol:
     """An end of the link: by default node 0, under a nonce of its own."""
     identity = Identity(KEYS[number], run, instance=70 + number)
-    return Session(identity, bytes([nonce or 10 + number]) * 32, number == 0, NOW_MS)
+    return LinkProtocol(identity, bytes([nonce or 10 + number]) * 32, number == 0, NOW_MS)
 
 
-def sent(end: Session) -> bytes:
+def sent(end: LinkProtocol) -> bytes:
     return b"".join(end.outgoing())
 
 
-def said(end: Session) -> list[Message]:
+def said(end: LinkProtocol) -> list[Message]:
     return list(FrameReader().feed(sent(end)))
 
 
-def hear(end: Session, *messages: Message, now_ms: int = NOW_MS) -> Events:
+def hear(end: LinkProtocol, *messages: Message, now_ms: int = NOW_MS) -> Events:
     return end.receive(b"".join(map(encode, messages)), now_ms)
 
 
-def exchange(one: Session, other: Session, now_ms: int = NOW_MS) -> tuple[Events, Events]:
+def exchange(one: LinkProtocol, other: LinkProtocol, now_ms: int = NOW_MS) -> tuple[Events, Events]:
     """Carry bytes both ways until nobody has more; what each end made of them."""
     at_one, at_other = Events(), Events()
     while (there := sent(one)) + (back := sent(other)):
@@ -90,7 +90,7 @@ def exchange(one: Session, other: Session, now_ms: int = NOW_MS) -> tuple[Events
     return at_one, at_other
 
 
-def linked() -> tuple[Session, Session]:
+def linked() -> tuple[LinkProtocol, LinkProtocol]:
     """Two ends that have met."""
     one, other = session(0), session(1)
     exchange(one, other)
@@ -271,7 +271,7 @@ def test_nothing_is_asked_of_a_peer_that_is_not_proven() -> None:
 # ---- time
 
 
-def ticks(end: Session, from_ms: int, to_ms: int, step_ms: int = TICK_MS) -> int:
+def ticks(end: LinkProtocol, from_ms: int, to_ms: int, step_ms: int = TICK_MS) -> int:
     """Tick until the end says that the peer is gone; when it did."""
     for now_ms in range(from_ms + step_ms, to_ms + 1, step_ms):
         try:
@@ -389,7 +389,7 @@ def test_a_fetch_gets_its_parts_in_order_and_its_taker_opens_the_window_again() 
     one, other = linked()
     blob = random.Random(0).randbytes(300_000)
     request = one.fetch(DIGEST, 1_000)
-    assert exchange(one, other)[1] == [Asked(request, DIGEST, 1_000, 0)]
+    assert exchange(one, other)[1] == [FetchRequested(request, DIGEST, 1_000, 0)]
     arrived, offset = Events(), 1_000
     while offset < len(blob):
         while other.window.open and offset < len(blob):
@@ -558,7 +558,7 @@ def test_a_request_number_never_comes_twice() -> None:
         LinkMessage(offers=LinkOffers(request=7, offers=offers(sender=PEERS[1]))),
     ):
         one, _ = linked()
-        assert hear(one, ask(7)) == [Asked(7, DIGEST, 0, 0)]
+        assert hear(one, ask(7)) == [FetchRequested(7, DIGEST, 0, 0)]
         hear(one, LinkMessage(cancel=Cancel(request=7)))
         with pytest.raises(RemoteProtocolError, match="expected a request numbered above 7, got "):
             hear(one, second)
@@ -656,8 +656,8 @@ def test_nothing_follows_a_goodbye(proven: bool) -> None:
         else encode(LinkMessage(goodbye=Goodbye(reason="gone fishing: ?" + "ü" * 300)))
     )
     events = one.receive(wire + encode(ask(1)) + encode(Part(9, 0, 1, b"x")), NOW_MS)
-    assert [type(event) for event in events] == [Left]
-    assert isinstance(events[0], Left)
+    assert [type(event) for event in events] == [PeerLeft]
+    assert isinstance(events[0], PeerLeft)
     assert events[0].reason.startswith("gone fishing: ?üü")
     assert len(events[0].reason) <= TEXT_BYTES_MAX
     assert one.receive(encode(ask(2)), NOW_MS) == []
@@ -738,7 +738,7 @@ def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_b
     try:
         for number, piece in enumerate(wire):
             for event in end.receive(piece, NOW_MS + number):
-                assert proven or isinstance(event, Left)
+                assert proven or isinstance(event, PeerLeft)
                 assert not isinstance(event, Proven)
             assert len(end._asked) <= FETCHES_MAX
             assert len(end._offered) <= OFFERS_OPEN_MAX
@@ -823,9 +823,9 @@ class Endless:
     def on(self, me: int, event: Event) -> None:
         end = self.ends[me]
         match event:
-            case Asked() if event.digest in self.blobs:
+            case FetchRequested() if event.digest in self.blobs:
                 self.serving[me][event.request] = (self.blobs[event.digest], event.offset)
-            case Asked():
+            case FetchRequested():
                 end.refuse(event.request, Refusal.NOT_HELD, "not held here")
             case Cancelled():
                 self.serving[me].pop(
@@ -896,7 +896,7 @@ def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
 def test_a_fetch_of_a_range_ends_with_a_small_part_at_its_end() -> None:
     one, other = linked()
     request = one.fetch(DIGEST, 10, 5)
-    assert exchange(one, other)[1] == [Asked(request, DIGEST, 10, 5)]
+    assert exchange(one, other)[1] == [FetchRequested(request, DIGEST, 10, 5)]
     other.part(Part(request, 10, 100_000, bytes(5)), NOW_MS)
     assert exchange(one, other)[0] == [Part(request, 10, 100_000, bytes(5))]
     later = one.fetch(DIGEST, 10, 5)

@@ -21,7 +21,7 @@ from node.model.checkpoint import (
     save_checkpoint,
     save_parameters,
 )
-from node.model.training import Trainee, build_model, named_parameters_once
+from node.model.training import TrainingModel, build_model, named_parameters_once
 from node.replica.digest import canonical_sha256
 from node.replica.genesis import fill
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
@@ -231,7 +231,7 @@ def test_a_checkpoint_is_evaluated_on_fixed_validation_windows(tmp_path: Path) -
     prepare(documents, tmp_path / "data", ByteTokenizer(), source="tests")
     corpus = Corpus.open(tmp_path / "data")
     loss = evaluate_checkpoint(tmp_path / "checkpoint", corpus, samples=5, sequence_length=16)
-    assert loss == pytest.approx(Trainee(model).evaluate(corpus.validation(5, 16)), rel=1e-6)
+    assert loss == pytest.approx(TrainingModel(model).evaluate(corpus.validation(5, 16)), rel=1e-6)
     tokenizer = SubwordTokenizer.trained([text for _, text in documents], 270)
     prepare(documents, tmp_path / "other", tokenizer, source="tests")
     with pytest.raises(DataError, match="expected the tokenizer of"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from node.model.training import Trainee, build_model, named_parameters_once, require_fits
+from node.model.training import TrainingModel, build_model, named_parameters_once, require_fits
 from protocol.errors import LocalProtocolError, SettingsError
 from tests.support.passes import do_work
 
@@ -179,7 +179,7 @@ def test_gradients_are_the_mean_over_samples_of_the_written_out_loss(model: nn.M
     loss = _reference_nats(model, samples)
     loss.backward()
     expected = _gradients(model)
-    work = do_work(Trainee(model), [samples])
+    work = do_work(TrainingModel(model), [samples])
     assert (work.samples, work.tokens) == (6, 48)
     assert work.loss_nats_per_token == pytest.approx(loss.item(), rel=1e-5)
     _close(_gradients(model), expected)
@@ -188,15 +188,15 @@ def test_gradients_are_the_mean_over_samples_of_the_written_out_loss(model: nn.M
 @pytest.mark.parametrize("cuts", [[6], [1, 5], [2, 2, 2], [4, 1, 1]])
 def test_unequal_micro_batches_weigh_by_their_samples(model: nn.Module, cuts: list[int]) -> None:
     samples = _samples(6)
-    do_work(Trainee(model), [samples])
+    do_work(TrainingModel(model), [samples])
     expected = _gradients(model)
     pieces = np.split(samples, np.cumsum(cuts)[:-1])
-    assert do_work(Trainee(model, micro_batch_max=3), pieces).samples == 6
+    assert do_work(TrainingModel(model, micro_batch_max=3), pieces).samples == 6
     _close(_gradients(model), expected)
 
 
 def test_each_round_starts_from_zero(model: nn.Module) -> None:
-    trainee = Trainee(model)
+    trainee = TrainingModel(model)
     do_work(trainee, [_samples(4, seed=1)])
     do_work(trainee, [_samples(4, seed=2)])
     second = _gradients(model)
@@ -214,15 +214,15 @@ def test_the_bell_ends_the_work_and_what_follows_is_not_drawn(model: nn.Module) 
             yield _samples(2, seed=seed)
 
     bells = iter([False, False, True])
-    work = do_work(Trainee(model), batches(), lambda: next(bells))
+    work = do_work(TrainingModel(model), batches(), lambda: next(bells))
     assert (work.samples, drawn) == (6, [0, 1, 2])
 
 
 def test_each_pass_takes_gradients_where_the_parameters_are_by_then(model: nn.Module) -> None:
     first, rest = np.split(_samples(6), [2])
-    do_work(Trainee(model), [first])
+    do_work(TrainingModel(model), [first])
     expected = {name: gradient * 2 for name, gradient in _gradients(model).items()}
-    passes = Trainee(model).passes([first, rest])
+    passes = TrainingModel(model).passes([first, rest])
     assert passes.next()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -231,29 +231,31 @@ def test_each_pass_takes_gradients_where_the_parameters_are_by_then(model: nn.Mo
     assert not passes.next()
     assert (passes.samples, passes.finish().samples) == (6, 6)
     found = _gradients(model)
-    do_work(Trainee(model), [rest])
+    do_work(TrainingModel(model), [rest])
     moved = _gradients(model)
     _close(found, {name: (gradient + moved[name] * 4) / 6 for name, gradient in expected.items()})
 
 
 def test_one_pass_is_done_even_when_the_bell_has_rung(model: nn.Module) -> None:
-    assert do_work(Trainee(model, micro_batch_max=2), [_samples(6)], lambda: True).samples == 2
+    assert (
+        do_work(TrainingModel(model, micro_batch_max=2), [_samples(6)], lambda: True).samples == 2
+    )
 
 
 def test_no_sample_at_all_is_our_mistake(model: nn.Module) -> None:
     with pytest.raises(LocalProtocolError, match="at least one sample"):
-        do_work(Trainee(model), [])
+        do_work(TrainingModel(model), [])
 
 
 def test_work_changes_no_parameter(model: nn.Module) -> None:
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    do_work(Trainee(model), [_samples(3)])
+    do_work(TrainingModel(model), [_samples(3)])
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
 def test_a_parameter_that_no_sample_touches_has_a_zero_gradient(model: nn.Module) -> None:
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
-    do_work(Trainee(model), [_samples(2)])
+    do_work(TrainingModel(model), [_samples(2)])
     assert model.get_parameter("unused").grad.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -261,10 +263,10 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_or_doubles_no_sample(
     model: nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     batches = [_samples(2, seed=1), _samples(8, seed=2), _samples(3, seed=3)]
-    expected_work = do_work(Trainee(model), batches)
+    expected_work = do_work(TrainingModel(model), batches)
     expected = _gradients(model)
     small = _SmallMemory(model, largest=3)
-    trainee = Trainee(small, micro_batch_max=8)
+    trainee = TrainingModel(small, micro_batch_max=8)
     work = do_work(trainee, iter(batches))
     assert work.samples == expected_work.samples == 13
     assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=1e-5)
@@ -280,12 +282,12 @@ def test_a_sample_that_never_fits_says_what_to_do(model: nn.Module) -> None:
     with pytest.raises(
         SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"
     ):
-        do_work(Trainee(_SmallMemory(model, largest=0)), [_samples(4)])
+        do_work(TrainingModel(_SmallMemory(model, largest=0)), [_samples(4)])
 
 
 def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module) -> None:
     samples = _samples(5)
-    trainee = Trainee(model, micro_batch_max=2)
+    trainee = TrainingModel(model, micro_batch_max=2)
     do_work(trainee, [_samples(2, seed=9)])
     before, state = _gradients(model), torch.get_rng_state()
     assert trainee.evaluate(samples) == pytest.approx(
@@ -298,37 +300,37 @@ def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module
 
 def test_evaluation_has_no_dropout_and_training_has() -> None:
     model = build_model("gpt2", GPT2 | {"resid_pdrop": 0.5, "embd_pdrop": 0.5})
-    trainee, samples = Trainee(model), _samples(4)
+    trainee, samples = TrainingModel(model), _samples(4)
     assert trainee.evaluate(samples) == trainee.evaluate(samples)
     losses = {do_work(trainee, [samples]).loss_nats_per_token for _ in range(4)}
     assert len(losses) > 1
 
 
 def test_evaluation_survives_a_small_memory(model: nn.Module) -> None:
-    expected = Trainee(model).evaluate(_samples(7))
-    assert Trainee(_SmallMemory(model, largest=2)).evaluate(_samples(7)) == pytest.approx(
+    expected = TrainingModel(model).evaluate(_samples(7))
+    assert TrainingModel(_SmallMemory(model, largest=2)).evaluate(_samples(7)) == pytest.approx(
         expected, rel=1e-5
     )
 
 
 def test_a_fresh_model_knows_nothing() -> None:
-    assert Trainee(build_model("llama", LLAMA)).evaluate(_samples(16)) == pytest.approx(
+    assert TrainingModel(build_model("llama", LLAMA)).evaluate(_samples(16)) == pytest.approx(
         math.log(32), rel=0.02
     )
 
 
 def test_an_impossible_micro_batch_is_refused(model: nn.Module) -> None:
     with pytest.raises(SettingsError, match=r"micro_batch: expected at least 1 sample, got 0"):
-        Trainee(model, micro_batch_max=0)
+        TrainingModel(model, micro_batch_max=0)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_finds_about_the_same_gradients(model: nn.Module) -> None:
     samples = _samples(6)
-    expected_work = do_work(Trainee(model), [samples])
+    expected_work = do_work(TrainingModel(model), [samples])
     expected = _gradients(model)
-    work = do_work(Trainee(model, "cuda"), [samples])
+    work = do_work(TrainingModel(model, "cuda"), [samples])
     assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=0.02)
     for name, gradient in _gradients(model).items():
         assert (

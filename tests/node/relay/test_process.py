@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
 from node.links import mesh
-from node.links.network import Remote
-from node.relay.process import RelayProcess, RelaySettings, self_check
+from node.links.network import PeerAddress
+from node.relay import self_check
+from node.relay.process import RelayProcess, RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.errors import SettingsError, UnavailableError
@@ -218,7 +219,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         Neighbour(coordinator, 1) as author,
         Neighbour(coordinator, 2) as reader,
     ):
-        there = Remote(relay.peer, relay.addresses)
+        there = PeerAddress(relay.peer, relay.addresses)
         for neighbour in (author, reader):
             neighbour.mesh.keep([there])
         await until(
@@ -285,7 +286,7 @@ async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_
         relay._payloads.put(0, blob)
         began_s = time.monotonic()
         fetching = asyncio.create_task(
-            reader.fetched(Remote(relay.peer, relay.addresses), sha256(blob))
+            reader.fetched(PeerAddress(relay.peer, relay.addresses), sha256(blob))
         )
         await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()

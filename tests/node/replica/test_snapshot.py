@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from node.replica import canonical, snapshot
 from node.replica.canonical import canonical_bytes, canonical_size
 from node.replica.digest import canonical_sha256
-from node.replica.replica import canonical, snapshot
 from node.replica.snapshot import (
     HELD_SECONDS,
     HELD_SECONDS_MAX,

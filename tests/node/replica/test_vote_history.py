@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.replica.vote_history import Ballot, EarlierVotes
+from node.replica.vote_history import Ballot, VoteHistory
 from protocol.errors import StorageError
 from protocol.ids import PeerId
 from protocol.payload import Coefficients, Header, PayloadShape, encode
@@ -17,9 +17,9 @@ SHAPE = PayloadShape(1, 4, 1)
 ONE, OTHER = PeerId("01" * 16), PeerId("02" * 16)
 
 
-def votes_of(vote_rounds: int, start: int = 0, snapshot_every: int = 100) -> EarlierVotes:
+def votes_of(vote_rounds: int, start: int = 0, snapshot_every: int = 100) -> VoteHistory:
     algorithm = AlgorithmSpec(vote_rounds=vote_rounds, vote_rounds_from=start)
-    return EarlierVotes(algorithm, RetentionSpec(snapshot_every=snapshot_every))
+    return VoteHistory(algorithm, RetentionSpec(snapshot_every=snapshot_every))
 
 
 def ballot(round: int, author: PeerId = ONE, weight: int = 1) -> Ballot:
@@ -33,14 +33,14 @@ def ballot(round: int, author: PeerId = ONE, weight: int = 1) -> Ballot:
 
 
 def counted(
-    votes: EarlierVotes, round: int, *ballots: Ballot, step: int | None = None
+    votes: VoteHistory, round: int, *ballots: Ballot, step: int | None = None
 ) -> list[tuple[int, int]]:
     """(round, weight) of all that a step is made of, sorted."""
     joined = votes.joined(round, round if step is None else step, ballots or [ballot(round)])
     return sorted((int(coefficients.indices[0]), weight) for weight, coefficients in joined)
 
 
-def rounds(votes: EarlierVotes, count: int) -> list[list[int]]:
+def rounds(votes: VoteHistory, count: int) -> list[list[int]]:
     return [[round for round, _ in counted(votes, number)] for number in range(count)]
 
 

@@ -12,22 +12,23 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.client import RunInfo
-from node.control.decisions import Ledger
-from node.gossip.blob_server import Shelves, Throttle
+from node.control.decisions import DecisionLog
+from node.gossip.blob_server import BlobServer, Throttle
 from node.gossip.payload_log import PayloadLog
 from node.links import mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
-from node.links.network import Blob, Outsider, Purpose, Remote
+from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.replica import snapshot
 from node.replica.canonical import canonical_size
 from node.replica.digest import state_digest
-from node.replica.replica import Position, Replica, snapshot
+from node.replica.replica import Position, Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
-from node.round.crash_recovery import EarlierLife
-from node.status import Progress
+from node.round.crash_recovery import CrashRecovery
+from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
@@ -115,7 +116,7 @@ class Log:
         return wire.Commits(commits=page, decided_round=len(self.messages) - 1)
 
 
-class Server(Outsider):
+class Server(ReadOnlyPeer):
     """A member that serves snapshots, if asked to only once another has stopped; remembers what it
     was asked for."""
 
@@ -160,12 +161,12 @@ class Members:
         self.servers = servers
         self._meshes = {peer: mesh_of(NUMBERS[peer]) for peer in servers}
         self._own = mesh_of(NUMBERS[AUTHOR])
-        self._remotes: dict[PeerId, Remote] = {}
+        self._remotes: dict[PeerId, PeerAddress] = {}
 
     async def __aenter__(self) -> "Members":
         for peer, each in self._meshes.items():
-            self._remotes[peer] = Remote(peer, await each.start(self.servers[peer]))
-        await self._own.start(Outsider())
+            self._remotes[peer] = PeerAddress(peer, await each.start(self.servers[peer]))
+        await self._own.start(ReadOnlyPeer())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -181,7 +182,7 @@ class Members:
         """Of blobs, by all servers."""
         return sum(each.traffic.catch_up_up for each in self._meshes.values())
 
-    def fetch(self, peer: PeerId, blob: Blob) -> AsyncGenerator[Part, None]:
+    def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
         return self._own.fetch(self._remotes[peer], blob, Purpose.CATCH_UP)
 
 
@@ -195,7 +196,7 @@ class Newcomer:
     def __init__(self, log: Log, members: Members, directory: Path) -> None:
         spec = middle_spec()
         self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
-        info, progress = RunInfo(spec, RUN, public_bytes(KEY)), Progress(AUTHOR, "newcomer")
+        info, progress = RunInfo(spec, RUN, public_bytes(KEY)), NodeStatus(AUTHOR, "newcomer")
         snapshots = Snapshots(directory)
         self.catch_up = CatchUp(
             info, self.replica, snapshots, members, log.fetch, progress=progress
@@ -312,7 +313,7 @@ async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(
 ) -> None:
     async with Members({}) as members:
         catch_up = Newcomer(log, members, tmp_path / "new").catch_up
-        ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
+        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
         ledger.saw_decided(3)
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(11)
@@ -343,7 +344,7 @@ async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_p
 
     payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
     digest = payloads.put(0, b"payload")
-    shelves = Shelves(payloads, log.snapshots, lambda: 0)
+    shelves = BlobServer(payloads, log.snapshots, lambda: 0)
     shelves._throttle = Never(1, lambda: 0)
     assert await shelves.read(digest, 0, 7) == (7, b"payload")
     with pytest.raises(AssertionError, match="a payload waited"):
@@ -410,7 +411,7 @@ async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(
 ) -> None:
     async with Members({HONEST: Server(log.snapshots)}) as members:
         catch_up = Newcomer(log, members, tmp_path / "new").catch_up
-        ledger = Ledger(RUN, public_bytes(KEY), log.fetch)
+        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
         ledger.saw_decided(11)
         assert catch_up.too_far_behind(ledger)
         jump = await catch_up.find(GENESIS, 11, [], AUTHOR)
@@ -681,14 +682,14 @@ async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_o
             return blobs.get(digest)
 
         restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
-        earlier = EarlierLife(own, again.replica, restored)
+        earlier = CrashRecovery(own, again.replica, restored)
         await earlier.passed({2: Digest(digest)}, kept)
         saved.withdraw(2, blobs[digest])
         assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
         earlier.end()
         await earlier.passed({3: Digest(b"3" * 32)}, kept)
         assert again.replica.has_momentum, "what this life has sent has left the momentum already"
-        await EarlierLife(own, again.replica, restored).passed({3: Digest(b"3" * 32)}, kept)
+        await CrashRecovery(own, again.replica, restored).passed({3: Digest(b"3" * 32)}, kept)
         assert not again.replica.has_momentum
         assert not again.replica.engine.momentum.any()
         assert "begins again without momentum" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from node import trainer as trainer_module
 from node.gossip.swarm import NotRetainedError
 from node.replica.replica import Position
-from node.round.deadline import Patience, PatienceEndedError
+from node.round.deadline import Deadline, DeadlinePassedError
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.ids import PeerId
@@ -28,22 +28,22 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_without_a_limit_what_is_waited_for_comes() -> None:
-    assert await Patience().wait(asyncio.sleep(0, "here")) == "here"
+    assert await Deadline().wait(asyncio.sleep(0, "here")) == "here"
 
 
 async def test_a_limit_ends_the_wait_that_is_going_on_and_every_later_one() -> None:
-    patience = Patience()
+    patience = Deadline()
     waiting = asyncio.create_task(patience.wait(asyncio.Event().wait()))
     await asyncio.sleep(0)
     patience.limit(0)
-    with pytest.raises(PatienceEndedError):
+    with pytest.raises(DeadlinePassedError):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
-    with pytest.raises(PatienceEndedError):
+    with pytest.raises(DeadlinePassedError):
         await patience.wait(asyncio.Event().wait())
 
 
 async def test_the_newest_limit_holds_also_when_it_is_later() -> None:
-    patience, came = Patience(), asyncio.Event()
+    patience, came = Deadline(), asyncio.Event()
     patience.limit(0.05)
     waiting = asyncio.create_task(patience.wait(came.wait()))
     await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def test_a_timeout_of_what_is_waited_for_is_not_the_end_of_patience() -> N
         raise TimeoutError("the disk")
 
     with pytest.raises(TimeoutError, match="the disk"):
-        await Patience().wait(late())
+        await Deadline().wait(late())
 
 
 # ---- a node that is to end

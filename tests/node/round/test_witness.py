@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.round.witness import EVERYBODY, WITNESSES, Receipts, is_witness
+from node.round.witness import EVERYBODY, WITNESSES, WitnessReports, is_witness
 from protocol.ids import Digest, PeerId, sha256
 from tests.support.waiting import until
 
@@ -48,7 +48,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, list[Digest]]] = []
-        self.receipts = Receipts(
+        self.receipts = WitnessReports(
             PEERS[0], 1, lambda round, digests: self.messages.append((round, digests))
         )
 

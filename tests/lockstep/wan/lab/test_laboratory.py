@@ -14,11 +14,11 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab import laboratory as lab_module
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Laboratory, namespaces
-from lockstep.wan.lab.laboratory import laboratory as lab_module
 from lockstep.wan.lab.probe import measure, udp_socket
-from lockstep.wan.lab.topology import Home, Line, Plan
+from lockstep.wan.lab.topology import Home, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all
 from lockstep.wan.profiles import read_profiles
 from protocol.errors import LocalProtocolError, UnavailableError
@@ -34,7 +34,7 @@ from tests.lockstep.wan.lab.fixture import (
 )
 
 PROFILES = {"node-0": "cable", "node-1": "dsl", "node-2": "fibre"}
-SMALL = HomeLink(Way(4_000_000, 0.01), Way(8_000_000, 0.01))
+SMALL = HomeLink(LinkDirection(4_000_000, 0.01), LinkDirection(8_000_000, 0.01))
 ONE_WAY_S = 0.05
 
 OWNER = """
@@ -55,7 +55,7 @@ def lab() -> Iterator[Laboratory]:
         Home("far", region="there"),
         Home("shy", SMALL, nat="masquerade", region="here"),
     )
-    with Laboratory(Plan(homes, (Line("here", "there", ONE_WAY_S),))) as laboratory:
+    with Laboratory(Plan(homes, (RegionDistance("here", "there", ONE_WAY_S),))) as laboratory:
         yield laboratory
 
 

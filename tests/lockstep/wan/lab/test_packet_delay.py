@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lockstep.wan.lab.home_link import Course, Way
-from lockstep.wan.lab.laboratory import packet_delay
-from lockstep.wan.lab.packet_delay import Lane, tap_name
+from lockstep.wan.lab import packet_delay
+from lockstep.wan.lab.home_link import LinkDirection, PacketFate
+from lockstep.wan.lab.packet_delay import DelayLane, tap_name
 
 
 @pytest.fixture
@@ -19,17 +19,19 @@ def tap() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield far, near
 
 
-def lane(near: socket.socket, way: Way, draws: Sequence[float] = ()) -> tuple[Lane, list[bytes]]:
+def lane(
+    near: socket.socket, way: LinkDirection, draws: Sequence[float] = ()
+) -> tuple[DelayLane, list[bytes]]:
     sent: list[bytes] = []
     drawn = iter(draws)
-    return Lane(near.fileno(), sent.append, Course(way, lambda: next(drawn))), sent
+    return DelayLane(near.fileno(), sent.append, PacketFate(way, lambda: next(drawn))), sent
 
 
 def test_a_frame_waits_for_the_delay_and_no_longer(
     tap: tuple[socket.socket, socket.socket],
 ) -> None:
     far, near = tap
-    held, sent = lane(near, Way(delay_s=0.5))
+    held, sent = lane(near, LinkDirection(delay_s=0.5))
     far.send(b"frame")
     held.take(10.0)
     assert held.due_s == 10.5
@@ -42,7 +44,7 @@ def test_a_frame_waits_for_the_delay_and_no_longer(
 
 def test_frames_keep_their_order_and_their_bytes(tap: tuple[socket.socket, socket.socket]) -> None:
     far, near = tap
-    held, sent = lane(near, Way(delay_s=0.5))
+    held, sent = lane(near, LinkDirection(delay_s=0.5))
     frames = [bytes([number]) * 1500 for number in range(20)]
     for number, frame in enumerate(frames):
         far.send(frame)
@@ -53,7 +55,7 @@ def test_frames_keep_their_order_and_their_bytes(tap: tuple[socket.socket, socke
 
 def test_a_lost_frame_is_the_one_that_was_drawn(tap: tuple[socket.socket, socket.socket]) -> None:
     far, near = tap
-    held, sent = lane(near, Way(loss=0.1), (0.5, 0.05, 0.5))
+    held, sent = lane(near, LinkDirection(loss=0.1), (0.5, 0.05, 0.5))
     for name in (b"a", b"b", b"c"):
         far.send(name)
     held.take(0.0)
@@ -66,7 +68,7 @@ def test_what_is_held_is_bounded(
 ) -> None:
     monkeypatch.setattr(packet_delay, "HELD_FRAMES_MAX", 3)
     far, near = tap
-    held, sent = lane(near, Way(delay_s=1.0))
+    held, sent = lane(near, LinkDirection(delay_s=1.0))
     for number in range(5):
         far.send(bytes([number]))
     held.take(0.0)
@@ -82,7 +84,7 @@ def test_an_interface_that_is_down_loses_the_frame_and_not_the_relay(
     def refuse(_: bytes) -> None:
         raise OSError("Network is down")
 
-    held = Lane(near.fileno(), refuse, Course(Way(), lambda: 0.0))
+    held = DelayLane(near.fileno(), refuse, PacketFate(LinkDirection(), lambda: 0.0))
     far.send(b"frame")
     held.take(0.0)
     held.release(0.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.exit_codes import ExitCode
-from lockstep.wan.lab.home_link import HomeLink, Way
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Laboratory, namespaces
 from lockstep.wan.lab.shaping import (
     TAP_ADDRESS,
@@ -29,7 +29,10 @@ from lockstep.wan.lab.topology import Home, Plan
 from protocol.errors import SettingsError, UnavailableError
 from tests.lockstep.wan.lab.fixture import PATIENCE_S, needs_ground
 
-LINK = HomeLink(Way(20_000_000, 0.0125, 0.002, 0.001), Way(220_000_000, 0.0125, 0.002, 0.001))
+LINK = HomeLink(
+    LinkDirection(20_000_000, 0.0125, 0.002, 0.001),
+    LinkDirection(220_000_000, 0.0125, 0.002, 0.001),
+)
 ALL_IPV4 = "protocol ip prio 1 u32 match u32 0 0 flowid :1 action mirred egress redirect dev"
 NAMESPACE = f"test-shape-{os.getpid()}"
 """Without the prefix: nobody's `lockstep wan down` may take it for a leftover while this process is
@@ -60,7 +63,7 @@ def test_netem_changes_figures_without_building_again() -> None:
 
 
 def test_netem_s_queue_holds_more_than_its_default_where_the_link_does() -> None:
-    far = HomeLink(up=Way(rate_bit_s=1_000_000_000, delay_s=0.1))
+    far = HomeLink(up=LinkDirection(rate_bit_s=1_000_000_000, delay_s=0.1))
     (line,) = (line for line in texts(netem_commands("eth0", far)) if "netem" in line)
     assert int(line.split()[line.split().index("limit") + 1]) > 1_000_000_000 / 8 * 0.1 / 1514
 
@@ -81,7 +84,7 @@ def test_the_relay_gets_a_bucket_on_each_tap_with_a_queue_of_rate_times_delay() 
 
 
 def test_a_way_that_is_none_is_left_alone() -> None:
-    distance = HomeLink(up=Way(delay_s=0.038))
+    distance = HomeLink(up=LinkDirection(delay_s=0.038))
     for lines in (
         texts(relay_commands("eth0", distance, "x", 1500)),
         texts(netem_commands("eth0", distance)),

@@ -2,15 +2,15 @@
 
 import pytest
 
-from lockstep.wan.lab.home_link import HomeLink, Way
-from lockstep.wan.lab.topology import Home, Line, Plan, address_commands
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
+from lockstep.wan.lab.topology import Home, Plan, RegionDistance, address_commands
 from protocol.errors import SettingsError
 
-LINK = HomeLink(Way(1_000_000, 0.01), Way(2_000_000, 0.01))
+LINK = HomeLink(LinkDirection(1_000_000, 0.01), LinkDirection(2_000_000, 0.01))
 STREET = Plan((Home("node-0", LINK), Home("node-1", LINK, nat="masquerade"), Home("coordinator")))
 OCEAN = Plan(
     (Home("node-0", LINK, region="london"), Home("node-1", region="virginia")),
-    (Line("virginia", "london", 0.038),),
+    (RegionDistance("virginia", "london", 0.038),),
 )
 
 
@@ -78,8 +78,8 @@ def test_regions_are_namespaces_of_their_own_with_a_long_line_between() -> None:
         (shaped.namespace, shaped.interface): shaped.link for shaped in OCEAN.shaped("x")[1:]
     }
     assert distances == {
-        ("lockstep-x-internet-virginia", "r-london"): HomeLink(up=Way(delay_s=0.038)),
-        ("lockstep-x-internet-london", "r-virginia"): HomeLink(up=Way(delay_s=0.038)),
+        ("lockstep-x-internet-virginia", "r-london"): HomeLink(up=LinkDirection(delay_s=0.038)),
+        ("lockstep-x-internet-london", "r-virginia"): HomeLink(up=LinkDirection(delay_s=0.038)),
     }
 
 

@@ -14,7 +14,7 @@ from node.transports.libp2p import daemon, relay_proof, reservations, transport
 from node.transports.libp2p.daemon import Daemon, DaemonSettings
 from node.transports.libp2p.multiaddr import libp2p_id
 from node.transports.libp2p.relay_proof import make_relay, prove
-from node.transports.libp2p.supervisor import DaemonKeeper
+from node.transports.libp2p.supervisor import DaemonSupervisor
 from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
 from tests.node.transports.conformance import MIB, echo, pattern, receive, send
@@ -189,7 +189,7 @@ async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(relay_proof, "PROOF_TIMEOUT_S", 8)
     key = Ed25519PrivateKey.generate()
-    plain = DaemonKeeper(key, "127.0.0.1:0", DaemonSettings(), nothing)
+    plain = DaemonSupervisor(key, "127.0.0.1:0", DaemonSettings(), nothing)
     await plain.start()
     try:
         with pytest.raises(UnavailableError, match="does not carry"):
