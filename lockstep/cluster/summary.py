@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.cluster.live_table import Show, total_bytes
 from lockstep.cluster.local import Child, Cluster
 from node.data.corpus import Corpus
-from node.model.checkpoint import evaluate_checkpoint
+from node.model.evaluate import evaluate_checkpoint
 from node.model.training import TrainingModel, build_model
 from node.replica.genesis import fill
 from protocol.errors import LocalProtocolError

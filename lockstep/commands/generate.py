@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from node.model.checkpoint import generate
+from node.model.generate import generate
 
 
 def print_text(

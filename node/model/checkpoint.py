@@ -1,4 +1,4 @@
-"""Parameters on disk: published checkpoints, a node's own state, and what a checkpoint can do.
+"""Published checkpoints: a model, its tokenizer and what they are, in one directory.
 
 A checkpoint is a directory in Hugging Face's layout (configuration, safetensors weights, tokenizer)
 that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load, and
@@ -9,19 +9,16 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from node.data.corpus import Corpus
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
-from node.model.training import TrainingModel, named_parameters_once, quiet_transformers
-from node.system.files import replacing_directory, replacing_file, storage_errors, whole_directory
+from node.model.training import named_parameters_once, quiet_transformers
+from node.system.files import replacing_directory, storage_errors, whole_directory
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 CHECKPOINT_VERSION = 1
@@ -29,8 +26,6 @@ ABOUT_NAME = "lockstep.json"
 
 ABOUT_BYTES_MAX = 256 * 1024**2
 """Cap of `lockstep.json`, which holds a tokenizer: as for manifests."""
-
-_METADATA_KEY = "lockstep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ def save_checkpoint(
     bytes_needed = sum(tensor.nbytes for tensor in parameters.values())
     with (
         replacing_directory(directory, bytes_needed) as temporary,
-        _safetensors_errors(directory, bytes_needed),
+        safetensors_errors(directory, bytes_needed),
     ):
         model.generation_config.eos_token_id = tokenizer.document_end  # type: ignore[union-attr]
         model.save_pretrained(temporary, state_dict=state)  # type: ignore[operator]
@@ -103,103 +98,6 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
     return Checkpoint(
         model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"]
     )
-
-
-def evaluate_checkpoint(
-    directory: Path,
-    corpus: Corpus,
-    *,
-    samples: int,
-    sequence_length: int,
-    device: torch.device | str = "cpu",
-) -> float:
-    """Loss of a checkpoint in nats per token on fixed validation windows of `corpus`, at most
-    `samples`.
-
-    Raises `DataError` when data and checkpoint have different tokenizers.
-    """
-    checkpoint = load_checkpoint(directory, device)
-    if checkpoint.tokenizer.to_json() != corpus.manifest.tokenizer:
-        raise DataError(
-            f"{corpus.directory}: expected the tokenizer of {directory}, got another; prepare it with that"
-        )
-    return TrainingModel(checkpoint.model, device).evaluate(
-        corpus.validation(samples, sequence_length)
-    )
-
-
-def generate(
-    directory: Path,
-    prompt: str,
-    *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> Iterator[str]:
-    """Continues `prompt` with the checkpoint in `directory`, piece by piece as the text becomes
-    certain.
-
-    Ends at a document end or after `max_tokens`. temperature 0 takes the likeliest token each time;
-    else tokens are drawn by `seed`. Raises as `load_checkpoint` does."""
-    checkpoint = load_checkpoint(directory, device)
-    tokenizer = checkpoint.tokenizer
-    tokens = [
-        tokenizer.document_end,
-        *tokenizer.encode(prompt).tolist(),
-    ]  # every document followed another's end
-    written = ""
-    fresh: list[int] = []
-    for token in islice(_continuation(checkpoint.model, tokens, temperature, seed), max_tokens):
-        if token == tokenizer.document_end:
-            break
-        fresh.append(token)
-        text = tokenizer.decode(fresh)
-        if not text.endswith("\ufffd"):  # else the next token may complete the character
-            yield text[len(written) :]
-            written = text
-    if rest := tokenizer.decode(fresh)[len(written) :]:
-        yield rest
-
-
-def save_parameters(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Replaces the file `path` by `tensors` of any dtype and JSON values `metadata`, forced to
-    disk.
-
-    Raises `StorageError` when the disk is full; the older file is still there then.
-    """
-    bytes_needed = sum(tensor.nbytes for tensor in tensors.values())
-    with replacing_file(path, bytes_needed) as temporary, _safetensors_errors(path, bytes_needed):
-        save_file(
-            _apart(tensors), temporary, {_METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)}
-        )
-
-
-def load_parameters(
-    path: Path, device: torch.device | str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_parameters` wrote; `StorageError` when the file is missing or damaged."""
-    if not path.is_file():
-        raise StorageError(f"expected saved parameters in {path}, found none")
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
-        raise StorageError(f"{path} is damaged: expected saved parameters: {error!r}") from error
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of which no two share memory, which safetensors refuses; most are not
-    copied."""
-    apart: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():
-        held = tensor.detach().contiguous()
-        storage = held.untyped_storage().data_ptr()
-        apart[name] = held.clone() if storage in storages else held
-        storages.add(storage)
-    return apart
 
 
 def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -241,7 +139,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
+def safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
     """safetensors reports a full disk in its own type, and a serialization error is nothing else
     here."""
     try:
@@ -250,35 +148,3 @@ def _safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
         raise StorageError(
             f"cannot write {path}, which needs {bytes_needed:,} bytes: {error}; free some space there"
         ) from error
-
-
-@torch.no_grad()
-def _continuation(
-    model: nn.Module, tokens: list[int], temperature: float, seed: int
-) -> Iterator[int]:
-    """Tokens after `tokens`, without end.
-
-    What a model that keeps keys and values has read, it does not read again. When the text outgrows
-    the positions the model knows, the older half of them is dropped and the rest read anew."""
-    generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    longest = getattr(model.config, "max_position_embeddings", None) or 4096
-    read, cache = 0, None
-    while True:
-        if len(tokens) > longest:
-            tokens, read, cache = tokens[-max(1, longest // 2) :], 0, None
-        unread = torch.tensor([tokens[read:]], device=device)
-        known: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
-        output = model(input_ids=unread, use_cache=True, **known)
-        cache = getattr(output, "past_key_values", None)
-        read = 0 if cache is None else len(tokens)
-        token = _drawn(output.logits[0, -1].float().cpu(), temperature, generator)
-        yield token
-        tokens = [*tokens, token]
-
-
-def _drawn(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """One token from logits, float32 [vocabulary]."""
-    if temperature <= 0:
-        return int(logits.argmax())
-    return int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))

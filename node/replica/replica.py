@@ -26,11 +26,11 @@ from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
-from node.model.checkpoint import load_parameters, save_parameters
 from node.model.training import TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.snapshot import read_snapshot
+from node.replica.state_file import load_tensors, save_tensors
 from node.replica.vote_history import Ballot, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
@@ -250,7 +250,7 @@ class Replica:
         }
         shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
         shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
-        save_parameters(path, shared | local, about)
+        save_tensors(path, shared | local, about)
 
     def load(self, path: Path) -> Position | None:
         """Take over a saved state; None (and genesis) when there is none of this run or it is
@@ -258,7 +258,7 @@ class Replica:
         if not path.exists():
             return None
         try:
-            tensors, about = load_parameters(path, self.trainee.device)
+            tensors, about = load_tensors(path, self.trainee.device)
             if about["run_id"] != self._run_id:
                 return None
             position = self._restored(tensors, about)

@@ -64,7 +64,7 @@ def test_the_bits_of_a_known_seed_never_change() -> None:
 def test_another_process_with_other_threads_and_torch_seed_makes_the_same_bits() -> None:
     script = (
         "import torch; torch.set_num_threads(2); torch.manual_seed(99)\n"
-        "from tests.node.test_genesis import _digest, _filled\n"
+        "from tests.node.replica.test_genesis import _digest, _filled\n"
         "print(_digest(_filled()))"
     )
     other = subprocess.run(
