@@ -11,15 +11,19 @@ skipped.
 
 from dataclasses import dataclass
 
-import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
+from protocol.messagepack import converted, packed, unpacked
 
 _DOMAIN = b"lockstep.commit.v1"
+
+_TEXT_BYTES_MAX = 64
+"""Bytes of the longest string in a commit: an id of 32 characters, and room for a longer one
+that a clear error then names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def genesis_digest(run_id: RunId) -> Digest:
 
 def commit_bytes(commit: Commit) -> bytes:
     """Canonical bytes of a commit."""
-    return msgspec.msgpack.encode(commit)
+    return packed(commit)
 
 
 def commit_digest(commit: Commit) -> Digest:
@@ -91,8 +95,9 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
             "expected a commit signed by this run's coordinator, got another signature"
         ) from None
     try:
-        commit = msgspec.msgpack.decode(signed.body, type=Commit)
-    except msgspec.MsgspecError as error:
+        plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=MEMBERS_MAX)
+        commit = converted(plain, Commit)
+    except RemoteProtocolError as error:
         raise RemoteProtocolError(
             f"expected a commit, got bytes that do not decode: {error}"
         ) from None

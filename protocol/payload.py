@@ -51,6 +51,7 @@ from protocol.limits import (
     PAYLOAD_HEADER_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from protocol.messagepack import converted, packed, unpacked
 
 MAGIC: Final = b"LSP1"
 """First bytes of every payload container."""
@@ -62,6 +63,9 @@ ROUND_MAX: Final = 2**63 - 1
 """Rounds are signed 64-bit integers in messages."""
 
 _OPENING: Final = struct.Struct("<4sH")
+
+_HEAD_ITEMS_MAX: Final = 16
+"""Fields of a header at most, in any version."""
 
 Blob = bytes | bytearray | memoryview
 
@@ -259,8 +263,8 @@ def _head_bytes(header: Header, shape: PayloadShape, short_chunks: int) -> bytes
         shape.value_bits,
         short_chunks,
     )
-    packed = msgspec.msgpack.encode(head)
-    return _OPENING.pack(MAGIC, len(packed)) + packed
+    fields = packed(head)
+    return _OPENING.pack(MAGIC, len(fields)) + fields
 
 
 def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plane]:
@@ -295,20 +299,22 @@ def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plan
     return header, head.short_chunks, np.frombuffer(view[end:], np.uint8)
 
 
-def _parse_head(packed: memoryview) -> _Head:
+def _parse_head(fields: memoryview) -> _Head:
     """The header's fields, of the right types; the version is judged before what it may have
-    changed."""
+    changed.
+    """
     try:
-        version = msgspec.msgpack.decode(packed, type=_Version).version
+        plain = unpacked(fields, text_bytes_max=PAYLOAD_HEADER_BYTES_MAX, items_max=_HEAD_ITEMS_MAX)
+        version = converted(plain, _Version).version
         if version != PROTOCOL_VERSION:
             raise VersionError(
                 f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}"
             )
-        return msgspec.msgpack.decode(packed, type=_Head)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return converted(plain, _Head)
+    except RemoteProtocolError as error:
         raise RemoteProtocolError(
-            f"expected a payload header, got {bytes(packed).hex()}: {error}"
-        ) from error
+            f"expected a payload header, got {bytes(fields).hex()}: {error}"
+        ) from None
 
 
 def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[Numbers, Plane]:

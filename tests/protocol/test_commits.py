@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-import msgspec
+import msgpack
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
@@ -112,8 +112,8 @@ def signed_body(body: bytes) -> SignedCommit:
 
 
 def test_another_encoding_of_the_same_commit_is_refused_even_when_signed() -> None:
-    fields = msgspec.msgpack.decode(commit_bytes(commit()))
-    reordered = msgspec.msgpack.encode(dict(reversed(fields.items())))
+    fields = msgpack.unpackb(commit_bytes(commit()))
+    reordered = msgpack.packb(dict(reversed(fields.items())))
     with pytest.raises(RemoteProtocolError, match="expected a commit in canonical encoding"):
         open_commit(signed_body(reordered), PUBLIC)
 
@@ -127,9 +127,9 @@ def test_bytes_that_are_no_commit_are_refused_even_when_signed(body: bytes) -> N
 
 
 def test_an_unknown_field_is_refused_even_when_signed() -> None:
-    fields = msgspec.msgpack.decode(commit_bytes(commit()))
+    fields = msgpack.unpackb(commit_bytes(commit()))
     with pytest.raises(RemoteProtocolError):
-        open_commit(signed_body(msgspec.msgpack.encode(fields | {"surprise": 1})), PUBLIC)
+        open_commit(signed_body(msgpack.packb(fields | {"surprise": 1})), PUBLIC)
 
 
 def test_trailing_bytes_are_refused_even_when_signed() -> None:
@@ -155,7 +155,7 @@ def test_trailing_bytes_are_refused_even_when_signed() -> None:
         ),
         (
             {"entries": tuple(entry(number) for number in range(MEMBERS_MAX + 1))},
-            f"expected 1..{MEMBERS_MAX} entries",
+            f"{MEMBERS_MAX + 1} exceeds max_array_len",
         ),
         ({"previous": b"short"}, "expected a digest of 32 bytes, got 5"),
         ({"round": -1}, "expected no negative field"),
