@@ -18,7 +18,8 @@ one (`pack_unary`, `unpack_unary`). Two planes instead of one mixed stream let b
 on whole arrays.
 
 Each pair is a bijection between numbers and bytes: what one does not write, the other does not
-read."""
+read.
+"""
 
 from typing import Final
 
@@ -52,7 +53,8 @@ def rice_parameter(top_k: int) -> int:
     For geometric gaps of mean m the best b is the floor of log2(2 * ln(phi) * (m + 1/2)), phi the
     golden ratio (Kiely, "Selecting the Golomb parameter in Rice coding", 2004, to first order in
     1/m). Here m is (4096 - k) / (k + 1), and ln(phi) is 31537 / 65536, so that every party gets the
-    same b from integers."""
+    same b from integers.
+    """
     scaled_gap = (2 * CHUNK_ENTRIES + 1 - top_k) * 31537 // ((top_k + 1) * 65536)
     return max(0, scaled_gap.bit_length() - 1)
 
@@ -81,7 +83,8 @@ def pack(numbers: Numbers, width: int) -> Plane:
 
 def unpack(plane: Plane, count: int, width: int) -> Numbers:
     """The `count` numbers that `pack` made this plane of; `RemoteProtocolError` for any other
-    plane."""
+    plane.
+    """
     if plane.size != plane_bytes(count, width):
         expected = f"{plane_bytes(count, width)} bytes for {count} numbers of {width} bits"
         raise RemoteProtocolError(f"expected {expected}, got {plane.size}")
@@ -95,7 +98,7 @@ def unpack(plane: Plane, count: int, width: int) -> Numbers:
 
 
 def pack_unary(quotients: Numbers) -> Plane:
-    """Unary plane of quotients below 4096: for each, so many zero bits and a one."""
+    """Unary plane of quotients below 4096: each is its number of zero bits, then a one."""
     bits = np.zeros(quotients.size + int(quotients.sum(dtype=np.int64)), np.bool_)
     end = 0
     for start in range(0, quotients.size, BLOCK):
@@ -110,7 +113,8 @@ def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
 
     `RemoteProtocolError` for another number of ones, a quotient above `quotient_max`, or a byte
     after the one that holds the last one (whose padding bits are zero because a one would have been
-    counted)."""
+    counted).
+    """
     if count > 8 * plane.size:
         raise RemoteProtocolError(
             f"expected {count} ones in a unary plane, got only {8 * plane.size} bits"
@@ -170,7 +174,8 @@ def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
     above 4095.
 
     Sums are modulo 2**16. A chunk that runs over cannot hide in that: the first index above 4095 is
-    at most 4095 + 1 + 4095, and shows."""
+    at most 4095 + 1 + 4095, and shows.
+    """
     if not gaps.size:
         return gaps
     ends = np.cumsum(gaps + 1, dtype=np.uint16)
@@ -183,5 +188,5 @@ def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
 
 
 def _firsts(counts: Numbers) -> npt.NDArray[np.int64]:
-    """Where each chunk's coefficients start, int64[chunks]."""
+    """The place at which each chunk's coefficients start, int64[chunks]."""
     return np.cumsum(counts, dtype=np.int64) - counts

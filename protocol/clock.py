@@ -9,7 +9,8 @@ wait; it converts with the offset estimated here from heartbeats:
 The sample with the shortest round trip of the last few wins: its error is at most half its round
 trip, and a window that slides follows a drifting clock. A sample that no drift reconciles with the
 newest one is dropped: one of the two clocks was stopped or set in between (a suspended machine, a
-coordinator on another host), and what was known before is worth nothing."""
+coordinator on another host), and what was known before is worth nothing.
+"""
 
 from collections import deque
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ nothing."""
 @dataclass(frozen=True, slots=True)
 class Instants:
     """When a round opens, stops computing, stops accepting and is decided, in coordinator
-    milliseconds."""
+    milliseconds.
+    """
 
     opened: int
     bell: int
@@ -86,7 +88,8 @@ class ClockOffset:
     def observe(self, sent: int, received: int, replied: int, returned: int) -> None:
         """Take one exchange: t0 and t3 on the own clock, t1 and t2 on the coordinator's, all in ms.
 
-        Raises `RemoteProtocolError` when the times contradict each other."""
+        Raises `RemoteProtocolError` when the times contradict each other.
+        """
         round_trip = (returned - sent) - (replied - received)
         if round_trip < -ROUNDING_MS or replied < received:
             raise RemoteProtocolError(

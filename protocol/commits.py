@@ -1,4 +1,4 @@
-"""Commits: the coordinator's final word on a round, in a hash chain under its signature.
+"""Commits: the coordinator's decision to apply a round, in a hash chain under its signature.
 
 A commit's canonical bytes are the msgpack map of its fields in declaration order; its digest is
 their SHA-256; `previous` is the digest of the commit before it (the run id's own hash for the
@@ -39,8 +39,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What every replica applies for one round. Entries are sorted by author; scalars are float32
-    bits."""
+    """The payloads and scalars that every replica applies for one round. Entries are sorted by
+    author; scalars are float32 bits.
+    """
 
     run_id: RunId
     round: int
@@ -76,7 +77,8 @@ def commit_digest(commit: Commit) -> Digest:
 
 def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
     """The commit under the coordinator's signature; the same commit always gives the same
-    signature."""
+    signature.
+    """
     body = commit_bytes(commit)
     return SignedCommit(body, key.sign(_DOMAIN + sha256(body)))
 
@@ -85,7 +87,8 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
     """The commit inside, after its signature, encoding and bounds were checked.
 
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
-    that is not canonical."""
+    that is not canonical.
+    """
     try:
         Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
             signed.signature, _DOMAIN + sha256(signed.body)
@@ -143,12 +146,14 @@ def _check(commit: Commit) -> None:
             or not 1 <= entry.weight <= VOTE_SUM_MAX
         ):
             raise RemoteProtocolError(
-                f"commit of round {commit.round}: size or weight of {entry.author}: expected 1..{PAYLOAD_BYTES_LIMIT} "
+                f"commit of round {commit.round}: size or weight of {entry.author}: expected "
+                f"1..{PAYLOAD_BYTES_LIMIT} "
                 f"and 1..{VOTE_SUM_MAX}, got {entry.payload_bytes} and {entry.weight}"
             )
     if (weights := sum(entry.weight for entry in commit.entries)) > VOTE_SUM_MAX:
         raise RemoteProtocolError(
-            f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, got {weights}"
+            f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, "
+            f"got {weights}"
         )
     parse_digest(commit.previous)
     if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:

@@ -1,13 +1,15 @@
-"""How a node proves that it holds the key it is named by: to its coordinator, and to a peer.
+"""The proof that a node holds its key, given to its coordinator and to each peer.
 
     coordinator -> node   Challenge(nonce)                 32 random bytes, once per session
     node -> coordinator   Hello(public key, signature)     ed25519 over (domain, run id, nonce)
 
     peer <-> peer         LinkHello(public key, nonce)     both at once, each with 32 random bytes
-    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key and nonce, other's)
+    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key
+                                                   and nonce, the other's key and nonce)
 
 A signature covers the run and what is random in this one meeting, so it proves nothing anywhere
-else; a peer's also covers who is meant, so that it cannot be passed on or reflected."""
+else; a peer's proof also covers the other end's key, so it cannot be passed on or reflected.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, RunId, peer_id
 
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
-"""Of ed25519, raw."""
+"""Bytes of a raw ed25519 key."""
 
 NONCE_BYTES = 32
 

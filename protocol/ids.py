@@ -3,7 +3,8 @@
 A node is named by its ed25519 public key: `PeerId` is the first 16 bytes of the key's SHA-256, in
 lower-case hexadecimal, so that an identity survives new addresses and cannot be chosen to equal
 another's. Hexadecimal text sorts as its bytes do, which makes "sorted by PeerId" the same on every
-party."""
+party.
+"""
 
 import hashlib
 import re

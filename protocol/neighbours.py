@@ -1,4 +1,4 @@
-"""Who offers to whom in a round: a graph that every party and every replay derives alike.
+"""The neighbours of a round: a graph that every party and every replay derives alike.
 
 Members are put on a ring in the order of SHA-256(round, member), and a member's neighbours are
 those at distances 1, 2, 4, ... along it, and back. Links of doubling length spread a payload to N
@@ -6,12 +6,13 @@ members in about log2(N) hops, and the ring differs each round, so no pair of ho
 with each other.
 
     distance    0   1   2   3   4   5   6   7   8        first    at 1, 2, 4, 8, ... and back
-                o---o---o-------o---------------o        then     while there is room, the nearest others:
-                own                                               3, 5, 6, 7, ... and back
+                o---o---o-------o---------------o        then     the nearest others, while
+                own                                               there is room: 3, 5, 6, 7, ...
 
 Two members behind home routers may have no link to each other. Each then offers to as many others
 as it would have had, the next ones in this order, so gossip goes around the gap, and everybody with
-the same links still chooses alike."""
+the same links still chooses alike.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
@@ -30,7 +31,8 @@ def neighbours(
     """`count` members, or all others if they are fewer, nearest powers of two first; none when
     `own` is not a member.
 
-    `linked` are the members to whom a link is open, None for all: the others are passed over."""
+    `linked` are the members to whom a link is open, None for all: the others are passed over.
+    """
     ring = sorted(
         set(members), key=lambda member: hashlib.sha256(f"{round}:{member}".encode()).digest()
     )
@@ -45,7 +47,7 @@ def neighbours(
 
 
 def _at(ring: list[PeerId], distances: Iterable[int]) -> Iterator[PeerId]:
-    """Who is at these distances from the first of the ring, forth and back, each once."""
+    """The members at these distances from the first of the ring, forth and back, each once."""
     steps = (step for distance in distances for step in (distance, -distance))
     return iter(dict.fromkeys(ring[step % len(ring)] for step in steps))
 

@@ -18,7 +18,8 @@ The encoding is canonical: equal coefficients give equal bytes, and `decode` acc
 bytes that `encode` makes, so one set of coefficients has one digest. The container is
 length-checked against the run's `PayloadShape` and against its own header before memory is taken;
 what decoding takes is a small multiple of the coefficients that the shape allows, whatever the
-bytes claim."""
+bytes claim.
+"""
 
 import struct
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ Blob = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class PayloadShape:
-    """What the run file fixes about every payload of a run; `SettingsError` outside the bounds."""
+    """The size of every payload of a run, as the run file fixes it; `SettingsError` out of
+    bounds.
+    """
 
     chunks: int
     """Chunks of the model, 1 to CHUNKS_MAX."""
@@ -92,7 +95,8 @@ class PayloadShape:
             raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
         if self.bytes_max > PAYLOAD_BYTES_LIMIT:
             raise SettingsError(
-                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to {self.bytes_max} "
+                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to "
+                f"{self.bytes_max} "
                 f"from {self}: lower top_k or value_bits"
             )
 
@@ -113,7 +117,8 @@ class PayloadShape:
         A chunk of c coefficients costs c * (b + 1 + value_bits) bits and its quotients' zeros,
         which are at most (4096 - c) >> b, the gaps of a chunk summing to 4096 - c. That grows with
         c, so the worst chunk is a full one or, for its count, one that lacks one coefficient; the
-        bits that rows lose to padding are added on top."""
+        bits that rows lose to padding are added on top.
+        """
         rice_bits = rice_parameter(self.top_k)
 
         def chunk_bits(count: int) -> int:
@@ -143,7 +148,7 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a container holds behind its header."""
+    """The part of a container behind its header."""
 
     short_chunks: int
     """Chunks with fewer than top_k coefficients."""
@@ -156,7 +161,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose payload of which round this is; `LocalProtocolError` outside the bounds."""
+    """Run, round and author of a payload; `LocalProtocolError` outside the bounds."""
 
     run_id: RunId
     round: int
@@ -219,10 +224,11 @@ def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
 
 
 def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
-    """What `encode` made this container of.
+    """The header and coefficients of which `encode` made this container.
 
     `RemoteProtocolError` for bytes that `encode` does not make for this shape, `VersionError` for
-    another version."""
+    another version.
+    """
     view = memoryview(container).cast("B")
     if view.nbytes > shape.bytes_max:
         raise RemoteProtocolError(
@@ -342,7 +348,8 @@ def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[N
 
 def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
     """`LocalProtocolError` for arrays that do not fit each other or the shape; `gaps_of` judges
-    indices."""
+    indices.
+    """
     counts, indices, values = coefficients.counts, coefficients.indices, coefficients.values
     types = (counts.dtype.name, indices.dtype.name, values.dtype.name)
     if types != ("uint16", "uint16", "int16"):

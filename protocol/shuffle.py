@@ -1,4 +1,4 @@
-"""The data order: which sample stands at which position, and who has which positions.
+"""The data order: the sample at each position, and the leases of positions to members.
 
 Positions 0, 1, 2, ... never end. Position p belongs to epoch p // samples and is, within it, the
 sample that a permutation of all samples, fixed by (seed, epoch), puts at p % samples. So each epoch
@@ -12,7 +12,8 @@ arithmetic is on unsigned 64-bit integers and wraps, so the bits are the same on
 
 Positions are leased in shares. `DataOrder` is the ledger: positions below `next_position` are out
 with somebody or stand in `returned`; those from there on have never been leased. Each position is
-out at most once at a time."""
+out at most once at a time.
+"""
 
 import hashlib
 import struct
@@ -50,7 +51,7 @@ class Permutation:
     """Seed of the run's data order, 0 to 2**64 - 1."""
 
     epoch: int
-    """Which pass over the data, 0 to 2**63 - 1."""
+    """Number of the pass over the data, 0 to 2**63 - 1."""
 
     def __post_init__(self) -> None:
         _require("a size", self.size, 1, SAMPLES_MAX)
@@ -78,7 +79,8 @@ class Permutation:
 
     def _feistel(self, values: _Words) -> _Words:
         """One pass over the domain: two halves, together the least even number of bits that holds
-        `size`."""
+        `size`.
+        """
         half_bits = max(1, -(-(self.size - 1).bit_length() // 2))
         half, mask = np.uint64(half_bits), np.uint64(2**half_bits - 1)
         left, right = values >> half, values & mask
@@ -97,7 +99,8 @@ class Permutation:
 
 def _mix(words: _Words) -> _Words:
     """Finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit moves every output
-    bit."""
+    bit.
+    """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -146,7 +149,7 @@ class Share:
 
 @dataclass(slots=True)
 class DataOrder:
-    """The ledger of leased positions. It keeps no list of who has what: that is its caller's."""
+    """The ledger of leased positions. Its caller keeps the list of holders."""
 
     next_position: int = 0
     """First position that was never leased."""
@@ -157,7 +160,8 @@ class DataOrder:
 
     def lease(self, count: int) -> tuple[Share, ...]:
         """Take the `count` lowest positions that are not out: several shares if some were
-        returned."""
+        returned.
+        """
         _require("a count of positions", count, 0, POSITIONS_MAX - self.next_position)
         shares = []
         while count and self.returned:
@@ -174,7 +178,8 @@ class DataOrder:
         """Make leased positions available again.
 
         `LocalProtocolError`, and nothing changes, where one of them was never leased or is
-        available already. An empty share, from a node that used everything, gives nothing back."""
+        available already. An empty share, from a node that used everything, gives nothing back.
+        """
         if not share.count:
             return
         if share.end > self.next_position:

@@ -54,10 +54,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a corpus directory holds."""
+    """The contents of a corpus directory."""
 
     source: str
-    """Where the text came from, in words."""
+    """Origin of the text, in words."""
 
     tokenizer: dict[str, Any]
     """The tokenizer, as `to_json` gave it."""
@@ -83,7 +83,8 @@ class Manifest:
     def digest(self) -> Digest:
         """SHA-256 of the canonical JSON without the source, which may be a path on somebody's
         machine: two corpora have one digest exactly if they hold the same tokens in the same
-        shards."""
+        shards.
+        """
         return sha256(replace(self, source="").to_json())
 
     def tokens(self, split: str) -> int:
@@ -93,7 +94,8 @@ class Manifest:
     @classmethod
     def from_json(cls, blob: bytes, origin: str) -> Self:
         """The manifest in `blob`; `DataError` (or `VersionError`) naming `origin`, expected and
-        got."""
+        got.
+        """
         try:
             value = json.loads(blob)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -119,11 +121,13 @@ class Manifest:
                 }
                 if not all(shards.values()):
                     raise DataError(
-                        f"{origin}: expected at least one shard in each split; prepare the data again"
+                        f"{origin}: expected at least one shard in each split; prepare the data "
+                        "again"
                     )
                 return cls(source, tokenizer, vocabulary_size, dtype, documents, shards)
         raise DataError(
-            f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the data again"
+            f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the "
+            "data again"
         )
 
 
@@ -164,7 +168,8 @@ class Corpus:
         """The corpus in `directory`. Sizes are always checked, SHA-256 when `verify` is set.
 
         `progress` is told the bytes hashed so far and in all. Raises `DataError` naming the file,
-        what was expected and what was found."""
+        what was expected and what was found.
+        """
         manifest = read_manifest(directory)
         corpus = cls(directory, manifest)
         if verify:
@@ -182,8 +187,10 @@ class Corpus:
         if samples == 0:
             longest = max(shard.tokens for shard in self.manifest.splits[split])
             raise DataError(
-                f"{self.directory}: expected a shard of at least {sequence_length + 1} tokens in the {split} split "
-                f"for sequence_length {sequence_length}, the longest has {longest}; prepare more text"
+                f"{self.directory}: expected a shard of at least {sequence_length + 1} tokens in "
+                f"the {split} split "
+                f"for sequence_length {sequence_length}, the longest has {longest}; prepare more "
+                "text"
             )
         return samples
 
@@ -193,7 +200,8 @@ class Corpus:
         """Training samples at positions first .. first + count - 1 of the run's endless data order.
 
         Returns int64 [count, sequence_length + 1]. Raises `DataError` for a token outside the
-        vocabulary."""
+        vocabulary.
+        """
         numbers = samples_of(first, count, self.samples(sequence_length), seed)
         return self._gather(numbers, sequence_length, "train")
 
@@ -228,17 +236,21 @@ class Corpus:
 
     def _require_known_tokens(self, window: npt.NDArray[np.int64], split: str, shard: int) -> None:
         """A token beyond the vocabulary would end in an unexplained device fault inside the
-        model."""
+        model.
+        """
         if (largest := int(window.max())) >= self.manifest.vocabulary_size:
             raise DataError(
-                f"{self.directory / self.manifest.splits[split][shard].file}: expected tokens below "
-                f"{self.manifest.vocabulary_size}, got {largest}; the file is damaged, prepare the data again"
+                f"{self.directory / self.manifest.splits[split][shard].file}: expected tokens "
+                "below "
+                f"{self.manifest.vocabulary_size}, got {largest}; the file is damaged, prepare the "
+                "data again"
             )
 
 
 def _shard(entry: Any, origin: str) -> Shard:
     """A shard from JSON. Its name stays inside the directory: a manifest may come from a
-    stranger."""
+    stranger.
+    """
     match entry:
         case {"file": str(file), "tokens": int(tokens), "sha256": str(digest)} if (
             tokens > 0 and len(digest) == 64 and re.fullmatch(r"[a-z]+-[0-9]+\.bin", file)

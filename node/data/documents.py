@@ -1,7 +1,8 @@
-"""Where text comes from: files, the Python standard library, data sets of Hugging Face's hub.
+"""Sources of text: files, the Python standard library, data sets of Hugging Face's hub.
 
 A document is a name and a text. The order is the same on every machine that has the same sources,
-and names do not depend on where a directory lies."""
+and names do not depend on where a directory lies.
+"""
 
 import glob
 import sysconfig
@@ -31,7 +32,8 @@ def documents(specs: Iterable[str]) -> Iterator[Document]:
 
     Sorted by path within each. Directories and globs pass over hidden files and over binary ones,
     whose beginning holds a NUL byte. Broken UTF-8 becomes U+FFFD. Raises `DataError` for a source
-    that is not there."""
+    that is not there.
+    """
     for spec in specs:
         root = Path(spec).expanduser()
         if spec.startswith("datasets:"):
@@ -43,7 +45,8 @@ def documents(specs: Iterable[str]) -> Iterator[Document]:
                 yield (path.relative_to(root) if root.is_dir() else path).as_posix(), _text(path)
         else:
             raise DataError(
-                f"{spec}: expected a text file, a directory or glob of them or datasets:NAME, found none"
+                f"{spec}: expected a text file, a directory or glob of them or datasets:NAME, "
+                "found none"
             )
 
 

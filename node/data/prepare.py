@@ -8,7 +8,8 @@ the one with the least hash does: a small corpus needs one too.) Texts longer th
 
 Preparing happens once: processes that start together queue for a lock that the operating system
 frees when its holder dies. `manifest.json` appears last and at once; without it a directory counts
-for nothing and is prepared anew, with it the work is done."""
+for nothing and is prepared anew, with it the work is done.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,7 +57,8 @@ def prepare(
 
     sources: names and texts, read only if needed; `source` says in words what they are and must be
     what an existing manifest says. Raises `DataError` for fewer than two documents or another
-    corpus in `out_dir`, `StorageError` for a disk that is full or refuses."""
+    corpus in `out_dir`, `StorageError` for a disk that is full or refuses.
+    """
 
     def write() -> Manifest:
         writer = _Writer(
@@ -81,7 +83,8 @@ def prepare_from(
     progress: Progress | None = None,
 ) -> Manifest:
     """`prepare` as a person asks for it: `specs` as `documents` takes them, tokenizer as
-    `tokenizer_for`."""
+    `tokenizer_for`.
+    """
     source = f"{' '.join(specs)}; tokenizer {tokenizer_choice}"
 
     def write() -> Manifest:
@@ -101,7 +104,8 @@ def prepare_builtin(
     machine.
 
     byte_limit: only the first files that fit into this many bytes. Python versions differ in their
-    sources, so the manifest's digest is equal between nodes of one version only."""
+    sources, so the manifest's digest is equal between nodes of one version only.
+    """
     part = "" if byte_limit is None else f", the first {byte_limit:,} bytes"
     source = f"the Python standard library's sources{part}"
     return prepare(
@@ -126,7 +130,8 @@ class _Split:
 
 class _Writer:
     """Writes one corpus. It keeps back the document with the least hash seen so far: if no document
-    falls into the validation part of all hashes, that one does."""
+    falls into the validation part of all hashes, that one does.
+    """
 
     def __init__(
         self, out_dir: Path, tokenizer: Tokenizer, shard_tokens_max: int, progress: Progress
@@ -215,7 +220,8 @@ class _Writer:
 
 def _once(out_dir: Path, source: str, write: Callable[[], Manifest]) -> Manifest:
     """The manifest in `out_dir`, written under the lock if there is none. A finished corpus needs
-    no lock, so it may lie on a read-only disk."""
+    no lock, so it may lie on a read-only disk.
+    """
     if not (out_dir / MANIFEST_NAME).exists():
         with storage_errors(out_dir):
             out_dir.mkdir(parents=True, exist_ok=True)
@@ -226,7 +232,8 @@ def _once(out_dir: Path, source: str, write: Callable[[], Manifest]) -> Manifest
     manifest = read_manifest(out_dir)
     if manifest.source != source:
         raise DataError(
-            f"{out_dir}: expected a corpus of {source!r}, found one of {manifest.source!r}; {_OTHER_PLACE}"
+            f"{out_dir}: expected a corpus of {source!r}, found one of {manifest.source!r}; "
+            f"{_OTHER_PLACE}"
         )
     return manifest
 
@@ -241,7 +248,8 @@ def _is_validation(name_hash: int) -> bool:
 
 def _pieces(sources: Iterable[Document]) -> Iterator[Document]:
     """Documents that are not blank, long ones cut at the last line end that fits; pieces are
-    numbered."""
+    numbered.
+    """
     for name, text in sources:
         if not text.strip():
             continue

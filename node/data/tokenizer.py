@@ -3,7 +3,8 @@
 Two kinds: `ByteTokenizer`, whose tokens are the 256 bytes of UTF-8 and one end of document, and
 `SubwordTokenizer`, any `tokenizer.json` of Hugging Face's tokenizers library, loaded or trained
 here. A tokenizer travels as JSON inside a manifest or a checkpoint, so data and weights always say
-how to read them."""
+how to read them.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -42,16 +43,16 @@ _BYTE_CHARACTERS = [
     )
     for byte in range(256)
 ]
-"""How byte-level encodings write each byte: itself if it prints, else the next character from
-U+0100 on (Radford et al., GPT-2, 2019)."""
+"""The character by which byte-level encodings write each byte: itself if it prints, else the next
+one from U+0100 on (Radford et al., GPT-2, 2019)."""
 
 
 class Tokenizer(Protocol):
-    """What data, generation and evaluation need of a tokenizer."""
+    """A tokenizer, as data, generation and evaluation use it."""
 
     @property
     def kind(self) -> str:
-        """Which of the kinds this is, as `to_json` records it."""
+        """The kind, as `to_json` records it."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -95,7 +96,8 @@ class ByteTokenizer:
 
     def to_library(self) -> tuple[str, str]:
         """A byte-pair encoding without any merge: byte b is token b. Writes pieces as the library
-        does, each byte as one printable character."""
+        does, each byte as one printable character.
+        """
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
         inner = Tokenizer(
@@ -116,12 +118,14 @@ class SubwordTokenizer:
         self, inner: Any, document_end: str | None = None, origin: str = "tokenizer"
     ) -> None:
         """inner: a `tokenizers.Tokenizer`. Raises `SettingsError` when it has no end of document of
-        that name (or of any usual name, if none is given); `origin` is how the message calls it."""
+        that name (or of any usual name, if none is given); `origin` is how the message calls it.
+        """
         names = DOCUMENT_ENDS if document_end is None else (document_end,)
         found = [name for name in names if inner.token_to_id(name) is not None]
         if not found:
             raise SettingsError(
-                f"{origin}: expected an end-of-document token named {' or '.join(names)}, found none; "
+                f"{origin}: expected an end-of-document token named {' or '.join(names)}, found "
+                "none; "
                 "add one to its added_tokens, or say which of its tokens ends a document"
             )
         self._inner = inner
@@ -144,8 +148,9 @@ class SubwordTokenizer:
 
     @classmethod
     def trained(cls, texts: Iterable[str], vocabulary_size: int) -> Self:
-        """A byte-level byte-pair encoding of the given size (less when the text has not so many
-        pairs), learnt from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`."""
+        """A byte-level byte-pair encoding of the given size (fewer when the text has fewer
+        pairs), learnt from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`.
+        """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         if not 257 <= vocabulary_size <= VOCABULARY_MAX:
@@ -166,7 +171,8 @@ class SubwordTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Tokens of `text` without special tokens around it, int64. Raises `DataError` for a text
-        that the library cannot encode."""
+        that the library cannot encode.
+        """
         try:
             return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
         except Exception as error:  # the library raises bare Exception
@@ -192,7 +198,8 @@ class SubwordTokenizer:
 
 def tokenizer_from_json(value: Any, origin: str = "tokenizer") -> Tokenizer:
     """The tokenizer that `to_json` described; `DataError` naming `origin` when it describes
-    none."""
+    none.
+    """
     match value:
         case {"kind": "bytes"}:
             return ByteTokenizer()

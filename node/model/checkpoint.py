@@ -3,7 +3,8 @@
 A checkpoint is a directory in Hugging Face's layout (configuration, safetensors weights, tokenizer)
 that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load, and
 `lockstep.json`, which says what it is: run, round, digest, tokenizer. It appears whole or not at
-all, and an older one survives every failure. Nothing here reads pickles or code."""
+all, and an older one survives every failure. Nothing here reads pickles or code.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -39,7 +40,7 @@ class Checkpoint:
     """The tokenizer it was trained with."""
 
     metadata: dict[str, Any]
-    """What was said when it was saved: run id, round, digest."""
+    """Run id, round and digest, as given when it was saved."""
 
 
 def save_checkpoint(
@@ -54,7 +55,8 @@ def save_checkpoint(
     parameters: by the names of `named_parameters_once(model)`; buffers come from `model`, whose own
     parameters may be ahead (DESIGN.md section 5, overlap). metadata: JSON values. Raises
     `StorageError` when the disk is full, and then what was in `directory` is still there;
-    `LocalProtocolError` for other names."""
+    `LocalProtocolError` for other names.
+    """
     state = _full_state(model, parameters)
     about = {
         "version": CHECKPOINT_VERSION,
@@ -79,7 +81,8 @@ def save_checkpoint(
 
 def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The checkpoint in `directory`; `DataError` when there is none, `StorageError` when it is
-    damaged."""
+    damaged.
+    """
     directory = whole_directory(directory)
     about, origin = _about(directory / ABOUT_NAME), str(directory / ABOUT_NAME)
     transformers = quiet_transformers()
@@ -141,10 +144,12 @@ def _about(path: Path) -> dict[str, Any]:
 @contextmanager
 def safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
     """safetensors reports a full disk in its own type, and a serialization error is nothing else
-    here."""
+    here.
+    """
     try:
         yield
     except SafetensorError as error:
         raise StorageError(
-            f"cannot write {path}, which needs {bytes_needed:,} bytes: {error}; free some space there"
+            f"cannot write {path}, which needs {bytes_needed:,} bytes: {error}; free some space "
+            "there"
         ) from error

@@ -1,10 +1,10 @@
 """The network: built from the run file, given gradients until the bell, evaluated.
 
 Any causal language model that transformers has code for is built from its configuration alone, in
-float32, without the network and without code from anywhere else. `GradientAccumulation` turn samples into
-`.grad`, the mean over the samples managed before the bell. Gradients are local business: autocast,
-thread counts and the size of a micro-batch may differ between nodes, for nothing here changes a
-parameter.
+float32, without the network and without code from anywhere else. `GradientAccumulation` turns
+samples into `.grad`, the mean over the samples managed before the bell. Gradients are local
+business: autocast, thread counts and the size of a micro-batch may differ between nodes, for
+nothing here changes a parameter.
 
 transformers takes seconds to import, so it is imported when the first model is built.
 """
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RoundWork:
-    """What a node trained in one round."""
+    """The work of one node in one round."""
 
     samples: int
     """Samples whose gradients are in `.grad`: the first ones of what was offered."""
@@ -67,7 +67,8 @@ def build_model(model_type: str, config: Mapping[str, Any]) -> nn.Module:
 
     config: fields of the type's transformers configuration, as the run file holds them. Initial
     values are transformers' own (`genesis.fill` replaces them); torch's random state is left as it
-    was. Raises `SettingsError` naming the field that is unknown or out of bounds."""
+    was. Raises `SettingsError` naming the field that is unknown or out of bounds.
+    """
     transformers = quiet_transformers()
     values = _checked_fields(model_type, config)
     with torch.random.fork_rng(devices=[]), _no_noise():
@@ -95,17 +96,20 @@ def named_parameters_once(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -> None:
     """Raises `SettingsError` unless the model knows every token and position of the data: a device
-    finds out in the middle of a pass and says so badly."""
+    would find out in the middle of a pass and name no cause.
+    """
     config: Any = model.config
     if config.vocab_size < vocabulary_size:
         raise SettingsError(
-            f"model.config.vocab_size: expected at least {vocabulary_size}, the tokens of the data, "
+            f"model.config.vocab_size: expected at least {vocabulary_size}, the tokens of the "
+            "data, "
             f"got {config.vocab_size}"
         )
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < sequence_length:
         raise SettingsError(
-            f"model.config: expected at least data.sequence_length = {sequence_length} positions, got {positions}"
+            f"model.config: expected at least data.sequence_length = {sequence_length} positions, "
+            f"got {positions}"
         )
 
 
@@ -113,7 +117,8 @@ class TrainingModel:
     """A model on its device that does the work of a round.
 
     `micro_batch_max` (samples per pass) is halved for good when a pass does not fit the device's
-    memory."""
+    memory.
+    """
 
     def __init__(
         self,
@@ -136,7 +141,8 @@ class TrainingModel:
     @torch.no_grad()
     def evaluate(self, samples: Tokens) -> float:
         """Mean cross-entropy in nats per token, without dropout; gradients and random states stay
-        untouched."""
+        untouched.
+        """
         was_training = self.model.training
         self.model.eval()
         try:
@@ -149,7 +155,8 @@ class TrainingModel:
 
     def nats(self, piece: Tensor) -> Tensor:
         """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length +
-        1]."""
+        1].
+        """
         with self._autocast():
             logits = self.model(
                 input_ids=piece[:, :-1], use_cache=False
@@ -171,7 +178,8 @@ class TrainingModel:
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
-        memory."""
+        memory.
+        """
         while True:
             try:
                 return attempt()
@@ -183,7 +191,8 @@ class TrainingModel:
     def _halve(self, problem: str) -> None:
         if self.micro_batch_max == 1:
             raise SettingsError(
-                f"one sample does not fit the memory of {self.device}: {problem[:200]}; expected a device with "
+                f"one sample does not fit the memory of {self.device}: {problem[:200]}; expected a "
+                "device with "
                 "more memory, a smaller model or a shorter sequence_length"
             )
         if self.device.type == "cuda":
@@ -198,23 +207,26 @@ class TrainingModel:
 
 class GradientAccumulation:
     """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
-    move."""
+    move.
+    """
 
     def __init__(self, trainee: TrainingModel, batches: Iterable[Tokens]) -> None:
         self._trainee, self._source = trainee, iter(batches)
         self._drawn: list[Tokens] = []
         self.samples = 0
-        """Whose gradients are summed so far."""
+        """Samples whose gradients are summed so far."""
         self._begin()
 
     def next(self) -> bool:
         """Make one pass; False when no sample is left. Raises `SettingsError` when not even one
-        sample fits the device's memory."""
+        sample fits the device's memory.
+        """
         return self._trainee.in_memory(self._pass)
 
     def finish(self) -> RoundWork:
         """Leaves the mean gradient over the samples done, of which there must be one, in every
-        parameter's `.grad`."""
+        parameter's `.grad`.
+        """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
         for parameter in self._trainee.parameters.values():
@@ -278,7 +290,8 @@ def quiet_transformers() -> Any:
 @contextlib.contextmanager
 def _no_noise() -> Iterator[None]:
     """Without foreign Python warnings: about deprecations inside transformers, which no user can
-    act on."""
+    act on.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -291,7 +304,8 @@ def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any
     known_types = sorted(CONFIG_MAPPING.keys())
     if model_type not in known_types:
         raise SettingsError(
-            f"model.type: expected a model type of transformers{_closest(model_type, known_types)}, got {model_type!r}"
+            "model.type: expected a model type of "
+            f"transformers{_closest(model_type, known_types)}, got {model_type!r}"
         )
     with _no_noise():
         config_class = CONFIG_MAPPING[model_type]
@@ -300,7 +314,8 @@ def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any
     for name in config:
         if name not in known:
             raise SettingsError(
-                f"model.config.{name}: expected a field of {config_class.__name__}{_closest(name, sorted(known))}"
+                f"model.config.{name}: expected a field of "
+                f"{config_class.__name__}{_closest(name, sorted(known))}"
             )
     return dict(config)
 
@@ -312,7 +327,8 @@ def _closest(name: str, known: list[str]) -> str:
 
 def _drop_foreign_tokens(config: Any, given: Mapping[str, Any]) -> None:
     """A type's default special tokens belong to its published vocabulary; outside ours they name
-    nothing."""
+    nothing.
+    """
     for field in _TOKEN_FIELDS:
         token = getattr(config, field, None)
         if field not in given and isinstance(token, int) and token >= config.vocab_size:

@@ -3,7 +3,8 @@ file (`snapshot`).
 
 Per parameter in sorted-name order a header and the float32 bits, all little-endian. The header is
 the name's length (u32), the name in UTF-8, the number of dimensions (u32) and the dimensions (u64
-each)."""
+each).
+"""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,8 @@ STRIP_WORDS = 1 << 22
 
 def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The bytes, in pieces of at most 16 MiB, of float32 tensors of any shape and device, by name;
-    `LocalProtocolError` for another dtype."""
+    `LocalProtocolError` for another dtype.
+    """
     for name, words in sorted_words(parameters):
         yield header(name, parameters[name])
         for strip in strips(words, STRIP_WORDS):
@@ -27,21 +29,22 @@ def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memory
 
 
 def canonical_size(parameters: Mapping[str, Tensor]) -> int:
-    """How many bytes they are."""
+    """Length of `canonical_bytes`."""
     return sum(
         len(header(name, tensor)) + 4 * tensor.numel() for name, tensor in parameters.items()
     )
 
 
 def header(name: str, tensor: Tensor) -> bytes:
-    """What stands before a parameter's bits."""
+    """The header before a parameter's bits."""
     text, shape = name.encode(), tensor.shape
     return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
 
 
 def sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Each parameter's name and raw bits, int32 [entries], in sorted-name order;
-    `LocalProtocolError` for a tensor that is not float32."""
+    `LocalProtocolError` for a tensor that is not float32.
+    """
     for name in sorted(parameters):
         tensor = parameters[name].detach()
         if tensor.dtype != torch.float32:

@@ -13,7 +13,8 @@ typically. The multipliers are public, so h proves nothing against an adversary:
 `canonical_sha256`. Names and shapes do not enter h: within one run they are the same everywhere.
 
 Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
-2014."""
+2014.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -40,7 +41,8 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
 
     parameters: float32 tensors of any shape and device, by name. `strip_rows` bounds the extra
     memory (32 KiB each) and does not change the result. Raises `LocalProtocolError` for another
-    dtype."""
+    dtype.
+    """
     total, rows_before = 0, 0
     for _, words in sorted_words(parameters):
         columns = _to_device(_odd_multipliers(0, ROW_WORDS), words)
@@ -54,7 +56,8 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
 
 def canonical_sha256(parameters: Mapping[str, Tensor]) -> Digest:
     """SHA-256 of the canonical bytes; raises `LocalProtocolError` for a tensor that is not
-    float32."""
+    float32.
+    """
     hasher = hashlib.sha256()
     for piece in canonical_bytes(parameters):
         hasher.update(piece)

@@ -4,7 +4,8 @@ A parameter that transformers initialises to one value everywhere (norm weights,
 Every other entry is an integer times ONE float32 constant, which is a single correctly rounded
 multiplication:
 
-    w = f32(init_std / sqrt(variance) * depth) * (b0 + b1 + b2 + b3 - 510),   variance = 4 * (256^2 - 1) / 12
+    w = f32(init_std / sqrt(variance) * depth) * (b0 + b1 + b2 + b3 - 510)
+    variance = 4 * (256^2 - 1) / 12
 
 with b0..b3 four bytes of a Philox stream: a sum of four uniform values, close to normal and bounded
 by 3.45 standard deviations. Two entries share a 64-bit word, low half first, cut by shifts, so byte
@@ -14,7 +15,8 @@ Salmon et al., SC 2011.
 
 `depth` is 1/sqrt(2 * layers) for the matrices that write into the residual stream (Radford et al.
 2019), else 1. Structured initialisations (Mamba's A_log and dt bias) are replaced like any other:
-equal bits come first."""
+equal bits come first.
+"""
 
 import hashlib
 import math
@@ -54,7 +56,8 @@ def fill(model: nn.Module, seed: int, init_std: float) -> None:
 
     seed: any integer of the run file; init_std: standard deviation, > 0. Buffers and frozen
     parameters stay. Raises `SettingsError` for a deviation that is not positive or a model that
-    does not say its depth."""
+    does not say its depth.
+    """
     if not (init_std > 0 and math.isfinite(init_std)):
         raise SettingsError(f"model.init_std: expected a positive number, got {init_std!r}")
     for name, parameter in named_parameters_once(model).items():
@@ -66,7 +69,8 @@ def fill(model: nn.Module, seed: int, init_std: float) -> None:
 
 def _is_constant(values: Tensor) -> bool:
     """True if all entries are equal. A single entry could be a random draw, so only 0 and 1 are
-    believed."""
+    believed.
+    """
     flat = values.reshape(-1)
     if flat.numel() == 0:
         return True
@@ -92,7 +96,8 @@ def _layers(model: nn.Module) -> int:
 
 def _stream(seed: int, name: str) -> np.random.Philox:
     """The Philox stream of one parameter; its 128-bit key is the head of SHA-256 of seed and
-    name."""
+    name.
+    """
     key = hashlib.sha256(f"lockstep.genesis.v1 {seed} {name}".encode()).digest()
     return np.random.Philox(key=int.from_bytes(key[:16], "little"))
 

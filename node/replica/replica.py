@@ -9,7 +9,8 @@ What is saved is enough to go on as if nothing had happened: the parameters, the
 in the log, and what was announced beyond it, so that a payload which its commit leaves out can
 still be reclaimed. When it is not saved every round, a kill takes what the rounds since left in the
 momentum; what they sent is in the log, and `withdraw` takes it out of the momentum that was saved,
-so that nothing is sent twice."""
+so that nothing is sent twice.
+"""
 
 import contextlib
 import logging
@@ -43,7 +44,7 @@ from protocol.schedule import float32_value
 log = logging.getLogger("lockstep.node")
 
 STATE_VERSION = 6
-"""Of a saved state: of its fields, and of how the engine lays out momentum and extractions."""
+"""Version of a saved state: its fields and the engine's layout of momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
@@ -57,7 +58,7 @@ class Pending:
 
     announcement: wire.NodeMessage
     extraction: Extraction | None
-    """What the payload took from the momentum; None when there was no payload."""
+    """The coefficients that the payload took from the momentum; None without a payload."""
     rate_bits: tuple[int, int]
     """Learning rate and decay of the round, the bits of float32 values."""
 
@@ -68,15 +69,16 @@ class Pending:
 
     @property
     def digest(self) -> bytes:
-        """Of the payload; empty when there was none."""
+        """The payload's digest; empty when there was none."""
         return bytes(self.announcement.announced.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the log a state stands: every word before `next_round` is in it, `head` is its last
-    commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
-    momentum."""
+    """A state's place in the log: it contains every decision before `next_round`, and `head` is its
+    last commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
+    momentum.
+    """
 
     next_round: int
     head: Digest
@@ -102,11 +104,13 @@ class Replica:
         self.payload_bytes_max = PayloadShape(
             self.layout.chunks, algorithm.top_k_max, algorithm.value_bits
         ).bytes_max
-        """Of any round."""
+        """Bytes of the largest payload of any round."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
             raise SettingsError(
-                f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} bytes, the run "
-                f"accepts {spec.rounds.payload_bytes_max}; raise it, or lower {algorithm.top_k_max_field}"
+                f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} "
+                "bytes, the run "
+                f"accepts {spec.rounds.payload_bytes_max}; raise it, or lower "
+                f"{algorithm.top_k_max_field}"
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
@@ -134,7 +138,7 @@ class Replica:
         return build_model(self._spec.model.type, self._spec.model.config)
 
     def shape_at(self, round: int) -> PayloadShape:
-        """What every payload of a round is like."""
+        """The shape of every payload of a round."""
         algorithm = self._spec.algorithm
         return PayloadShape(self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits)
 
@@ -142,7 +146,8 @@ class Replica:
 
     def stand_at(self, pending: Pending | None) -> None:
         """Put the model where the next gradients are taken: at the committed parameters or, with
-        overlap, ahead of them by a guess at the update of the round that is pending."""
+        overlap, ahead of them by a guess at the update of the round that is pending.
+        """
         if not self._spec.rounds.overlap:
             return  # the model's tensors are the committed ones
         with torch.no_grad():
@@ -156,20 +161,23 @@ class Replica:
                 look_ahead(self.layout, self.committed, guess, working, rates=rates)
 
     def accumulate(self) -> None:
-        """The gradients of the work just done go into the momentum; `GradientError` leaves it as it
-        was."""
+        """Add the gradients of the work just done to the momentum.
+
+        `GradientError` leaves the momentum as it was.
+        """
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         self.scaling.scale_(gradients)
         self.engine.accumulate(gradients)
         self.has_momentum = True
 
     def extract(self, round: int) -> Extraction:
-        """What this node sends in a round, taken out of the momentum."""
+        """Take the coefficients that this node sends in a round out of the momentum."""
         return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take out of the momentum what an earlier life of this node has sent in a round since it
-        was saved."""
+        was saved.
+        """
         with contextlib.suppress(
             RemoteProtocolError
         ):  # as a payload that counts for nothing: see `apply`
@@ -190,7 +198,8 @@ class Replica:
         digest.
 
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
-        is a function of its bytes alone, so it counts for nothing on every node."""
+        is a function of its bytes alone, so it counts for nothing on every node.
+        """
         ballots: list[Ballot] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             ballots += self._ballots(commit, entry, payload)
@@ -224,7 +233,8 @@ class Replica:
         """Take over the parameters of a snapshot, and keep the momentum. Returns the new state
         digest.
 
-        Raises `StorageError` for a snapshot of another model."""
+        Raises `StorageError` for a snapshot of another model.
+        """
         read_snapshot(snapshot, self.committed)
         self._earlier.forget()
         self.digest = state_digest(self.committed)
@@ -254,7 +264,8 @@ class Replica:
 
     def load(self, path: Path) -> Position | None:
         """Take over a saved state; None (and genesis) when there is none of this run or it is
-        damaged."""
+        damaged.
+        """
         if not path.exists():
             return None
         try:

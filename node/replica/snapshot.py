@@ -1,7 +1,7 @@
 """Snapshots: the committed parameters in canonical bytes, named by their SHA-256.
 
-    <directory>/<round>-<SHA-256 in hexadecimal>        one snapshot; <round> is that of the last commit in it
-    <directory>/<SHA-256 in hexadecimal>.part, .map     one on its way here: its bytes, and which ranges are there
+    <directory>/<round>-<SHA-256 in hex>        a snapshot; <round> is its last commit's
+    <directory>/<SHA-256 in hex>.part, .map     one on its way here: bytes, and a map of its ranges
 
 The bytes are those of `node.replica.canonical`. A node knows names and shapes from the run file, so
 it knows the size of a snapshot before it takes memory or disk for one, and every header before it
@@ -11,7 +11,8 @@ started.
 
 Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything
 that touches the disk raises `StorageError` when the disk fails, and may be called from any thread,
-one snapshot at a time."""
+one snapshot at a time.
+"""
 
 import hashlib
 import math
@@ -32,7 +33,7 @@ from protocol.ids import Digest
 from protocol.limits import PART_BYTES
 
 SNAPSHOTS_KEPT = 2
-"""The newest, and the one before it for those who have just heard of it."""
+"""Snapshots that stay: the newest, and the one before it for peers that have just heard of it."""
 
 SNAPSHOTS_HELD_MAX = 2
 """Older ones that stay because somebody fetches them: with a run that makes a snapshot every few
@@ -40,15 +41,15 @@ seconds, a late joiner would otherwise never see the end of one. With the newest
 disk that snapshots take."""
 
 HELD_SECONDS = 60
-"""A snapshot that was read so lately is being fetched: longer than any patience of a link, and a
-pause for breath."""
+"""Time after its last read in which a snapshot counts as being fetched: longer than any deadline of
+a link, and a pause for breath."""
 
 HELD_SECONDS_MAX = 4 * 3600
 """So long after it was first read a snapshot is held no more: nobody may occupy the disk by reading
 a byte a minute."""
 
 RANGE_BYTES = 8 * PART_BYTES
-"""What one peer is asked for at a time, and what a broken connection may cost: seconds of a thin
+"""Bytes asked of one peer at a time, and lost with a broken connection: seconds of a thin
 uplink."""
 
 _HASH_BYTES = 1 << 20
@@ -61,7 +62,8 @@ def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
     """Take over the parameters in a file of canonical bytes, in place.
 
     Raises `StorageError` for a file of other parameters, some of which may have been taken over by
-    then."""
+    then.
+    """
     with storage_errors(path), path.open("rb") as file, torch.no_grad():
         if (size := path.stat().st_size) != (expected := canonical_size(parameters)):
             raise StorageError(f"{path}: expected a snapshot of {expected} bytes, got {size}")
@@ -123,7 +125,8 @@ class Snapshots:
 
     def partial(self, digest: Digest, size: int) -> "Partial":
         """The snapshot of this SHA-256 as far as it has come; what has come of any other one is
-        thrown away."""
+        thrown away.
+        """
         with storage_errors(self._directory):
             for path in self._directory.iterdir():
                 if path.suffix in _PARTIAL_SUFFIXES and path.stem != digest.hex():
@@ -138,7 +141,8 @@ class Snapshots:
 
     def adopt(self, partial: "Partial", round: int) -> bool:
         """Keep a partial that has all its bytes as the snapshot of `round`; False when its SHA-256
-        is another."""
+        is another.
+        """
         if file_sha256(partial.path) != partial.digest:
             return False
         self._take(partial.path, round, partial.digest)
@@ -146,8 +150,9 @@ class Snapshots:
         return True
 
     def path(self, digest: Digest) -> Path | None:
-        """Where the snapshot of this SHA-256 is, verified; None when it is not here. A damaged file
-        is deleted."""
+        """The path of the snapshot of this SHA-256, verified; None when it is not here. A damaged
+        file is deleted.
+        """
         path = self._paths.get(digest)
         if path is None or digest in self._verified:
             return path
@@ -167,7 +172,8 @@ class Snapshots:
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
         """At most `count` bytes from `offset` on, or None when the snapshot is not here (any
-        more)."""
+        more).
+        """
         path = self.path(digest)
         if path is None:
             return None
@@ -183,8 +189,9 @@ class Snapshots:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
     def held_round(self) -> int | None:
-        """The round of the oldest snapshot that is being fetched: who has it needs the payloads
-        from there on."""
+        """The round of the oldest snapshot that is being fetched: its reader needs the payloads
+        from there on.
+        """
         return min(
             (
                 _round_of(path)
@@ -228,7 +235,8 @@ class Partial:
     process.
 
     The map holds one byte per range. It is written after the range but not forced to disk: what a
-    power cut mixes up is noticed by the SHA-256 of the whole."""
+    power cut mixes up is noticed by the SHA-256 of the whole.
+    """
 
     def __init__(self, directory: Path, digest: Digest, size: int) -> None:
         self.digest, self.size = digest, size

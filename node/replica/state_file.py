@@ -37,7 +37,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 def load_tensors(
     path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote; `StorageError` when the file is missing or damaged."""
+    """The tensors and values that `save_tensors` wrote.
+
+    Raises `StorageError` when the file is missing or damaged.
+    """
     if not path.is_file():
         raise StorageError(f"expected saved parameters in {path}, found none")
     try:
@@ -50,7 +53,8 @@ def load_tensors(
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors of which no two share memory, which safetensors refuses; most are not
-    copied."""
+    copied.
+    """
     apart: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():

@@ -4,10 +4,11 @@ Small payloads make few votes, and what one round's say of a chunk is little bes
 With `algorithm.vote_rounds` above 1 every vote counts in so many steps, and every step has so many
 rounds' worth of votes. Nothing is sent twice: a replica remembers what the last commits named.
 
-    step of a commit    its votes and, from round `vote_rounds_from` on, those of the vote_rounds - 1 commits before it
-    snapshot            after a step at which one is due nothing is remembered: a snapshot is the parameters alone, and
-                        who goes on from one makes the same bits as who was there
-    restart             what is remembered is in the saved state
+    step of a commit    its votes and, from round `vote_rounds_from` on, those of the
+                        vote_rounds - 1 commits before it
+    snapshot            clears the history: a snapshot is the parameters alone, and a replica that
+                        starts from one makes the same bits as one that was there
+    restart             the history is part of the saved state
 
 So a step is a function of the log since the last snapshot, and of nothing else.
 """
@@ -52,7 +53,8 @@ class VoteHistory:
 
     def joined(self, round: int, step: int, ballots: Sequence[Ballot]) -> list[Contribution]:
         """What a commit's step is made of. Remembers its ballots: to be asked once for each commit,
-        in their order."""
+        in their order.
+        """
         counted = [*ballots]
         if round >= self._algorithm.vote_rounds_from:
             counted += self._remembered()
@@ -77,7 +79,8 @@ class VoteHistory:
         self, tensors: Mapping[str, Tensor], shape_at: Callable[[int], PayloadShape]
     ) -> None:
         """Remember what was saved; `shape_at` is what payloads of a round are like. `StorageError`
-        for any other."""
+        for any other.
+        """
         self.forget()
         by_round: dict[int, list[Ballot]] = {}
         for name, tensor in tensors.items():

@@ -35,7 +35,8 @@ def plane(text: str) -> np.ndarray:
 
 def rice_bits_per_index(top_k: int, parameter: int) -> float:
     """Expected bits per index of uniformly drawn sets: a gap is at least g in comb(4096 - g, k) of
-    the sets."""
+    the sets.
+    """
     sets = comb(4096, top_k)
     at_least = (
         comb(4096 - gap, top_k) / sets for gap in range(1 << parameter, 4096, 1 << parameter)

@@ -26,7 +26,8 @@ def exchange(
     clock: ClockOffset, at_ms: int, offset_ms: int, there_ms: int, back_ms: int, work_ms: int = 0
 ) -> None:
     """One heartbeat, sent at `at_ms` of the own clock, while the coordinator's clock is `offset_ms`
-    ahead."""
+    ahead.
+    """
     received = at_ms + there_ms + offset_ms
     clock.observe(at_ms, received, received + work_ms, at_ms + there_ms + work_ms + back_ms)
 
@@ -109,7 +110,8 @@ def test_times_that_contradict_each_other_are_refused_and_forgotten(
 
 def test_a_coordinator_that_ticks_within_one_own_millisecond_is_no_contradiction() -> None:
     """Sent at 0.1 ms and back at 0.8 ms of the own clock; the other clock went from 4.95 to 5.05
-    meanwhile."""
+    meanwhile.
+    """
     clock = ClockOffset()
     clock.observe(sent=0, received=4, replied=5, returned=0)
     assert clock.round_trip_ms == 0
@@ -129,7 +131,8 @@ def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(
     offset_ms: int, drift_ppm: int
 ) -> None:
     """A day of rounds of 10 s and a heartbeat every 2 s over a home link whose ways differ by up to
-    60 ms."""
+    60 ms.
+    """
     clock, random = ClockOffset(), Random(7)
     worst_ms = 0
     for beat in range(43_200):
@@ -150,7 +153,8 @@ def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, 1000, -1000])
 def test_a_clock_that_jumped_is_right_again_with_the_next_heartbeat(jump_ms: int) -> None:
     """A suspended machine: its monotonic clock stood still, and the best samples are from
-    before."""
+    before.
+    """
     clock = ClockOffset()
     for beat in range(SAMPLES_KEPT):
         exchange(clock, 2000 * beat, 5000, 10, 10)

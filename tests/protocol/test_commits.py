@@ -94,7 +94,8 @@ def test_another_coordinators_signature_is_refused() -> None:
 
 def test_a_signature_over_the_body_alone_is_refused() -> None:
     """The domain tag keeps a signature that was made for something else from being taken for a
-    commit's."""
+    commit's.
+    """
     body = commit_bytes(commit())
     for signed_bytes in (body, sha256(body)):
         with pytest.raises(RemoteProtocolError):

@@ -1,5 +1,6 @@
 """A proof holds for one key and one run, and for one nonce, or for one meeting of two peers:
-nowhere else."""
+nowhere else.
+"""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -86,7 +87,8 @@ def test_each_end_of_a_link_proves_its_key_to_the_other() -> None:
 
 def test_a_proof_of_one_meeting_is_none_of_another() -> None:
     """Another run, a replay under fresh nonces, passed on, a proof given back, a key that is not
-    owned."""
+    owned.
+    """
     proof = sign_link(KEY, RUN, ONE_END, OTHER_END)
     for what, signature, run, signer, verifier in [
         ("another run", proof, RunId("ba" * 16), ONE_END, OTHER_END),

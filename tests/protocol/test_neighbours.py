@@ -128,7 +128,8 @@ def test_a_stranger_and_a_lone_member_have_no_neighbours() -> None:
 
 def test_the_graph_is_pinned() -> None:
     """A change of this literal is a change of the protocol: every party must derive the same
-    graph."""
+    graph.
+    """
     members = members_of(8)
     numbers = [members.index(other) for other in neighbours(5, members, members[0], 4)]
     assert numbers == [5, 3, 6, 1]

@@ -1,5 +1,6 @@
 """The payload container: any coefficients come back, and no bytes are read that `encode` would not
-write."""
+write.
+"""
 
 import struct
 import tracemalloc

@@ -271,7 +271,8 @@ def test_numbers_that_json_cannot_hold_still_make_one_name() -> None:
 
 def test_json_and_name_are_pinned() -> None:
     """A change of these literals gives every run another name: nodes of two releases could not
-    meet."""
+    meet.
+    """
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )

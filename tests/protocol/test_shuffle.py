@@ -42,7 +42,8 @@ def image_by_plain_integers(permutation: Permutation, index: int) -> int:
 
 def chi_square(counts: np.ndarray) -> float:
     """Distance of counts from equal counts; its mean is len(counts) - 1, its variance twice
-    that."""
+    that.
+    """
     expected = counts.sum() / counts.size
     return float(((counts - expected) ** 2 / expected).sum())
 

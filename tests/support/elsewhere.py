@@ -1,5 +1,6 @@
 """Another process of this machine, to be killed or stopped by a test: a test module that is run as
-a program."""
+a program.
+"""
 
 import asyncio
 import contextlib
@@ -16,7 +17,8 @@ async def elsewhere(module: str, *arguments: str) -> AsyncIterator[tuple[Process
     """(the process, the address that it prints); it is killed at the end, and its standard input
     held open until then.
 
-    `module`: one whose `__main__` prints where it listens and ends with its standard input."""
+    `module`: one whose `__main__` prints where it listens and ends with its standard input.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE
     )

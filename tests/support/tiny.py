@@ -1,5 +1,6 @@
 """A run small enough for a test: a byte-level llama of some thirty thousand parameters and a few
-pages of text."""
+pages of text.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def tiny_spec(
     **rounds: Any,
 ) -> RunSpec:
     """A run of the tiny model with short but patient instants: rounds close early, never by the
-    clock."""
+    clock.
+    """
     return RunSpec(
         name="tiny",
         seed=seed,

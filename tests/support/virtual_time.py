@@ -1,6 +1,6 @@
 """Time that passes only while everybody waits: hours of links in milliseconds, the same each time.
 
-    virtually(main())      run a coroutine to its end in a loop of its own; `loop_ms()` is the clock in there
+    virtually(main())      run a coroutine to its end in its own loop; `loop_ms()` is its clock
 
 For what has neither threads nor sockets: nothing from outside can arrive while time leaps.
 """
@@ -39,7 +39,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def virtually(main: Coroutine[Any, Any, T]) -> T:
     """What a coroutine returns, run in virtual time that begins at 0; tasks that it left are
-    cancelled."""
+    cancelled.
+    """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 

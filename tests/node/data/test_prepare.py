@@ -241,7 +241,8 @@ def sources():
             print("halfway", flush=True)
             sys.stdin.read()
 
-print(prepare(sources(), out_dir, ByteTokenizer(), source="tests", shard_tokens_max=10_000).digest.hex())
+manifest = prepare(sources(), out_dir, ByteTokenizer(), source="tests", shard_tokens_max=10_000)
+print(manifest.digest.hex())
 """
 
 

@@ -63,7 +63,8 @@ def _close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 class _SmallMemory(nn.Module):
     """Runs out of memory, as a GPU does, above `largest` samples: halfway through the backward
-    pass."""
+    pass.
+    """
 
     def __init__(self, model: nn.Module, largest: int) -> None:
         super().__init__()

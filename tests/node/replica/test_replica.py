@@ -1,5 +1,6 @@
 """A replica's gradients enter its momentum as the run says, and a saved one goes on where it
-stood."""
+stood.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ def test_votes_of_the_last_rounds_count_on_after_a_restart_and_not_after_a_snaps
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """Who was there, who restarted, and who went on from the snapshot of step 9 make the same
-    bits."""
+    bits.
+    """
     several = {"vote_rounds": 3, "vote_rounds_from": 0}
     replica, again, late, single = (
         replica_of(**changed) for changed in (several, several, several, {})

@@ -1,5 +1,6 @@
 """Snapshots on disk: the canonical bytes, whole or not at all, the newest two, and one on its way
-here."""
+here.
+"""
 
 from pathlib import Path
 
