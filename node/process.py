@@ -24,7 +24,8 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
 from node.round.context import RoundContext

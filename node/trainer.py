@@ -29,7 +29,7 @@ from node.control.members import MemberList
 from node.demo.engine import Extraction
 from node.gossip.swarm import NotRetainedError
 from node.model.training import RoundWork
-from node.replica.replica import Pending, Position
+from node.replica.position import Pending, Position
 from node.round.catch_up import RETRY_SECONDS
 from node.round.compute import train_round
 from node.round.context import RoundContext

@@ -15,7 +15,6 @@ so that nothing is sent twice.
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,15 @@ from torch import Tensor, nn
 
 from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
+from node.demo.engine import STATE, DemoSettings, Engine, Extraction
 from node.demo.scaling import GradientScaling
 from node.model.training import TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
+from node.replica.position import Pending, Position, described, pending_tensors, restored
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from node.replica.vote_history import Ballot, VoteHistory
-from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
@@ -50,43 +49,6 @@ _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
 _SIZES = _MOMENTUM + "sizes"
 _VOTES = "votes/"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
-    """A round that this node has announced and nobody has decided yet."""
-
-    announcement: wire.NodeMessage
-    extraction: Extraction | None
-    """The coefficients that the payload took from the momentum; None without a payload."""
-    rate_bits: tuple[int, int]
-    """Learning rate and decay of the round, the bits of float32 values."""
-
-    @property
-    def round(self) -> int:
-        """The round announced."""
-        return int(self.announcement.announced.round)
-
-    @property
-    def digest(self) -> bytes:
-        """The payload's digest; empty when there was none."""
-        return bytes(self.announcement.announced.digest)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A state's place in the log: it contains every decision before `next_round`, and `head` is its
-    last commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
-    momentum.
-    """
-
-    next_round: int
-    head: Digest
-    head_round: int
-    pending: tuple[Pending, ...] = ()
-    unsaved_rounds: int = 0
-    """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a
-    node that ended."""
 
 
 class Replica:
@@ -245,7 +207,7 @@ class Replica:
         local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
         local[_SIZES] = self.scaling.state
         for pending in position.pending:
-            local |= _tensors(pending)
+            local |= pending_tensors(pending)
         about = {
             "version": STATE_VERSION,
             "run_id": self._run_id,
@@ -256,7 +218,7 @@ class Replica:
             "state_digest": f"{self.digest:016x}",
             "has_momentum": self.has_momentum,
             "local_digest": f"{_digest_of_floats(local):016x}",
-            "pending": [_described(pending, self.engine) for pending in position.pending],
+            "pending": [described(pending, self.engine) for pending in position.pending],
         }
         shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
         shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
@@ -313,52 +275,12 @@ class Replica:
         self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
         self.scaling.load(tensors[_SIZES])
         self.has_momentum = about["has_momentum"]
-        pending = tuple(
-            _restored(described, tensors, self.engine) for described in about["pending"]
-        )
+        pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
         return Position(about["next_round"], head, head_round, pending, about["unsaved_rounds"])
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data
-
-
-# ---- undecided rounds on disk
-
-
-def _tensors(pending: Pending) -> dict[str, Tensor]:
-    extraction = pending.extraction
-    return (
-        {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED}
-        if extraction
-        else {}
-    )
-
-
-def _described(pending: Pending, engine: Engine) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "announcement": pending.announcement.SerializeToString().hex(),
-        "rate_bits": pending.rate_bits,
-    }
-    if pending.extraction:
-        described["age"] = engine.age(pending.extraction)
-    return described
-
-
-def _restored(described: dict[str, Any], tensors: dict[str, Tensor], engine: Engine) -> Pending:
-    announcement = wire.NodeMessage.FromString(bytes.fromhex(described["announcement"]))
-    place = f"pending/{announcement.announced.round}/"
-    own = {
-        name.removeprefix(place): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(place)
-    }
-    extraction = None
-    if "age" in described:
-        accumulations, changes = described["age"]
-        extraction = engine.revive(own, (accumulations, changes))
-    learning_rate_bits, decay_bits = described["rate_bits"]
-    return Pending(announcement, extraction, (learning_rate_bits, decay_bits))
 
 
 def _digest_of_floats(tensors: dict[str, Tensor]) -> int:

@@ -30,7 +30,8 @@ from node.control.decisions import DecisionLog
 from node.links.frames import Part
 from node.links.network import BlobRange, NotHeldError
 from node.replica.canonical import canonical_size
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from node.replica.snapshot import Partial, Snapshots
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire

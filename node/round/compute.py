@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from node.demo.engine import GradientError
 from node.model.training import GradientAccumulation, RoundWork
-from node.replica.replica import Pending
+from node.replica.position import Pending
 from node.round.context import RoundContext
 from protocol import wire_pb2 as wire
 

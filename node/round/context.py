@@ -7,7 +7,8 @@ from node.control.client import CoordinatorClient, RunInfo
 from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.gossip.swarm import Swarm
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from node.round.catch_up import CatchUp
 from node.status import NodeStatus
 from protocol.ids import PeerId

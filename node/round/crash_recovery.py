@@ -16,7 +16,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from protocol.commits import Commit
 from protocol.ids import Digest, PeerId
 

@@ -16,7 +16,8 @@ from node.control.client import RunInfo
 from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.replica.digest import state_digest
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from node.round.context import RoundContext
 from node.status import NodeStatus
 from node.trainer import Trainer

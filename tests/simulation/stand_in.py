@@ -25,7 +25,7 @@ import torch
 
 from node.demo.votes import Contribution
 from node.model.training import RoundWork
-from node.replica.replica import Pending, Position
+from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
 from node.replica.vote_history import Ballot, VoteHistory
 from protocol import wire_pb2 as wire

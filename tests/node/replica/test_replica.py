@@ -10,7 +10,8 @@ import torch
 
 from node.data.corpus import Corpus
 from node.replica.canonical import canonical_bytes
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from protocol.commits import Commit, Entry, genesis_digest
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, sha256

@@ -24,7 +24,8 @@ from node.links.uplink import Uplink
 from node.replica import snapshot
 from node.replica.canonical import canonical_size
 from node.replica.digest import state_digest
-from node.replica.replica import Position, Replica
+from node.replica.position import Position
+from node.replica.replica import Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
 from node.round.crash_recovery import CrashRecovery

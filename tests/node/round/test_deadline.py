@@ -9,7 +9,7 @@ import pytest
 
 from node import trainer as trainer_module
 from node.gossip.swarm import NotRetainedError
-from node.replica.replica import Position
+from node.replica.position import Position
 from node.round.deadline import Deadline, DeadlinePassedError
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
