@@ -11,7 +11,8 @@ SETUP := .venv/.installed
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I. protocol/wire.proto
 GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
 
-.PHONY: demo test test-slow check proto clean distclean setup
+# `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
+.PHONY: demo test test-slow durations check proto clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -19,8 +20,11 @@ demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about thr
 test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(SETUP)  ## the slow ones
-	$(BIN)/pytest -m slow
+test-slow: $(SETUP)  ## the slow ones: long runs of the simulation, installs from wheels
+	$(BIN)/pytest -m slow --numprocesses 2 --dist load
+
+durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --record-durations
 
 .PHONY: test-compose
 test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine
