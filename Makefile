@@ -9,9 +9,10 @@ SEED ?= 0
 BIN := .venv/bin
 SETUP := .venv/.installed
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I. protocol/wire.proto
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
 
-.PHONY: demo test test-slow check proto clean distclean setup
+.PHONY: demo test test-slow check docs proto clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -26,7 +27,7 @@ test-slow: $(SETUP)  ## the slow ones
 test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine
 	$(BIN)/python -m tests.compose --json out/compose.json
 
-check: $(SETUP)  ## format, lint, types, layers, generated code
+check: $(SETUP)  ## format, lint, types, layers, generated code and pages, the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -35,6 +36,13 @@ check: $(SETUP)  ## format, lint, types, layers, generated code
 	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto
 	@for file in $(GENERATED); do cmp protocol/$$file build/proto/protocol/$$file \
 		|| { echo "protocol/$$file is not what protocol/wire.proto generates; run: make proto"; exit 1; }; done
+	$(BIN)/mypy -p docs.generate
+	$(BIN)/python -m docs.generate --check
+	$(MKDOCS)
+
+docs: $(SETUP)  ## the pages of docs/ as a site in build/site, those made from code anew
+	$(BIN)/python -m docs.generate
+	$(MKDOCS)
 
 proto: $(SETUP)  ## generate the protobuf code anew
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=.
