@@ -50,23 +50,26 @@ def _coordinator_registry() -> CollectorRegistry:
     from coordinator.metrics import registry
     from coordinator.traffic import Traffic
 
-    rounds = _module("coordinator.machine.rounds", "coordinator.rounds").Rounds(RunSpec(), "0" * 32)
-    rounds.loss = 1.0
-    return registry(rounds, Traffic(lambda up, down: (0, 0)))
+    rounds = found("coordinator.rounds:Rounds", "coordinator.machine.rounds:Rounds")
+    run = rounds(RunSpec(), "0" * 32)
+    run.loss = 1.0
+    return registry(run, Traffic(lambda up, down: (0, 0)))
 
 
 def _node_registry() -> CollectorRegistry:
-    module = _module("node.status", "node.progress")
-    known = module.Progress("0" * 32, "node")
-    known.loss = 1.0
-    known.traffic = {"overhead_up_bytes": 0, "overhead_down_bytes": 0}
-    made: CollectorRegistry = module.registry(known)
+    node = found("node.progress:Progress", "node.status:NodeStatus")("0" * 32, "node")
+    node.loss = 1.0
+    node.traffic = {"overhead_up_bytes": 0, "overhead_down_bytes": 0}
+    made: CollectorRegistry = found("node.progress:registry", "node.status:registry")(node)
     return made
 
 
 def _relay_registry() -> CollectorRegistry:
-    module = _module("node.relay.metrics", "node.relay")
-    collector = getattr(module, "RelayCollector", None) or module._Collector
+    collector = found(
+        "node.relay:_Collector",
+        "node.relay.process:_Collector",
+        "node.relay.metrics:RelayCollector",
+    )
     owners = ("payload", "catch_up", "control", "overhead")
     traffic = {f"{owner}_{way}_bytes": 0 for owner in owners for way in ("up", "down")}
     document = {"links": {}, "round": -1, "payloads": {"bytes": 0}, "traffic": traffic}
@@ -75,12 +78,12 @@ def _relay_registry() -> CollectorRegistry:
     return registry
 
 
-def _module(*names: str) -> Any:
-    """The first of these modules that there is."""
-    for name in names:
+def found(*places: str) -> Any:
+    """What stands at the first of these places, MODULE:NAME, that there is."""
+    for place in places:
+        module, _, name = place.partition(":")
         try:
-            return import_module(name)
-        except ModuleNotFoundError as error:
-            if not name.startswith(str(error.name)):
-                raise
-    raise LookupError(f"expected one of the modules {', '.join(names)}, found none")
+            return getattr(import_module(module), name)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    raise LookupError(f"expected one of {', '.join(places)}, found none")

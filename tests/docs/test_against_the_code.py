@@ -1,0 +1,155 @@
+"""The pages say what the code says: generated pages, commands, exit codes, dependencies."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+import typer
+
+from docs.generate import PAGES, REFERENCE
+from docs.generate.metrics import found
+from docs.generate.run_file import unit
+from lockstep.cli import app
+from protocol.errors import SettingsError
+from protocol.limits import VOTE_SUM_MAX
+from protocol.runfile import RunSpec, parse_run_file
+from tests.docs.pages import DOCS, ROOT, commands
+
+# ---- generated pages
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (REFERENCE / name).read_text("utf-8") == PAGES[name](), "run: python -m docs.generate"
+
+
+def test_the_page_of_the_run_file_has_every_field() -> None:
+    text = (REFERENCE / "run-file.md").read_text("utf-8")
+    for path in fields(RunSpec()):
+        assert f"{{#{path.replace('.', '-')}}}" in text, path
+
+
+def test_every_whole_number_of_the_run_file_has_a_unit_or_none() -> None:
+    without = {
+        path
+        for path, schema in schemas(RunSpec())
+        if schema.get("type") == "integer" and not unit(path.rpartition(".")[2], schema)
+    }
+    assert without == {
+        "lockstep",
+        "seed",
+        "algorithm.top_k",
+        "algorithm.early_top_k",
+        "rounds.stretch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ("[rounds]\nquorum = 300", "quorum"),
+        ("[membership]\nlease_ms = 3000", "lease_ms"),
+        ("[retention]\nsnapshot_every = 2000", "snapshot_every"),
+    ],
+)
+def test_the_rules_between_fields_are_those_of_the_page(broken: str, field: str) -> None:
+    with pytest.raises(SettingsError, match=f"fields together: .*{field}"):
+        parse_run_file(broken)
+    assert field in (REFERENCE / "run-file.md").read_text("utf-8").partition("## At the top")[0]
+
+
+def test_the_largest_sum_of_votes_is_told() -> None:
+    assert f"{VOTE_SUM_MAX:,}" in (REFERENCE / "run-file.md").read_text("utf-8")
+
+
+def fields(spec: Any, path: str = "") -> Iterator[str]:
+    return (name for name, _ in schemas(spec, path))
+
+
+def schemas(spec: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, schema in type(spec).model_json_schema()["properties"].items():
+        value = getattr(spec, name)
+        if hasattr(value, "model_fields_set"):
+            yield from schemas(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", schema
+
+
+# ---- commands
+
+
+def told() -> list[tuple[str, str]]:
+    guides = [*sorted((DOCS / "guide").glob("*.md")), ROOT / "README.md"]
+    return [(str(page.relative_to(ROOT)), line) for page in guides for line in commands(page)]
+
+
+def test_guides_and_readme_tell_commands() -> None:
+    assert len(told()) > 20
+
+
+@pytest.mark.parametrize(("page", "line"), told())
+def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -> None:
+    words = shlex.split(line)
+    command: Any = typer.main.get_command(app)
+    given = 0
+    while words:
+        word = words.pop(0)
+        options = {name: each for each in command.params for name in each.opts}
+        if word.startswith("--"):
+            assert word in options, f"{page}: {command.name} has no option {word}"
+            if not getattr(options[word], "is_flag", False):
+                words.pop(0)
+        elif word in getattr(command, "commands", {}):
+            command = command.commands[word]
+        else:
+            given += 1
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    needed = sum(each.required for each in arguments)
+    assert not getattr(command, "commands", {}) or "--version" in line, f"{page}: {line}"
+    assert needed <= given <= len(arguments), f"{page}: {command.name}: {given} arguments"
+
+
+# ---- exit codes, dependencies
+
+
+def test_every_exit_code_is_explained_with_the_words_of_the_help() -> None:
+    text = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE))
+    meanings = found("lockstep.exits:MEANINGS", "lockstep.exit_codes:MEANINGS")
+    assert rows == {str(code.value): meaning for code, meaning in meanings.items()}
+    assert re.findall(r"^### Code (\d+)$", text, re.MULTILINE) == list(rows)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = chain(project["dependencies"], *project["optional-dependencies"].values())
+    names = {re.split(r"[\s<>=!~;\[]", each)[0] for each in asked}
+    page = DOCS / "develop" / "decisions" / "dependencies.md"
+    reasons = re.findall(r"^\| ([\w-]+) \| (.+) \|$", page.read_text("utf-8"), re.MULTILINE)
+    told_of = [name for name, reason in reasons if name not in ("package", "---") and reason]
+    assert sorted(told_of) == sorted(names)
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\s<>=!~;\[]", each)[0].lower() for each in asked}
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert names <= set(map(str.lower, pinned))
+
+
+def test_the_status_page_names_the_fields_of_the_documents() -> None:
+    text = (REFERENCE / "status.md").read_text("utf-8")
+    rounds = found("coordinator.rounds:Rounds", "coordinator.machine.rounds:Rounds")
+    status = found("coordinator.report:status", "coordinator.status_document:status")
+    node = found("node.progress:Progress", "node.status:NodeStatus")
+    documents = [status(rounds(RunSpec(), "0" * 32), [], 0), node("0" * 32, "node").document()]
+    for document in documents:
+        for name, value in document.items():
+            assert re.search(rf"`{name}[`.]", text), name
+            for inner in value if isinstance(value, dict) else ():
+                assert f"`{name}.{inner}`" in text, f"{name}.{inner}"
