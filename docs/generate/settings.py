@@ -41,7 +41,7 @@ def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     shown = [each for each in command.params if not getattr(each, "hidden", False)]
     if len(path) == 1 or not commands:
         name = " ".join(path)
-        yield f"\n## `{name}`\n\n{command.help or ''}\n\n"
+        yield f"\n## `{name}`\n\n{' '.join((command.help or '').split())}\n\n"
         arguments = [_label(each) for each in shown if each.param_type_name == "argument"]
         usage = " ".join([name, "[OPTIONS]", *arguments, *(["COMMAND ..."] if commands else [])])
         yield f"```\n{usage}\n```\n"
