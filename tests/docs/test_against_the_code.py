@@ -1,10 +1,14 @@
 """The pages say what the code says: generated pages, commands, exit codes, dependencies."""
 
+import ast
+import inspect
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +157,41 @@ def test_the_status_page_names_the_fields_of_the_documents() -> None:
             assert re.search(rf"`{name}[`.]", text), name
             for inner in value if isinstance(value, dict) else ():
                 assert f"`{name}.{inner}`" in text, f"{name}.{inner}"
+
+
+# ---- examples
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_optimizer_s_example_runs(tmp_path: Path) -> None:
+    (example,) = blocks("guide/optimizer.md", "python")
+    (tmp_path / "example.py").write_text(example)
+    ended = runpy.run_path(str(tmp_path / "example.py"))
+    assert ended["step"] == 9
+    assert ended["loss"].isfinite()
+
+
+def test_the_table_of_the_optimizer_has_its_parameters_and_defaults() -> None:
+    from lockstep import DeMo
+
+    text = (DOCS / "guide" / "optimizer.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
+    wanted = list(inspect.signature(DeMo).parameters.values())[1:]
+    assert [name for name, _ in rows] == [each.name for each in wanted]
+    for (name, told_default), each in zip(rows, wanted, strict=True):
+        assert ast.literal_eval(told_default.strip("`")) == each.default, name
+
+
+def test_the_settings_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    (example,) = blocks("guide/operate.md", "toml")
+    (tmp_path / "settings.toml").write_text(example)
+    read = found("lockstep.settings:read_settings", "lockstep.settings_file:read_settings")
+    command: Any = typer.main.get_command(app)
+    commands_known = {
+        name: {each.name: None for each in inner.params} for name, inner in command.commands.items()
+    }
+    assert read(tmp_path / "settings.toml", commands_known)["coordinator"]["listen"]
