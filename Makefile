@@ -49,7 +49,7 @@ proto: $(SETUP)  ## generate the protobuf code anew
 
 clean:  ## what runs and tools left behind; the virtual environment stays
 	rm -rf out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find protocol coordinator node lockstep tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find protocol coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too
 	rm -rf .venv *.egg-info
