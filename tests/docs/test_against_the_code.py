@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 import typer
 
+from coordinator.machine.rounds import Rounds
+from coordinator.status_document import status
 from docs.generate import PAGES, REFERENCE
-from docs.generate.metrics import found
 from docs.generate.run_file import unit
 from lockstep.cli import app
+from lockstep.exit_codes import MEANINGS
+from lockstep.settings_file import read_settings
+from node.status import NodeStatus
 from protocol.errors import SettingsError
+from protocol.ids import RunId
 from protocol.limits import VOTE_SUM_MAX
 from protocol.runfile import RunSpec, parse_run_file
 from tests.docs.pages import DOCS, ROOT, commands
@@ -123,8 +128,7 @@ def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -
 def test_every_exit_code_is_explained_with_the_words_of_the_help() -> None:
     text = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE))
-    meanings = found("lockstep.exits:MEANINGS", "lockstep.exit_codes:MEANINGS")
-    assert rows == {str(code.value): meaning for code, meaning in meanings.items()}
+    assert rows == {str(code.value): meaning for code, meaning in MEANINGS.items()}
     assert re.findall(r"^### Code (\d+)$", text, re.MULTILINE) == list(rows)
 
 
@@ -148,10 +152,8 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_the_status_page_names_the_fields_of_the_documents() -> None:
     text = (REFERENCE / "status.md").read_text("utf-8")
-    rounds = found("coordinator.rounds:Rounds", "coordinator.machine.rounds:Rounds")
-    status = found("coordinator.report:status", "coordinator.status_document:status")
-    node = found("node.progress:Progress", "node.status:NodeStatus")
-    documents = [status(rounds(RunSpec(), "0" * 32), [], 0), node("0" * 32, "node").document()]
+    coordinator = status(Rounds(RunSpec(), RunId("0" * 32)), [], 0)
+    documents = [coordinator, NodeStatus("0" * 32, "node").document()]
     for document in documents:
         for name, value in document.items():
             assert re.search(rf"`{name}[`.]", text), name
@@ -189,9 +191,9 @@ def test_the_table_of_the_optimizer_has_its_parameters_and_defaults() -> None:
 def test_the_settings_file_of_the_guide_is_one(tmp_path: Path) -> None:
     (example,) = blocks("guide/operate.md", "toml")
     (tmp_path / "settings.toml").write_text(example)
-    read = found("lockstep.settings:read_settings", "lockstep.settings_file:read_settings")
     command: Any = typer.main.get_command(app)
     commands_known = {
         name: {each.name: None for each in inner.params} for name, inner in command.commands.items()
     }
-    assert read(tmp_path / "settings.toml", commands_known)["coordinator"]["listen"]
+    read = read_settings(tmp_path / "settings.toml", commands_known)
+    assert read["coordinator"]["listen"] == "0.0.0.0:50700"

@@ -7,6 +7,13 @@ import pytest
 
 from tests.docs.pages import AT_THE_ROOT, DOCS, ROOT, anchors, links, pages, slug
 
+PATHS = re.compile(
+    r"`((?:protocol|coordinator|node|lockstep|tests|deploy|examples|docs(?!/results))/[\w./-]+)`"
+)
+
+COMING = {"node/round/agenda", "node/demo/kernels/matmul.py"}
+"""Named on pages before they are there: each goes from here when it is."""
+
 README_LINES_MAX = 120
 COLUMNS_MAX = 120
 
@@ -60,16 +67,15 @@ def test_no_page_installs_the_package_of_somebody_else(page: Path) -> None:
     assert not re.search(r"pip install (?:-\S+ )*['\"]?lockstep(?!_|-)", page.read_text("utf-8"))
 
 
-def test_pages_name_files_of_the_repository_that_exist() -> None:
-    """Only those outside the packages, whose names the tests of the code hold."""
-    named_paths = {
-        path
-        for page in WRITTEN
-        for path in re.findall(r"`((?:deploy|examples|docs(?!/results)|protocol)/[\w./-]+)`", page.read_text())
-    }
-    missing = sorted(path for path in named_paths if not (ROOT / path).exists())
-    assert named_paths
-    assert not missing
+def test_pages_name_files_and_modules_that_exist() -> None:
+    named_paths = {path for page in WRITTEN for path in PATHS.findall(page.read_text("utf-8"))}
+    missing = {path for path in named_paths if not there(path)}
+    assert len(named_paths) > 20
+    assert missing <= COMING
+
+
+def there(path: str) -> bool:
+    return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 
 
 def test_anchors_are_made_as_the_site_makes_them() -> None:
