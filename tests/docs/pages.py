@@ -38,6 +38,15 @@ def slug(title: str) -> str:
     return re.sub(r"[-\s]+", "-", plain)
 
 
+def mentions(page: Path) -> Iterator[str]:
+    """Commands of `lockstep` within sentences and tables, without their first word."""
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    for found in _CODE.findall(text):
+        words = found.strip("`").split()
+        if len(words) > 1 and words[0] == "lockstep" and re.match(r"[a-z-]+$", words[1]):
+            yield " ".join(words[1:])
+
+
 def commands(page: Path) -> Iterator[str]:
     """Command lines of `lockstep` in the code blocks of a page, without what stands before it."""
     text = page.read_text("utf-8")

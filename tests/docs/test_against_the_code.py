@@ -26,7 +26,7 @@ from protocol.errors import SettingsError
 from protocol.ids import RunId
 from protocol.limits import VOTE_SUM_MAX
 from protocol.runfile import RunSpec, parse_run_file
-from tests.docs.pages import DOCS, ROOT, commands
+from tests.docs.pages import DOCS, ROOT, commands, mentions, pages
 
 # ---- generated pages
 
@@ -102,6 +102,26 @@ def test_guides_and_readme_tell_commands() -> None:
 
 @pytest.mark.parametrize(("page", "line"), told())
 def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -> None:
+    command, given = accepted(page, line)
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    needed = sum(each.required for each in arguments)
+    assert not getattr(command, "commands", {}) or "--version" in line, f"{page}: {line}"
+    assert needed <= given <= len(arguments), f"{page}: {command.name}: {given} arguments"
+
+
+def test_every_command_that_a_sentence_names_is_one_of_the_command_line() -> None:
+    named = [(str(page.relative_to(ROOT)), line) for page in written() for line in mentions(page)]
+    assert len(named) > 20
+    for page, line in named:
+        accepted(page, line.removesuffix(" COMMAND"))
+
+
+def written() -> list[Path]:
+    return [page for page in pages() if "results" not in page.relative_to(ROOT).parts]
+
+
+def accepted(page: str, line: str) -> tuple[Any, int]:
+    """The command of a line whose options it knows, and the number of its arguments."""
     words = shlex.split(line)
     command: Any = typer.main.get_command(app)
     given = 0
@@ -109,17 +129,15 @@ def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -
         word = words.pop(0)
         options = {name: each for each in command.params for name in each.opts}
         if word.startswith("--"):
-            assert word in options, f"{page}: {command.name} has no option {word}"
-            if not getattr(options[word], "is_flag", False):
+            assert word in options or word == "--help", f"{page}: {command.name} {word}: unknown"
+            if word in options and not getattr(options[word], "is_flag", False) and words:
                 words.pop(0)
-        elif word in getattr(command, "commands", {}):
-            command = command.commands[word]
+        elif commands_below := getattr(command, "commands", {}):
+            assert word in commands_below, f"{page}: no command {word} in: {line}"
+            command = commands_below[word]
         else:
             given += 1
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    needed = sum(each.required for each in arguments)
-    assert not getattr(command, "commands", {}) or "--version" in line, f"{page}: {line}"
-    assert needed <= given <= len(arguments), f"{page}: {command.name}: {given} arguments"
+    return command, given
 
 
 # ---- exit codes, dependencies
