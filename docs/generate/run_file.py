@@ -28,6 +28,14 @@ UNITS = {
 }
 """Unit of a number by a word of its field's name; the first word that is here decides."""
 
+BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+"""JSON schema's names of bounds, in words."""
+
 FIRST_ROUND = "_from"
 """End of the name of a field that names a round."""
 
@@ -75,7 +83,7 @@ def _section(kind: type[BaseModel], path: str, defaults: BaseModel) -> Iterator[
 
 def _field(path: str, schema: dict[str, Any], default: object) -> str:
     name = path.rpartition(".")[2]
-    facts = [fact for fact in (_kind(schema), unit(name, schema), *_bounds(schema)) if fact]
+    facts = [_measured(_kind(schema), unit(name, schema)), *_bounds(schema)]
     text = f"\n### `{name}` {{#{path.replace('.', '-')}}}\n\n"
     if isinstance(default, dict):
         table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in default.items())
@@ -94,6 +102,12 @@ def unit(name: str, schema: dict[str, Any]) -> str:
     return next((UNITS[word] for word in name.split("_") if word in UNITS), "")
 
 
+def _measured(kind: str, of: str) -> str:
+    if kind != "whole number":
+        return f"{kind} {of}".rstrip()
+    return of if of.startswith("number") else f"{kind} of {of}" if of else kind
+
+
 def _kind(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return "one of " + ", ".join(f"`{json.dumps(choice)}`" for choice in schema["enum"])
@@ -108,14 +122,10 @@ def _bounds(schema: dict[str, Any]) -> Iterator[str]:
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and most is not None:
         yield f"{number(least)} to {number(most)}"
-    elif least is not None:
-        yield f"at least {number(least)}"
-    elif most is not None:
-        yield f"at most {number(most)}"
-    if "exclusiveMinimum" in schema:
-        yield f"above {number(schema['exclusiveMinimum'])}"
-    if "exclusiveMaximum" in schema:
-        yield f"below {number(schema['exclusiveMaximum'])}"
+        return
+    for bound, words in BOUNDS.items():
+        if bound in schema:
+            yield f"{words} {number(schema[bound])}"
     if "maxLength" in schema:
         yield f"{schema.get('minLength', 0)} to {schema['maxLength']} characters"
     if "pattern" in schema:
