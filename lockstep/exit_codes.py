@@ -1,7 +1,8 @@
 """Exit codes: what a script, a service manager or a person's shell can act on.
 
 The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a
-program. The table below is the only one: `lockstep --help` and the README print it."""
+program. The table below is the only one: `lockstep --help` and docs/guide/troubleshooting.md print
+it."""
 
 from enum import IntEnum
 

@@ -2,7 +2,7 @@
 
 An operator writes it in TOML (`lockstep init` writes a commented one); the coordinator serves it;
 every node validates it again. Each field documents its meaning, unit, bound and default here and
-nowhere else: the commented file, the README's table and the error messages are made from these
+nowhere else: the commented file, the reference page and the error messages are made from these
 docstrings and bounds.
 """
 

@@ -53,7 +53,7 @@ def save_checkpoint(
     """Replaces `directory` by a checkpoint of `parameters`.
 
     parameters: by the names of `named_parameters_once(model)`; buffers come from `model`, whose own
-    parameters may be ahead (DESIGN.md section 5, overlap). metadata: JSON values. Raises
+    parameters may be ahead (docs/explain/round.md, overlap). metadata: JSON values. Raises
     `StorageError` when the disk is full, and then what was in `directory` is still there;
     `LocalProtocolError` for other names.
     """

@@ -2,7 +2,7 @@
 
 The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the
 model's own tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a
-guess at the update that is still being exchanged (DESIGN.md section 4, lookahead), so the committed
+guess at the update that is still being exchanged (docs/explain/round.md), so the committed
 ones are a copy that no guess touches.
 
 What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place

@@ -1,7 +1,4 @@
-"""Exit codes: every error has one, and every one is explained wherever it is promised."""
-
-import re
-from pathlib import Path
+"""Exit codes: every error has one, and every one has a meaning; `tests/docs` holds the page."""
 
 import pytest
 
@@ -13,7 +10,6 @@ KINDS = [
     for kind in vars(errors).values()
     if isinstance(kind, type) and kind is not errors.LockstepError
 ]
-README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +52,5 @@ def test_a_child_s_code_leads_back_to_an_error_with_the_same_code() -> None:
     assert error_of(-9) is errors.UnavailableError
 
 
-def test_every_code_is_explained_in_the_readme_as_in_the_help() -> None:
-    rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", README.read_text(), re.MULTILINE))
-    assert rows == {str(code.value): meaning for code, meaning in MEANINGS.items()}
+def test_every_code_has_a_meaning() -> None:
     assert set(MEANINGS) == set(ExitCode)

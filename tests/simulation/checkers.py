@@ -1,4 +1,4 @@
-"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that is judged.
+"""Judges of a history. They know the rules of docs/explain and nothing of the code that is judged.
 
 `Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its
 own simple book (sets of positions, sets of holders) and raises `Violation` for whatever breaks a
