@@ -43,7 +43,7 @@ from protocol.bits import (
     unpack,
     unpack_unary,
 )
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, VersionError
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import (
     CHUNK_ENTRIES,
@@ -226,8 +226,9 @@ def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
 def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
     """The header and coefficients of which `encode` made this container.
 
-    `RemoteProtocolError` for bytes that `encode` does not make for this shape, `VersionError` for
-    another version.
+    Raises `RemoteProtocolError`, and nothing else, for any bytes that `encode` does not make for
+    this shape, those of another protocol version included: the version of a run was agreed when
+    its members said hello, so such a payload counts for nothing and stops nobody.
     """
     view = memoryview(container).cast("B")
     if view.nbytes > shape.bytes_max:
@@ -313,7 +314,7 @@ def _parse_head(fields: memoryview) -> _Head:
         plain = unpacked(fields, text_bytes_max=PAYLOAD_HEADER_BYTES_MAX, items_max=_HEAD_ITEMS_MAX)
         version = converted(plain, _Version).version
         if version != PROTOCOL_VERSION:
-            raise VersionError(
+            raise RemoteProtocolError(
                 f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}"
             )
         return converted(plain, _Head)
