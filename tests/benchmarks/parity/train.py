@@ -1,0 +1,60 @@
+"""One cell trained from genesis to its last step."""
+
+import platform
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from node.data import Corpus
+from node.demo.engine import GradientError
+from tests.benchmarks.parity.baselines import AdamW, Signum
+from tests.benchmarks.parity.cells import Cell, Task
+from tests.benchmarks.parity.demo import DemoAuthors, Traffic
+from tests.benchmarks.parity.results import Point, Result
+from tests.benchmarks.parity.task import Fixture
+
+
+class Trainer(Protocol):
+    """A method at work."""
+
+    def step(self) -> Traffic:
+        """Make the next step of the parameters; `GradientError` when the numbers have blown up."""
+
+    def stand_at_committed(self) -> None:
+        """Put the network at the parameters that count."""
+
+
+TRAINERS: dict[str, Callable[[Fixture], Trainer]] = {"adamw": AdamW, "signum": Signum, "demo": DemoAuthors}
+
+
+def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
+    """Train a cell; numbers that blow up end it and are its result."""
+    started_s = time.monotonic()
+    fixture = Fixture(task, cell, corpus)
+    trainer = TRAINERS[cell.method](fixture)
+    up = down = 0.0
+    points = [Point(0, 0, fixture.validation_bits_per_byte(), 0, 0)]
+    failure = ""
+    for step in range(1, cell.steps + 1):
+        try:
+            traffic = trainer.step()
+        except GradientError as error:
+            failure = f"step {step}: {error}"
+            break
+        up, down = up + traffic.up_bytes, down + traffic.down_bytes
+        if step % task.point_steps == 0 or step == cell.steps:
+            trainer.stand_at_committed()
+            measured = fixture.validation_bits_per_byte()
+            points.append(Point(step, task.tokens(step), round(measured, 5), round(up), round(down)))
+    return Result(
+        cell=cell,
+        task=task,
+        corpus=corpus.manifest.digest.hex(),
+        parameters=fixture.layout.parameters,
+        seconds=round(time.monotonic() - started_s, 1),
+        machine=f"{platform.machine()} CPU, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        points=tuple(points),
+        failure=failure,
+    )
