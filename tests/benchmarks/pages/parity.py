@@ -116,8 +116,8 @@ def _digits(times: float) -> str:
 
 def curves() -> bytes:
     """SVG of the settings with three seeds."""
-    chosen = set(DECIDING.values())
-    return curves_figure([setting for setting in settings_of(study()) if setting.cell in chosen])
+    labels = {cell: label for label, cell in DECIDING.items()}
+    return curves_figure([setting for setting in settings_of(study()) if setting.cell in labels], labels)
 
 
 def changes() -> bytes:

@@ -45,7 +45,7 @@ def results() -> str:
         *("profile", "a pass, s", "method", "up, MB per step", "s per step", "computing", "steps to the loss"),
         *("time to the loss", "times less than DDP"),
     )
-    return table(head, lines)
+    return table(head, lines, left=3)
 
 
 def figure(name: str) -> bytes:

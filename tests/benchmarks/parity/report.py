@@ -8,7 +8,7 @@ setting alone.
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -146,8 +146,10 @@ def points_csv(results: Iterable[Result]) -> str:
     return text.getvalue()
 
 
-def curves_figure(settings: Sequence[Setting]) -> bytes:
+def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None = None) -> bytes:
     """SVG: bits per byte against tokens trained and against bytes that the mean node has sent.
+
+    A setting without a label has its title.
 
     The genesis, and all that is far above most curves' first point, is left out: it would hide the rest."""
     figure = canvas(12.0, 6.5)
@@ -161,7 +163,7 @@ def curves_figure(settings: Sequence[Setting]) -> bytes:
         tokens = [point.tokens / 1e6 for point in curves[0]]
         share = setting.exchange_bytes / setting.payload_bytes / 1e6
         sent = [share * mean(point.up_bytes for point in points) for points in zip(*curves, strict=True)]
-        label = f"{heights[-1]:.3f} {setting.cell.title}"
+        label = f"{heights[-1]:.3f} {(labels or {}).get(setting.cell, setting.cell.title)}"
         panels[0].plot(tokens, heights, marker=".", label=label)
         if sent[-1]:
             panels[1].plot(sent, heights, marker=".")
