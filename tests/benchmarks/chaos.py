@@ -55,7 +55,12 @@ KINDS = {
 }
 """What may happen, and how often relative to the others."""
 
-LASTING = {"stop node": (2, 9), "stop coordinator": (2, 6), "slow node": (4, 10), "cut node": (2, 9)}
+LASTING = {
+    "stop node": (2, 9),
+    "stop coordinator": (2, 6),
+    "slow node": (4, 10),
+    "cut node": (2, 9),
+}
 """Seconds, least and most, around the lease of six: some faults end before it does, some cost the membership."""
 
 FIRST_S, LAST_S = 3.0, 15.0
@@ -132,7 +137,9 @@ def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) ->
     while at_s < seconds - LAST_S:
         (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
         node = None if kind.endswith("coordinator") else draw.randrange(nodes)
-        faults.append(Fault(at_s, kind, node, draw.uniform(*LASTING[kind]) if kind in LASTING else 0.0))
+        faults.append(
+            Fault(at_s, kind, node, draw.uniform(*LASTING[kind]) if kind in LASTING else 0.0)
+        )
         at_s += draw.uniform(every_s / 2, every_s * 3 / 2)
     return tuple(faults)
 
@@ -210,7 +217,9 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
     """One run of so many seconds under these faults, to its end and its audit."""
     directory.mkdir(parents=True)
     write_run_file(directory / "run.toml", chaos_spec(nodes), force=True)
-    settings = ClusterSettings(directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes)
+    settings = ClusterSettings(
+        directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes
+    )
     run = Run()
     with running(FaultyCluster(settings)) as cluster:
         storm, ends_s = Storm(cluster, faults, run), time.monotonic() + seconds
@@ -225,11 +234,17 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
         cluster.watch()
         status = cluster.coordinator.status
         run.skipped, run.disputed = status["steps"]["skipped"], status["digests"]["rounds_disputed"]
-        run.resyncs = sum(node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes)
+        run.resyncs = sum(
+            node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes
+        )
         cluster.leave()
-        run.stayed = [f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0]
+        run.stayed = [
+            f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0
+        ]
         try:
-            run.replayed = replayed(directory, [node.name for node in cluster.nodes if node.exit_status == 0]).replayed
+            run.replayed = replayed(
+                directory, [node.name for node in cluster.nodes if node.exit_status == 0]
+            ).replayed
         except Difference as error:
             run.differs = str(error)
     return run
@@ -301,7 +316,10 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return {"median": None, "p95": None}
     ranked = sorted(values)
-    return {"median": round(statistics.median(ranked), 2), "p95": round(ranked[-(-95 * len(ranked) // 100) - 1], 2)}
+    return {
+        "median": round(statistics.median(ranked), 2),
+        "p95": round(ranked[-(-95 * len(ranked) // 100) - 1], 2),
+    }
 
 
 def table(found: dict[str, Any]) -> Table:
@@ -316,7 +334,9 @@ def table(found: dict[str, Any]) -> Table:
         "did not leave": str(len(found["did_not_leave"])),
         "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
         "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
-        "throughput kept": "-" if found["throughput_kept"] is None else f"{100 * found['throughput_kept']:.1f} %",
+        "throughput kept": "-"
+        if found["throughput_kept"] is None
+        else f"{100 * found['throughput_kept']:.1f} %",
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -327,10 +347,20 @@ def table(found: dict[str, Any]) -> Table:
 def main() -> int:
     """Both runs, the table, the document; 1 when a replica differed, or somebody did not recover or leave."""
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
-    parser.add_argument("--minutes", type=float, default=10.0, help="length of each of the two runs")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="length of each of the two runs"
+    )
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1, help="decides what happens to whom, when, and for how long")
-    parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS", help="mean time between two faults")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="decides what happens to whom, when, and for how long"
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=EVERY_S,
+        metavar="SECONDS",
+        help="mean time between two faults",
+    )
     parser.add_argument("--json", default="", help="write the document there; - prints it")
     arguments = parser.parse_args()
     if arguments.every <= 0:
@@ -342,7 +372,9 @@ def main() -> int:
     if arguments.json:
         write_json(arguments.json, found)
     if found["divergences"] or found["unrecovered"] or found["did_not_leave"]:
-        messages.print(f"not as it should be: everybody's state and logs are in {place}", soft_wrap=True)
+        messages.print(
+            f"not as it should be: everybody's state and logs are in {place}", soft_wrap=True
+        )
         return 1
     shutil.rmtree(place)
     return 0

@@ -20,6 +20,8 @@ def svg(figure: Figure) -> bytes:
     """The figure's file."""
     blob = io.BytesIO()
     with rc_context(_STYLE):
-        figure.savefig(blob, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+        figure.savefig(
+            blob, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight"
+        )
     text = blob.getvalue().decode()
     return ("\n".join(line.rstrip() for line in text.splitlines()) + "\n").encode()

@@ -16,7 +16,17 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.core import SNAPSHOT_EVENTS, Core
-from coordinator.events import Announced, Applied, CommitRound, Effect, Event, Held, Joined, Readied, RecordDigest
+from coordinator.events import (
+    Announced,
+    Applied,
+    CommitRound,
+    Effect,
+    Event,
+    Held,
+    Joined,
+    Readied,
+    RecordDigest,
+)
 from coordinator.journal import Journal
 from coordinator.memory import remember
 from coordinator.rounds import Rounds
@@ -60,7 +70,9 @@ class Writer:
             used = sum(share.count for share in flight.assignments[peer].shares)
             self._tell(Announced(peer, round, digests[peer], 1000, used, ROUND_MS, 2.5))
         for peer in self._peers:
-            self._tell(Held(peer, round, tuple(digests[other] for other in self._peers if other != peer)))
+            self._tell(
+                Held(peer, round, tuple(digests[other] for other in self._peers if other != peer))
+            )
         for peer in self._peers:
             self._tell(Applied(peer, round, round, b""))
 
@@ -84,14 +96,17 @@ class Writer:
 
 def main() -> None:
     """Write the journal, time both ways, print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     spec = RunSpec(
-        schedule=ScheduleSpec(steps=arguments.rounds + 1), membership=MembershipSpec(start_members=arguments.members)
+        schedule=ScheduleSpec(steps=arguments.rounds + 1),
+        membership=MembershipSpec(start_members=arguments.members),
     )
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "journal.sqlite"
@@ -102,7 +117,9 @@ def main() -> None:
             "rounds": arguments.rounds,
             "members": arguments.members,
             "journal_bytes": path.stat().st_size,
-            "restart_seconds": _spread([_seconds(lambda: restart(path, spec)) for _ in range(arguments.repeats)]),
+            "restart_seconds": _spread(
+                [_seconds(lambda: restart(path, spec)) for _ in range(arguments.repeats)]
+            ),
             "fold_seconds": _seconds(lambda: fold(path, spec)),
         }
     document["ratio"] = document["fold_seconds"] / document["restart_seconds"]["median"]

@@ -85,13 +85,17 @@ class Members:
         for number in range(count):
             down, round_trip_ms = self.random.choice(LINKS)
             peer = PeerId(f"{number:032x}")
-            self.links[peer] = Link(peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0))
+            self.links[peer] = Link(
+                peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0)
+            )
         wanted = WITNESSES + 4 * copies_min
         self.reporters = wanted if witnesses and count > EVERYBODY * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
         self.holds: dict[int, dict[PeerId, list[Digest]]] = {}
 
-    def announces(self, opened: OpenRound, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
+    def announces(
+        self, opened: OpenRound, now_ms: int
+    ) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
         """Everyone's announcement, at the time it reaches the coordinator."""
         for assignment in opened.assignments:
             link = self.links[assignment.peer]
@@ -119,19 +123,30 @@ class Members:
             order = sorted(born, key=lambda digest: (born[digest], self.random.random()))
             free_ms, together = 0.0, dict[int, list[Digest]]()
             for digest in order:
-                free_ms = max(free_ms, born[digest] + 3 * link.one_way_ms) + PAYLOAD_BYTES / link.down_bytes_per_ms
+                free_ms = (
+                    max(free_ms, born[digest] + 3 * link.one_way_ms)
+                    + PAYLOAD_BYTES / link.down_bytes_per_ms
+                )
                 if share == 1 or self.random.random() < share:
                     slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_SECONDS))
                     together.setdefault(slot, []).append(digest)
             for slot, digests in together.items():
                 at_ms = int((slot + 1) * 1000 * TOGETHER_SECONDS)
-                yield at_ms, link.peer, wire.NodeMessage(holding=wire.Holding(round=round, digests=digests))
+                yield (
+                    at_ms,
+                    link.peer,
+                    wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)),
+                )
 
     def applies(self, round: int, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
         """Everyone applies a commit soon after it hears of it."""
         for link in self.links.values():
             at_ms = now_ms + 2 * link.one_way_ms + self.random.randint(50, 500)
-            yield at_ms, link.peer, wire.NodeMessage(applied=wire.Applied(round=round, state_digest=1000 + round))
+            yield (
+                at_ms,
+                link.peer,
+                wire.NodeMessage(applied=wire.Applied(round=round, state_digest=1000 + round)),
+            )
 
 
 class Desk:
@@ -160,7 +175,9 @@ class Desk:
         ready = wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=999, has_momentum=True))
         heartbeat_ms = self.rounds.spec.membership.heartbeat_ms
         for place, peer in enumerate(self.members.links):
-            event = Joined(peer, (f"203.0.113.{place % 250}:50701",), "a node", "8 cores", "lockstep 0.1.0")
+            event = Joined(
+                peer, (f"203.0.113.{place % 250}:50701",), "a node", "8 cores", "lockstep 0.1.0"
+            )
             self._handle_batch([event])
             self.plan(iter([(self.now_ms + 100, peer, ready)]))
             self.plan(iter([(self.now_ms + place % heartbeat_ms, peer, _heartbeat(self.now_ms))]))
@@ -177,7 +194,10 @@ class Desk:
             while self._queue and self._queue[0][0] <= self.now_ms:
                 arrived.append(heapq.heappop(self._queue)[2:])
             with self._timed("parse"):
-                events = [messages.event_of(peer, wire.NodeMessage.FromString(blob)) for peer, blob in arrived]
+                events = [
+                    messages.event_of(peer, wire.NodeMessage.FromString(blob))
+                    for peer, blob in arrived
+                ]
             self._count_arrivals(arrived, events)
             self._handle_batch(events)
 
@@ -186,9 +206,21 @@ class Desk:
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
             if isinstance(event, Renewed):
-                reply = messages.heartbeat_reply(self.now_ms, self.now_ms, self.now_ms).SerializeToString()
+                reply = messages.heartbeat_reply(
+                    self.now_ms, self.now_ms, self.now_ms
+                ).SerializeToString()
                 self._sent("HeartbeatReply", reply, 1)
-                self.plan(iter([(self.now_ms + self.rounds.spec.membership.heartbeat_ms, peer, _heartbeat(0))]))
+                self.plan(
+                    iter(
+                        [
+                            (
+                                self.now_ms + self.rounds.spec.membership.heartbeat_ms,
+                                peer,
+                                _heartbeat(0),
+                            )
+                        ]
+                    )
+                )
 
     def _handle_batch(self, events: list[Event]) -> None:
         effects, durable = list[Effect](), list[tuple[int, Event]]()
@@ -205,7 +237,10 @@ class Desk:
         with self._timed("sign"):
             signed = {effect.commit.round: sign_commit(effect.commit, KEY) for effect in commits}
         with self._timed("journal"):
-            rows = [(effect.commit.round, signed[effect.commit.round], effect.loss) for effect in commits]
+            rows = [
+                (effect.commit.round, signed[effect.commit.round], effect.loss)
+                for effect in commits
+            ]
             if durable or rows or digests:
                 self.journal.append(durable, rows, digests)
         self._perform(effects, signed)
@@ -230,7 +265,9 @@ class Desk:
                     self._tell(word, "RoundCommitted", everybody)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):
-                    skipped = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason=reason))
+                    skipped = wire.CoordinatorMessage(
+                        skipped=wire.RoundSkipped(round=round, reason=reason)
+                    )
                     self._tell(skipped, "RoundSkipped", everybody)
                 case _:
                     pass
@@ -283,7 +320,9 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
             "seconds_per_round": (desk.now_ms - started_ms) / 1000 / rounds,
             "cpu_ms_per_round": {part: value / rounds for part, value in desk.cpu_ms.items()}
             | {"all": sum(desk.cpu_ms.values()) / rounds},
-            "messages_per_round": {name: value / rounds for name, value in sorted(desk.messages.items())},
+            "messages_per_round": {
+                name: value / rounds for name, value in sorted(desk.messages.items())
+            },
             "bytes_per_round": {way: value / rounds for way, value in desk.bytes.items()},
             "state_bytes": len(remember(desk.rounds)),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -295,7 +334,9 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
 
 def main() -> None:
     """Measure each size, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--members", default="10,100,1000", help="sizes, ascending")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -303,12 +344,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.members.split(",")]
-    print(f"{'members':>8} {'CPU ms':>9} {'messages in':>12} {'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}")
+    print(
+        f"{'members':>8} {'CPU ms':>9} {'messages in':>12} {'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}"
+    )
     rows = []
     for size in sizes:
-        row = measure(size, arguments.rounds, arguments.seed, witnesses=arguments.receipts == "witnesses")
+        row = measure(
+            size, arguments.rounds, arguments.seed, witnesses=arguments.receipts == "witnesses"
+        )
         rows.append(row)
-        arrived = sum(value for name, value in row["messages_per_round"].items() if name.startswith("in "))
+        arrived = sum(
+            value for name, value in row["messages_per_round"].items() if name.startswith("in ")
+        )
         megabytes = [row["bytes_per_round"][way] / 1e6 for way in ("in", "out")]
         print(
             f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} {megabytes[0]:>8.2f} "
@@ -316,8 +363,16 @@ def main() -> None:
             flush=True,
         )
     if arguments.json:
-        machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-        document = {**machine, "receipts": arguments.receipts, "seed": arguments.seed, "sizes": rows}
+        machine = {
+            "machine": platform.processor() or platform.machine(),
+            "python": platform.python_version(),
+        }
+        document = {
+            **machine,
+            "receipts": arguments.receipts,
+            "seed": arguments.seed,
+            "sizes": rows,
+        }
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

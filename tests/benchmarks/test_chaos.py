@@ -12,7 +12,19 @@ from rich.console import Console
 from protocol.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
-from tests.benchmarks.chaos import FIRST_S, KINDS, LAST_S, LASTING, Fault, Run, Storm, document, schedule, spread, table
+from tests.benchmarks.chaos import (
+    FIRST_S,
+    KINDS,
+    LAST_S,
+    LASTING,
+    Fault,
+    Run,
+    Storm,
+    document,
+    schedule,
+    spread,
+    table,
+)
 
 ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0, every=6.0)
 
@@ -66,7 +78,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def commit(round: int, *numbers: int) -> Commit:
-    entries = tuple(Entry(PeerId(f"peer {number}"), Digest(bytes(32)), 10, 1, 4) for number in numbers)
+    entries = tuple(
+        Entry(PeerId(f"peer {number}"), Digest(bytes(32)), 10, 1, 4) for number in numbers
+    )
     return Commit(RunId("0" * 32), round, round, entries, 0, 0, Digest(bytes(32)))
 
 
@@ -169,10 +183,23 @@ def test_one_dissenting_digest_resync_or_difference_is_a_divergence() -> None:
 
 
 def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns() -> None:
-    hurt = Run(rounds=900, samples=970, recovery_s=[1.0, 123.45], recovery_rounds=[1, 1000], replayed=99_999)
+    hurt = Run(
+        rounds=900,
+        samples=970,
+        recovery_s=[1.0, 123.45],
+        recovery_rounds=[1, 1000],
+        replayed=99_999,
+    )
     hurt.faults.update(dict.fromkeys(KINDS, 10))
     found = document(ARGUMENTS, Run(rounds=1000, samples=1000), hurt)
-    promised = {"faults", "rounds_committed", "divergences", "recovery_rounds", "recovery_seconds", "throughput_kept"}
+    promised = {
+        "faults",
+        "rounds_committed",
+        "divergences",
+        "recovery_rounds",
+        "recovery_seconds",
+        "throughput_kept",
+    }
     assert promised <= found.keys()
     assert found["throughput_kept"] == 0.97
     text = io.StringIO()
@@ -181,7 +208,9 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
     assert "97.0 %" in text.getvalue()
 
 
-@pytest.mark.parametrize("amiss", [Run(), Run(unrecovered=1), Run(disputed=1), Run(stayed=["node-2: round 7"])])
+@pytest.mark.parametrize(
+    "amiss", [Run(), Run(unrecovered=1), Run(disputed=1), Run(stayed=["node-2: round 7"])]
+)
 def test_what_went_wrong_is_the_exit_status_and_keeps_the_logs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], amiss: Run
 ) -> None:
@@ -199,7 +228,11 @@ def test_what_went_wrong_is_the_exit_status_and_keeps_the_logs(
 
 @pytest.mark.slow
 def test_a_short_storm_over_real_processes_ends_healed_and_equal(tmp_path: Path) -> None:
-    faults = (Fault(1.0, "kill node", 0), Fault(2.0, "corrupt", 1), Fault(3.0, "kill coordinator", None))
+    faults = (
+        Fault(1.0, "kill node", 0),
+        Fault(2.0, "corrupt", 1),
+        Fault(3.0, "kill coordinator", None),
+    )
     run = chaos.measured(tmp_path / "storm", 3, 8.0, faults)
     assert run.faults == {"kill node": 1, "corrupt": 1, "kill coordinator": 1}
     assert (run.unrecovered, run.stayed, run.divergences, run.differs) == (0, [], 0, "")

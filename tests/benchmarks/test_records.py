@@ -7,7 +7,10 @@ import pytest
 from protocol.errors import DataError
 from tests.benchmarks.records import read_records, write_records
 
-DOCUMENTS = [{"name": "a", "loss": 0.1 + 0.2, "steps": [1, 2]}, {"name": "b", "loss": 5e-324, "steps": []}]
+DOCUMENTS = [
+    {"name": "a", "loss": 0.1 + 0.2, "steps": [1, 2]},
+    {"name": "b", "loss": 5e-324, "steps": []},
+]
 
 
 @pytest.mark.parametrize("name", ["results.jsonl", "results.jsonl.xz"])

@@ -28,7 +28,10 @@ def test_receipts_grow_with_the_members_and_not_with_their_square() -> None:
 
 
 def test_the_list_of_members_is_not_told_to_everybody_at_each_join() -> None:
-    small, large = (scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"] for count in (50, 200))
+    small, large = (
+        scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"]
+        for count in (50, 200)
+    )
     assert large / small < 20, "the square of four is sixteen: each newcomer hears the list once"
 
 
@@ -36,7 +39,9 @@ def test_the_command_prints_a_line_for_each_size_and_writes_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scale.json"
-    monkeypatch.setattr(sys, "argv", ["scale", "--members", "4,8", "--rounds", "1", "--json", str(path)])
+    monkeypatch.setattr(
+        sys, "argv", ["scale", "--members", "4,8", "--rounds", "1", "--json", str(path)]
+    )
     scale.main()
     document = json.loads(path.read_text())
     assert [row["members"] for row in document["sizes"]] == [4, 8]

@@ -35,10 +35,16 @@ from tests.benchmarks.engine.steps import PARTS
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the results go; standard output without it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--json", type=Path, help="where the results go; standard output without it"
+    )
     parser.add_argument("--large", action="store_true", help="124 million parameters too")
-    parser.add_argument("--repeats", type=int, default=5, help="timed repeats, after one that is not")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="timed repeats, after one that is not"
+    )
     parser.add_argument("--payloads", type=int, nargs="+", default=[1, 8, 32], help="values of R")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--top-k", type=int, default=32)
@@ -53,10 +59,18 @@ def main() -> None:
         for threads in arguments.threads:
             torch.set_num_threads(threads)
             for payloads in arguments.payloads:
-                row = measure(shapes, payloads, arguments.top_k, arguments.repeats, torch.device(arguments.device))
+                row = measure(
+                    shapes,
+                    payloads,
+                    arguments.top_k,
+                    arguments.repeats,
+                    torch.device(arguments.device),
+                )
                 results.append({"size": name, "threads": threads, "payloads": payloads, **row})
                 print(_line(results[-1]), flush=True)
-    document = json.dumps({"top_k": arguments.top_k, "device": arguments.device, "results": results}, indent=1)
+    document = json.dumps(
+        {"top_k": arguments.top_k, "device": arguments.device, "results": results}, indent=1
+    )
     if arguments.json:
         arguments.json.write_text(document)
     else:
@@ -66,7 +80,9 @@ def main() -> None:
 def _line(row: Mapping[str, Any]) -> str:
     parts = " ".join(f"{part} {row['engine_seconds'][part]['median'] * 1e3:.0f}" for part in PARTS)
     ratio, rates = row["ratio"], row["coefficients_per_second"]
-    extra = "?" if row["peak_extra_over_momentum"] is None else f"{row['peak_extra_over_momentum']:.2f}"
+    extra = (
+        "?" if row["peak_extra_over_momentum"] is None else f"{row['peak_extra_over_momentum']:.2f}"
+    )
     return (
         f"{row['size']} R={row['payloads']} threads={row['threads']}: {parts} ms, "
         f"{ratio['median']:.2f}x ({ratio['least']:.2f}-{ratio['most']:.2f}) the straightforward one, "

@@ -19,11 +19,16 @@ SQUARE_SIDE = {"cpu": 2048, "cuda": 8192}
 """Of the matrices whose product's rate is measured, by type of device."""
 
 
-def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int, device: torch.device) -> dict[str, Any]:
+def measure(
+    shapes: Shapes, payloads: int, top_k: int, repeats: int, device: torch.device
+) -> dict[str, Any]:
     """Both implementations on the same gradients, alternating; seconds of each part and what follows from them."""
     generator = torch.Generator(device).manual_seed(0)
     parameters, gradients = (
-        {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
+        {
+            name: torch.randn(shape, generator=generator, device=device)
+            for name, shape in shapes.items()
+        }
         for _ in range(2)
     )
     ours, theirs = Ours(parameters, payloads, top_k), Theirs(parameters, payloads, top_k)
@@ -43,7 +48,10 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int, device: tor
         "arithmetic": count * MULTIPLY_ADDS_PER_PARAMETER / rate,
         "folded arithmetic": count * MULTIPLY_ADDS_FOLDED / rate,
     }
-    ratios = [sum(theirs.values()) / sum(ours.values()) for ours, theirs in zip(*timed.values(), strict=True)]
+    ratios = [
+        sum(theirs.values()) / sum(ours.values())
+        for ours, theirs in zip(*timed.values(), strict=True)
+    ]
     step = statistics.median(sum(times.values()) for times in timed["engine"])
     coefficients = ours.coefficients * payloads
     return {
@@ -60,8 +68,10 @@ def measure(shapes: Shapes, payloads: int, top_k: int, repeats: int, device: tor
         "orthogonal_apply_seconds": _spread(orthogonal),
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
-            "encode": ours.coefficients / statistics.median(times["encode"] for times in timed["engine"]),
-            "decode": coefficients / statistics.median(times["decode"] for times in timed["engine"]),
+            "encode": ours.coefficients
+            / statistics.median(times["encode"] for times in timed["engine"]),
+            "decode": coefficients
+            / statistics.median(times["decode"] for times in timed["engine"]),
         },
         **_peak_extra(shapes, payloads, top_k, device),
     }
@@ -85,11 +95,18 @@ def multiply_adds_per_second(device: torch.device) -> float:
     return max(size**3 / large, size * 64**2 / slim)
 
 
-def _peak_extra(shapes: Shapes, payloads: int, top_k: int, device: torch.device) -> dict[str, float | None]:
+def _peak_extra(
+    shapes: Shapes, payloads: int, top_k: int, device: torch.device
+) -> dict[str, float | None]:
     """`peak_extra_bytes` of the first step of a fresh process, and in units of the momentum."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        extra, momentum = pool.apply(_first_step, (shapes, payloads, top_k, torch.get_num_threads(), device))
-    return {"peak_extra_bytes": extra, "peak_extra_over_momentum": None if extra is None else extra / momentum}
+        extra, momentum = pool.apply(
+            _first_step, (shapes, payloads, top_k, torch.get_num_threads(), device)
+        )
+    return {
+        "peak_extra_bytes": extra,
+        "peak_extra_over_momentum": None if extra is None else extra / momentum,
+    }
 
 
 def _first_step(

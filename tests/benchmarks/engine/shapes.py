@@ -10,14 +10,23 @@ def llama_20m() -> Shapes:
     for layer in range(layers):
         shapes |= {f"{layer}.{name}": (width, width) for name in ("q", "k", "v", "o")}
         shapes |= {f"{layer}.{name}": (inner, width) for name in ("gate", "up")}
-        shapes |= {f"{layer}.down": (width, inner), f"{layer}.norm1": (width,), f"{layer}.norm2": (width,)}
+        shapes |= {
+            f"{layer}.down": (width, inner),
+            f"{layer}.norm1": (width,),
+            f"{layer}.norm2": (width,),
+        }
     return shapes
 
 
 def gpt2_124m() -> Shapes:
     """GPT-2 small: 124 million parameters, vocabulary 50257 (a prime times 29: it needs padding), biases."""
     width, layers = 768, 12
-    shapes: Shapes = {"wte": (50257, width), "wpe": (1024, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
+    shapes: Shapes = {
+        "wte": (50257, width),
+        "wpe": (1024, width),
+        "ln_f.weight": (width,),
+        "ln_f.bias": (width,),
+    }
     for layer in range(layers):
         for name, shape in {
             "attn.qkv": (width, 3 * width),

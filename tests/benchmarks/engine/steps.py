@@ -30,7 +30,9 @@ class Ours:
     def __init__(self, parameters: Mapping[str, Tensor], payloads: int, top_k: int) -> None:
         self._device = next(iter(parameters.values())).device
         self._parameters = {name: tensor.clone() for name, tensor in parameters.items()}
-        self._layout = ChunkLayout.from_shapes({name: tuple(tensor.shape) for name, tensor in parameters.items()})
+        self._layout = ChunkLayout.from_shapes(
+            {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        )
         self._shape = PayloadShape(self._layout.chunks, top_k, 1)
         self._engine = Engine(self._layout, DemoSettings(DECAY, 1.0, top_k, 1), self._device)
         self.momentum_bytes = self._engine.momentum.nbytes
@@ -86,7 +88,10 @@ class Ours:
         look_ahead(self._layout, self._parameters, update, working, rates=(LEARNING_RATE, 1.0))
         clock.lap("guess")
         self._engine.reclaim(sent)
-        self.guess_bytes = {"update": update.nbytes, "working parameters": sum(t.nbytes for t in working.values())}
+        self.guess_bytes = {
+            "update": update.nbytes,
+            "working parameters": sum(t.nbytes for t in working.values()),
+        }
         return clock.laps["guess"]
 
 
@@ -95,7 +100,9 @@ class Theirs:
 
     def __init__(self, parameters: Mapping[str, Tensor], payloads: int, top_k: int) -> None:
         self._device = next(iter(parameters.values())).device
-        self._demo = Straightforward({name: tensor.clone() for name, tensor in parameters.items()}, DECAY, top_k)
+        self._demo = Straightforward(
+            {name: tensor.clone() for name, tensor in parameters.items()}, DECAY, top_k
+        )
         self._payloads = payloads
 
     def step(self, gradients: Mapping[str, Tensor]) -> Times:

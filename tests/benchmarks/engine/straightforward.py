@@ -21,7 +21,9 @@ Payload = dict[str, tuple[bytes, bytes]]
 def dct_matrix() -> Tensor:
     """Orthonormal DCT-II, float32 [64, 64]."""
     n = torch.arange(SIDE, dtype=torch.float64)
-    matrix = torch.cos(math.pi * (2 * n[None, :] + 1) * n[:, None] / (2 * SIDE)) * math.sqrt(2 / SIDE)
+    matrix = torch.cos(math.pi * (2 * n[None, :] + 1) * n[:, None] / (2 * SIDE)) * math.sqrt(
+        2 / SIDE
+    )
     matrix[0] /= math.sqrt(2)
     return matrix.float()
 
@@ -66,7 +68,9 @@ class Straightforward:
             decoded[name] = indices.view(-1, k), values.view(-1, k)
         return decoded
 
-    def apply(self, payloads: Sequence[Mapping[str, tuple[Tensor, Tensor]]], learning_rate: float) -> None:
+    def apply(
+        self, payloads: Sequence[Mapping[str, tuple[Tensor, Tensor]]], learning_rate: float
+    ) -> None:
         """Mean over authors, back to parameter space, sign, step."""
         for name, parameter in self._parameters.items():
             index = torch.cat([payload[name][0] for payload in payloads], dim=1)
@@ -87,7 +91,9 @@ class Straightforward:
     def _inverse(self, flat: Tensor, like: Tensor) -> Tensor:
         if like.dim() < 2:
             return (flat @ self._matrix).flatten()[: like.numel()].view(like.shape)
-        blocks = torch.einsum("ji,bjk,kl->bil", self._matrix, flat.view(-1, SIDE, SIDE), self._matrix)
+        blocks = torch.einsum(
+            "ji,bjk,kl->bil", self._matrix, flat.view(-1, SIDE, SIDE), self._matrix
+        )
         return _unblocked(blocks, like.shape)
 
 
@@ -104,5 +110,9 @@ def _blocks(tensor: Tensor) -> Tensor:
 
 def _unblocked(blocks: Tensor, shape: torch.Size) -> Tensor:
     rows, columns = (-(-size // SIDE) for size in shape)
-    padded = blocks.view(rows, columns, SIDE, SIDE).permute(0, 2, 1, 3).reshape(rows * SIDE, columns * SIDE)
+    padded = (
+        blocks.view(rows, columns, SIDE, SIDE)
+        .permute(0, 2, 1, 3)
+        .reshape(rows * SIDE, columns * SIDE)
+    )
     return padded[: shape[0], : shape[1]]

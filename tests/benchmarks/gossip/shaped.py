@@ -77,7 +77,9 @@ class Setting:
     @property
     def bound_s(self) -> float:
         """What no gossip can beat."""
-        lines = [home(profile.up_mbit_s, profile.down_mbit_s, profile.rtt_ms) for profile in self.homes]
+        lines = [
+            home(profile.up_mbit_s, profile.down_mbit_s, profile.rtt_ms) for profile in self.homes
+        ]
         return bound_ms(lines, self.size) / 1000
 
     @property
@@ -104,7 +106,9 @@ def settings(*, quick: bool) -> Iterator[Setting]:
     for count, rounds in ROUNDS.items():
         yield Setting(f"{count} cable", (cable,) * count, 1_000_000, rounds, 3)
     for count, rounds in ROUNDS.items():
-        yield Setting(f"{count} cable, one slow", (*(cable,) * (count - 1), slow), 1_000_000, rounds, 2)
+        yield Setting(
+            f"{count} cable, one slow", (*(cable,) * (count - 1), slow), 1_000_000, rounds, 2
+        )
     for count, rounds in ROUNDS.items():
         yield Setting(f"{count} dsl", (dsl,) * count, 200_000, rounds, 2)
     yield Setting("4 cable", (cable,) * 4, 1_000_000, 5, 3, ("libp2p",))
@@ -118,8 +122,15 @@ class Node:
     """A worker in its namespace."""
 
     def __init__(self, lab: Laboratory, name: str, place: Place) -> None:
-        command = [sys.executable, "-m", "tests.benchmarks.gossip.worker", json.dumps(asdict(place))]
-        self._process = lab.start(name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.gossip.worker",
+            json.dumps(asdict(place)),
+        ]
+        self._process = lab.start(
+            name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def tell(self, **order: Any) -> None:
         """Give an order."""
@@ -156,7 +167,14 @@ def linked(setting: Setting) -> Iterator[tuple[list[Node], str]]:
         nodes = list[Node]()
         try:
             for number, place in enumerate(homes):
-                where = Place(number, lab.address(place.name), setting.kinds, NEIGHBOURS, setting.size, setting.slowed)
+                where = Place(
+                    number,
+                    lab.address(place.name),
+                    setting.kinds,
+                    NEIGHBOURS,
+                    setting.size,
+                    setting.slowed,
+                )
                 nodes.append(Node(lab, place.name, where))
             met = [node.answer() for node in nodes]
             members = {each["peer"]: each["addresses"] for each in met}
@@ -199,7 +217,10 @@ def measure(setting: Setting) -> dict[str, Any]:
             if round < setting.pushes:
                 push.append(_timed(nodes, push=setting.size) / setting.slowed)
         traffic = _all(nodes, statistics=None)
-    median, aim = statistics.median(gossip), 1.5 * setting.bound_s + ROUND_TRIPS * setting.round_trip_s
+    median, aim = (
+        statistics.median(gossip),
+        1.5 * setting.bound_s + ROUND_TRIPS * setting.round_trip_s,
+    )
     return {
         "homes": setting.name,
         "links": "+".join(setting.kinds),
@@ -243,7 +264,17 @@ def _busy(before: tuple[int, int], after: tuple[int, int]) -> float:
 
 
 COLUMNS = (
-    *("homes", "links", "payload", "bound", "aim", "median", "slowest", "median/bound", "median/aim"),
+    *(
+        "homes",
+        "links",
+        "payload",
+        "bound",
+        "aim",
+        "median",
+        "slowest",
+        "median/bound",
+        "median/aim",
+    ),
     *("push to all", "push/median", "twice", "control", "upload shares", "busy"),
 )
 
@@ -267,10 +298,14 @@ def line(row: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Measure everything and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="where the results go as well")
     parser.add_argument("--quick", action="store_true", help="two small settings: does it work?")
-    parser.add_argument("--slowed", type=int, default=1, metavar="TIMES", help="measure in slow motion")
+    parser.add_argument(
+        "--slowed", type=int, default=1, metavar="TIMES", help="measure in slow motion"
+    )
     parser.add_argument("--only", default="", help="settings whose name begins with this")
     arguments = parser.parse_args()
     if reason := unable():
@@ -283,10 +318,14 @@ def main() -> None:
             try:
                 results.append(measure(setting))
             except (RuntimeError, TimeoutError) as error:  # the others go on
-                results.append({"homes": setting.name, "links": "+".join(setting.kinds), "error": str(error)})
+                results.append(
+                    {"homes": setting.name, "links": "+".join(setting.kinds), "error": str(error)}
+                )
             print(line(results[-1]), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"machine": machine(), "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

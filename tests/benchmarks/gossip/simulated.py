@@ -13,7 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.simulation.gossip import EQUAL, PROFILES, Home, Setting, bound_ms, gossip, home, links_among, push_to_all_ms
+from tests.simulation.gossip import (
+    EQUAL,
+    PROFILES,
+    Home,
+    Setting,
+    bound_ms,
+    gossip,
+    home,
+    links_among,
+    push_to_all_ms,
+)
 
 SIZES = {"1 MB": 1_000_000, "30 kB": 30_000}
 SLOW = home(2, 20, 25)
@@ -31,7 +41,9 @@ def rows(size: int, rounds: int) -> Iterator[Row]:
     """Everything that is measured for one payload size."""
 
     def row(name: str, homes: tuple[Home, ...], **how: Any) -> Row:
-        return Row(name, Setting(homes, size, **{"neighbours": NEIGHBOURS, "rounds": rounds, **how}))
+        return Row(
+            name, Setting(homes, size, **{"neighbours": NEIGHBOURS, "rounds": rounds, **how})
+        )
 
     for count in (4, 8, 16):
         yield row(f"{count} equal", (EQUAL,) * count)
@@ -48,7 +60,9 @@ def rows(size: int, rounds: int) -> Iterator[Row]:
     yield row("16 equal, jitter 1 s", (EQUAL,) * 16, jitter_ms=1000)
     yield row("64 equal, 4 neighbours", (EQUAL,) * 64, neighbours=4, rounds=1)
     behind_nat = links_among(*([8, other] for other in range(8)))
-    yield row("8 behind NAT, a relay", ((*(EQUAL,) * 8, PROFILES["fibre"])), relays=1, links=behind_nat)
+    yield row(
+        "8 behind NAT, a relay", ((*(EQUAL,) * 8, PROFILES["fibre"])), relays=1, links=behind_nat
+    )
 
 
 def measured(row: Row, size_name: str) -> dict[str, Any]:
@@ -58,7 +72,9 @@ def measured(row: Row, size_name: str) -> dict[str, Any]:
     result = gossip(setting)
     bound, naive = bound_ms(members, setting.size), push_to_all_ms(members, setting.size)
     at_once = (
-        gossip(Setting(setting.homes, setting.size, setting.neighbours, ordered=False)) if not setting.links else None
+        gossip(Setting(setting.homes, setting.size, setting.neighbours, ordered=False))
+        if not setting.links
+        else None
     )
     median, slowest = statistics.median(result.round_ms), max(result.round_ms)
     return {
@@ -98,13 +114,17 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Simulate everything and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     document = []
     for name, size in SIZES.items():
-        print(f"\nPayloads of {name}, {arguments.rounds} rounds, {NEIGHBOURS} neighbours unless said; seconds\n")
+        print(
+            f"\nPayloads of {name}, {arguments.rounds} rounds, {NEIGHBOURS} neighbours unless said; seconds\n"
+        )
         print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
         for row in rows(size, arguments.rounds):
             document.append(measured(row, name))

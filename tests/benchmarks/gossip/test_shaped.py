@@ -39,7 +39,8 @@ def test_the_round_trip_is_that_between_the_two_farthest_homes() -> None:
 def test_shares_name_the_worst_node_and_add_up() -> None:
     counts = [(600, 0, 10), (300, 50, 10), (100, 20, 10)]
     traffic = [
-        {"payload_up_bytes": up, "duplicate_bytes": twice, "control_up_bytes": control} for up, twice, control in counts
+        {"payload_up_bytes": up, "duplicate_bytes": twice, "control_up_bytes": control}
+        for up, twice, control in counts
     ]
     assert shares(traffic, needed=1000) == {
         "duplicate_share": 0.05,
@@ -52,13 +53,18 @@ def test_everything_that_was_asked_for_is_measured() -> None:
     everything = list(settings(quick=False))
     for name in ("cable", "cable, one slow", "dsl"):
         assert [f"{count} {name}" for count in (4, 8, 16)] == [
-            each.name for each in everything if each.name.partition(" ")[2] == name and each.kinds == ("grpc",)
+            each.name
+            for each in everything
+            if each.name.partition(" ")[2] == name and each.kinds == ("grpc",)
         ]
     assert any(len(each.homes) == 4 and each.kinds == ("libp2p",) for each in everything)
     for each in everything:
         rates = sorted(home.up_mbit_s for home in each.homes)
         assert rates[0] == pytest.approx((SLOW if "slow" in each.name else 1) * rates[-1])
-    expected_s = sum(each.rounds * 2 * each.bound_s + each.pushes * 1.2 * each.push_bound_s for each in everything)
+    expected_s = sum(
+        each.rounds * 2 * each.bound_s + each.pushes * 1.2 * each.push_bound_s
+        for each in everything
+    )
     assert expected_s < 15 * 60, "a quarter of an hour, with time to start and stop"
 
 
@@ -68,7 +74,9 @@ def test_three_nodes_get_all_payloads_in_both_ways_and_not_before_the_bound() ->
     assert len(row["round_s"]) == 2
     assert len(row["push_s"]) == 1
     assert min(row["round_s"]) >= row["bound_s"]
-    assert min(row["push_s"]) >= 0.9 * row["push_bound_s"]  # what a queue holds arrives after the last byte has left
+    assert (
+        min(row["push_s"]) >= 0.9 * row["push_bound_s"]
+    )  # what a queue holds arrives after the last byte has left
     assert sum(row["upload_shares"]) == pytest.approx(1)
     assert row["shaped_by"] in ("netem", "tbf+relay")
     assert 0 <= row["duplicate_share"] < 1

@@ -104,7 +104,9 @@ class Push:
             writer.close()
         await asyncio.gather(*self._taken)
 
-    async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, blob: bytes) -> None:
+    async def _send(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, blob: bytes
+    ) -> None:
         writer.write(len(blob).to_bytes(_LENGTH_BYTES, "big") + blob)
         await writer.drain()
         await reader.readexactly(1)
@@ -129,7 +131,9 @@ class Worker:
         key = Ed25519PrivateKey.from_private_bytes(bytes([place.number + 1] * 32))
         self._peer = peer_id(public_bytes(key))
         transports = make_transports(place.kinds, key, f"{place.host}:0", (), ())
-        self._mesh = Mesh(Identity(key, RUN, place.number), transports, Uplink(None, clock_ms), clock_ms)
+        self._mesh = Mesh(
+            Identity(key, RUN, place.number), transports, Uplink(None, clock_ms), clock_ms
+        )
         self._swarm = Swarm(
             self._peer,
             RUN,
@@ -146,7 +150,11 @@ class Worker:
 
     async def start(self) -> dict[str, Any]:
         """Listen, for the gossip and for the push."""
-        return {"peer": self._peer, "addresses": await self._swarm.start(), "push": await self._push.start()}
+        return {
+            "peer": self._peer,
+            "addresses": await self._swarm.start(),
+            "push": await self._push.start(),
+        }
 
     async def stop(self) -> None:
         """Let go of everything."""
@@ -170,8 +178,12 @@ class Worker:
                 raise ValueError(f"expected an order of gossip_worker, got {order}")
         return {}
 
-    async def _meet(self, members: Mapping[str, Sequence[str]], push: Sequence[tuple[str, int]]) -> None:
-        self._swarm.set_members({parse_peer_id(peer): tuple(addresses) for peer, addresses in members.items()})
+    async def _meet(
+        self, members: Mapping[str, Sequence[str]], push: Sequence[tuple[str, int]]
+    ) -> None:
+        self._swarm.set_members(
+            {parse_peer_id(peer): tuple(addresses) for peer, addresses in members.items()}
+        )
         self._others = len(members) - 1
         await asyncio.gather(*(self._push.connect(host, port) for host, port in push))
         async with asyncio.timeout(LINK_SECONDS):

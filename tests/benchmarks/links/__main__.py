@@ -25,10 +25,16 @@ from tests.benchmarks.links.measure import GATHER_NODES, machine, measure, ratio
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the results go; standard output without it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--json", type=Path, help="where the results go; standard output without it"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--round-trips", nargs="+", type=float, default=[0, 50, 150], help="milliseconds")
+    parser.add_argument(
+        "--round-trips", nargs="+", type=float, default=[0, 50, 150], help="milliseconds"
+    )
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--nodes", type=int, default=GATHER_NODES, help="of the all-gather")
     arguments = parser.parse_args()
@@ -37,12 +43,22 @@ def main() -> None:
         for kind in arguments.kinds:
             row = {"kind": kind, "round_trip_ms": round_trip_ms, "load_before": os.getloadavg()[0]}
             try:
-                results.append(row | measure(kind, round_trip_ms, arguments.repeats, arguments.nodes))
-            except (RuntimeError, TimeoutError) as error:  # one that cannot do it here says so; the others go on
+                results.append(
+                    row | measure(kind, round_trip_ms, arguments.repeats, arguments.nodes)
+                )
+            except (
+                RuntimeError,
+                TimeoutError,
+            ) as error:  # one that cannot do it here says so; the others go on
                 results.append(row | {"error": str(error)})
             print(_line(results[-1]), flush=True)
     measured = [row for row in results if "error" not in row]
-    document = {"machine": machine(), "nodes": arguments.nodes, "results": results, "ratios": ratios(measured)}
+    document = {
+        "machine": machine(),
+        "nodes": arguments.nodes,
+        "results": results,
+        "ratios": ratios(measured),
+    }
     text = json.dumps(document, indent=1)
     if arguments.json:
         arguments.json.write_text(text)

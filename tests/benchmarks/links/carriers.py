@@ -56,7 +56,11 @@ def make(kind: str, sizes: tuple[int, ...]) -> Carrier:
     if kind == "hivemind":
         return HivemindCarrier()
     transport, _, layer = kind.partition(" ")
-    return MeshCarrier(_TRANSPORTS[transport], sizes) if layer == "mesh" else PipeCarrier(_TRANSPORTS[transport])
+    return (
+        MeshCarrier(_TRANSPORTS[transport], sizes)
+        if layer == "mesh"
+        else PipeCarrier(_TRANSPORTS[transport])
+    )
 
 
 KINDS = ("grpc", "libp2p", "grpc mesh", "libp2p mesh", "hivemind")
@@ -89,7 +93,10 @@ def _libp2p(key: Ed25519PrivateKey) -> Transport:
     return Libp2pTransport(key, Libp2pSettings(listen="127.0.0.1:0", public=True, upnp=False))
 
 
-_TRANSPORTS: dict[str, Callable[[Ed25519PrivateKey], Transport]] = {"grpc": _grpc, "libp2p": _libp2p}
+_TRANSPORTS: dict[str, Callable[[Ed25519PrivateKey], Transport]] = {
+    "grpc": _grpc,
+    "libp2p": _libp2p,
+}
 
 
 class PipeCarrier:
@@ -163,7 +170,9 @@ def _pieces(size: int, kind: str) -> list[bytes]:
 class MeshCarrier:
     """What nodes use. An address is PEER@ADDRESS; what is carried is fetched from there."""
 
-    def __init__(self, transport: Callable[[Ed25519PrivateKey], Transport], sizes: tuple[int, ...]) -> None:
+    def __init__(
+        self, transport: Callable[[Ed25519PrivateKey], Transport], sizes: tuple[int, ...]
+    ) -> None:
         from tests.node.links.net import Member
 
         keep_freed_memory()  # as nodes do
@@ -202,7 +211,9 @@ class MeshCarrier:
 
     async def _fetch(self, address: str, size: int) -> None:
         blob = Blob(self._digests[size])
-        async with contextlib.aclosing(self._member.mesh.fetch(self._remotes[address], blob, Purpose.PAYLOAD)) as parts:
+        async with contextlib.aclosing(
+            self._member.mesh.fetch(self._remotes[address], blob, Purpose.PAYLOAD)
+        ) as parts:
             arrived = sum([len(part.data) async for part in parts])
         assert arrived == size, f"expected {size} bytes, got {arrived}"
 
@@ -222,15 +233,24 @@ class HivemindCarrier:
         from hivemind.proto.runtime_pb2 import Tensor
         from hivemind.utils.multiaddr import Multiaddr
 
-        self._p2p_class, self._peer_id, self._message, self._multiaddr = P2P, PeerID, Tensor, Multiaddr
+        self._p2p_class, self._peer_id, self._message, self._multiaddr = (
+            P2P,
+            PeerID,
+            Tensor,
+            Multiaddr,
+        )
         self._p2p: Any = None
         self._peers: dict[str, Any] = {}
 
     async def start(self) -> str:
         """See `Carrier`."""
-        self._p2p = await self._p2p_class.create(auto_nat=False, nat_port_map=False, startup_timeout=120)
+        self._p2p = await self._p2p_class.create(
+            auto_nat=False, nat_port_map=False, startup_timeout=120
+        )
         await self._p2p.add_protobuf_handler("call", self._answer, self._message)
-        await self._p2p.add_protobuf_handler("carry", self._take, self._message, stream_input=True, stream_output=True)
+        await self._p2p.add_protobuf_handler(
+            "carry", self._take, self._message, stream_input=True, stream_output=True
+        )
         return str((await self._p2p.get_visible_maddrs())[0])
 
     async def connect(self, address: str) -> None:
@@ -241,7 +261,9 @@ class HivemindCarrier:
 
     async def call(self, address: str) -> None:
         """See `Carrier`."""
-        await self._p2p.call_protobuf_handler(self._peers[address], "call", self._message(), self._message)
+        await self._p2p.call_protobuf_handler(
+            self._peers[address], "call", self._message(), self._message
+        )
 
     async def carry(self, address: str, size: int) -> None:
         """See `Carrier`."""
@@ -252,7 +274,9 @@ class HivemindCarrier:
             )
             if [answer.size[0] async for answer in answers] == [size]:
                 return
-        raise UnavailableError(f"hivemind lost {TRIES} times what should have gone to {address}, or the answer")
+        raise UnavailableError(
+            f"hivemind lost {TRIES} times what should have gone to {address}, or the answer"
+        )
 
     async def _requests(self, size: int) -> AsyncIterator[Any]:
         for piece in _pieces(size, "hivemind"):

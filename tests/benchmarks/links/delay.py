@@ -53,7 +53,9 @@ class Way(asyncio.Protocol):
         self._cut = True
         if self._timer:
             self._timer.cancel()
-        if self._transport and not self.lost.is_set():  # CPython 3.11 fails to abort what closed by itself
+        if (
+            self._transport and not self.lost.is_set()
+        ):  # CPython 3.11 fails to abort what closed by itself
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -101,7 +103,11 @@ class Way(asyncio.Protocol):
             self._held_bytes -= len(data)
         if self._held and not self._paused:
             self._timer = loop.call_at(self._held[0][0], self._deliver)
-        if self._held_bytes <= HELD_BYTES_MAX // 2 and self._transport and not self._transport.is_closing():
+        if (
+            self._held_bytes <= HELD_BYTES_MAX // 2
+            and self._transport
+            and not self._transport.is_closing()
+        ):
             self._transport.resume_reading()
 
 
@@ -117,7 +123,9 @@ class Relay:
     async def start(self) -> int:
         """Listen; returns the port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Way(self._delay, self._opened), "127.0.0.1", 0)
+        self._server = await loop.create_server(
+            lambda: Way(self._delay, self._opened), "127.0.0.1", 0
+        )
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
@@ -159,7 +167,9 @@ def delayed(ports: list[int], round_trip_ms: float) -> Iterator[list[int]]:
         return
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_relays, args=(ports, round_trip_ms / 2000, theirs), daemon=True)
+    process = context.Process(
+        target=_relays, args=(ports, round_trip_ms / 2000, theirs), daemon=True
+    )
     process.start()
     try:
         yield ours.recv()

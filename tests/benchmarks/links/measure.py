@@ -36,11 +36,15 @@ def measure(kind: str, round_trip_ms: float, repeats: int, nodes: int) -> dict[s
         one.ask("carries", max(STREAM_MB) * MB, repeats)
         used = cpu_seconds(one.pid) + cpu_seconds(other.pid) - before
     with linked(kind, round_trip_ms, nodes) as everyone:
-        gathers = [_seconds(lambda: _all(everyone, "gather", GATHER_BYTES)) for _ in range(WARM_UP + repeats)]
+        gathers = [
+            _seconds(lambda: _all(everyone, "gather", GATHER_BYTES))
+            for _ in range(WARM_UP + repeats)
+        ]
     return {
         "small_call_ms": _spread([1e3 * seconds for seconds in calls]),
         "stream_mb_per_s": {
-            size: _spread([int(size) / seconds for seconds in times]) for size, times in streams.items()
+            size: _spread([int(size) / seconds for seconds in times])
+            for size, times in streams.items()
         },
         "cpu_ms_per_mb": 1e3 * used / (max(STREAM_MB) * (WARM_UP + repeats)),
         "all_gather_ms": _spread([1e3 * seconds for seconds in gathers[WARM_UP:]]),
@@ -102,7 +106,10 @@ def linked(kind: str, round_trip_ms: float, count: int) -> Iterator[list[Node]]:
             far = [through(address, port) for address, port in zip(addresses, ports, strict=True)]
             dialling = nodes if count > 2 else nodes[:1]
             for node in dialling:
-                node.tell("connect", [there for other, there in zip(nodes, far, strict=True) if other is not node])
+                node.tell(
+                    "connect",
+                    [there for other, there in zip(nodes, far, strict=True) if other is not node],
+                )
             for node in dialling:
                 node.answer()
             yield nodes
@@ -179,7 +186,9 @@ def cpu_seconds(pid: int) -> float:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     threads = Path(f"/proc/{pid}/task").glob("*/children") if children.exists() else []
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(cpu_seconds(int(child)) for thread in threads for child in thread.read_text().split())
+    return own + sum(
+        cpu_seconds(int(child)) for thread in threads for child in thread.read_text().split()
+    )
 
 
 def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,7 +197,10 @@ def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for row in results:
         if (base := baselines.get(row["round_trip_ms"])) and row is not base:
-            faster = {name: base[name]["median"] / row[name]["median"] for name in ("small_call_ms", "all_gather_ms")}
+            faster = {
+                name: base[name]["median"] / row[name]["median"]
+                for name in ("small_call_ms", "all_gather_ms")
+            }
             streams = {
                 size: rate["median"] / base["stream_mb_per_s"][size]["median"]
                 for size, rate in row["stream_mb_per_s"].items()

@@ -93,7 +93,9 @@ async def test_nobody_behind_the_relay_ends_the_connection() -> None:
 
 async def test_an_end_that_closed_by_itself_may_be_cut() -> None:
     loop, accepted, size = asyncio.get_running_loop(), asyncio.Queue[Streams](), 32 * 1024 * 1024
-    async with await asyncio.start_server(lambda *streams: accepted.put(streams), "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(
+        lambda *streams: accepted.put(streams), "127.0.0.1", 0
+    ) as server:
         address = server.sockets[0].getsockname()
         transport, way = await loop.create_connection(lambda: Way(0), *address)
         reader, writer = await accepted.get()

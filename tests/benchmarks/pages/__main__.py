@@ -22,7 +22,9 @@ PAGES: dict[str, Blocks] = {
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),
         "shaped": partial(tables.gossip_shaped, "gossip-shaped.json"),
-        "shaped-idle": partial(tables.gossip_shaped, "gossip-shaped-idle.json", "gossip-shaped-idle-8.json"),
+        "shaped-idle": partial(
+            tables.gossip_shaped, "gossip-shaped-idle.json", "gossip-shaped-idle-8.json"
+        ),
     },
     "engine.md": {"ratios": tables.engine_ratios, "times": tables.engine_times},
     "links.md": {"links": tables.links},
@@ -66,14 +68,19 @@ def _page(directory: Path, name: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renders or checks."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pages", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.pages", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--check", action="store_true", help="compare only")
     if not parser.parse_args(arguments).check:
         render()
         return 0
     names = stale()
     for name in names:
-        print(f"{RESULTS / name} does not say what the data say: run python -m tests.benchmarks.pages", file=sys.stderr)
+        print(
+            f"{RESULTS / name} does not say what the data say: run python -m tests.benchmarks.pages",
+            file=sys.stderr,
+        )
     return int(bool(names))
 
 

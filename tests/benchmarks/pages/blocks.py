@@ -1,8 +1,8 @@
 """Parts of a Markdown page that are computed from data, between two comments:
 
-    <!-- begin: NAME -->
-    the part
-    <!-- end -->
+<!-- begin: NAME -->
+the part
+<!-- end -->
 """
 
 import re

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.parity import report
 from tests.benchmarks.parity.cells import DEFAULTS, Cell
-from tests.benchmarks.parity.intervals import difference
+from tests.benchmarks.parity.comparison import difference, volume
 from tests.benchmarks.parity.report import Setting, changes_figure, cost, curves_figure, settings_of
 from tests.benchmarks.parity.results import Result, read_results
 from tests.benchmarks.parity.sweeps import (
@@ -21,7 +21,6 @@ from tests.benchmarks.parity.sweeps import (
     SWEEPS,
     overlapping,
 )
-from tests.benchmarks.parity.volume import volume
 
 LATE = 300
 """First overlapping round of the delayed settings."""
@@ -63,16 +62,27 @@ def deciding() -> str:
         own = _setting(cell)
         ends = ", ".join(f"{result.last.bits_per_byte:.3f}" for result in own.results)
         behind = "" if cell == ADAMW else _signed(own, base)
-        payload = f"{own.payload_bytes:,.0f}" if cell != ADAMW else f"{volume(2, _parameters(), 1).dense_bytes:,}"
+        payload = (
+            f"{own.payload_bytes:,.0f}"
+            if cell != ADAMW
+            else f"{volume(2, _parameters(), 1).dense_bytes:,}"
+        )
         rows.append((label, ends, f"{own.bits_per_byte:.3f}", behind, payload))
-    head = ("8 authors, 2000 steps", "seeds 0, 1, 2", "mean", "behind AdamW (95 % interval)", "payload, bytes")
+    head = (
+        "8 authors, 2000 steps",
+        "seeds 0, 1, 2",
+        "mean",
+        "behind AdamW (95 % interval)",
+        "payload, bytes",
+    )
     return table(head, rows)
 
 
 def delays() -> str:
     """What a delay of one round costs."""
     rows = [
-        (label, _signed(_setting(overlapping(cell, LATE)), _setting(cell))) for label, cell in DELAYED.items()
+        (label, _signed(_setting(overlapping(cell, LATE)), _setting(cell)))
+        for label, cell in DELAYED.items()
     ]
     return table(("overlapping from round 300", "behind without overlap (95 % interval)"), rows)
 
@@ -117,13 +127,17 @@ def _digits(times: float) -> str:
 def curves() -> bytes:
     """SVG of the settings with three seeds."""
     labels = {cell: label for label, cell in DECIDING.items()}
-    return curves_figure([setting for setting in settings_of(study()) if setting.cell in labels], labels)
+    return curves_figure(
+        [setting for setting in settings_of(study()) if setting.cell in labels], labels
+    )
 
 
 def changes() -> bytes:
     """SVG of all settings of the default length."""
     steps = DEFAULTS.steps
-    return changes_figure([setting for setting in settings_of(study()) if setting.cell.steps == steps], DEFAULTS)
+    return changes_figure(
+        [setting for setting in settings_of(study()) if setting.cell.steps == steps], DEFAULTS
+    )
 
 
 def tables(sweep: str) -> str:

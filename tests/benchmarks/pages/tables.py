@@ -56,7 +56,10 @@ def engine_ratios() -> str:
         rows.append(
             (
                 *(f"{row['parameters'] / 1e6:.1f} M", str(row["payloads"]), str(row["threads"])),
-                *(_ms(row["engine_seconds"]["total"]), _ms(row["straightforward_seconds"]["total"])),
+                *(
+                    _ms(row["engine_seconds"]["total"]),
+                    _ms(row["straightforward_seconds"]["total"]),
+                ),
                 f"{ratio['median']:.1f} ({ratio['least']:.1f}-{ratio['most']:.1f})",
                 f"{row['times_larger_floor']:.1f}",
                 f"{row['times_larger_floor_folded']:.1f}",
@@ -84,7 +87,10 @@ def links() -> str:
     for row in found["results"]:
         base = bases[row["round_trip_ms"]]["all_gather_ms"]["median"]
         at = f"{row['round_trip_ms']:g} ms: " if row["round_trip_ms"] else ""
-        call, large, small = row["small_call_ms"]["median"], *(row["stream_mb_per_s"][size] for size in ("8", "1"))
+        call, large, small = (
+            row["small_call_ms"]["median"],
+            *(row["stream_mb_per_s"][size] for size in ("8", "1")),
+        )
         rows.append(
             (
                 at + row["kind"],
@@ -118,13 +124,20 @@ def scale() -> str:
     rows = []
     for row in document("scale.json")["sizes"]:
         cpu, traffic = row["cpu_ms_per_round"], row["bytes_per_round"]
-        arrived = sum(count for name, count in row["messages_per_round"].items() if name.startswith("in "))
+        arrived = sum(
+            count for name, count in row["messages_per_round"].items() if name.startswith("in ")
+        )
         rows.append(
             (
                 f"{row['members']}",
                 *(f"{cpu[part]:.0f}" for part in ("all", "parse", "machine", "journal")),
                 f"{arrived:,.0f}",
-                *(f"{traffic[way] / 1e6:.2g}" if traffic[way] < 1e7 else f"{traffic[way] / 1e6:.0f}" for way in traffic),
+                *(
+                    f"{traffic[way] / 1e6:.2g}"
+                    if traffic[way] < 1e7
+                    else f"{traffic[way] / 1e6:.0f}"
+                    for way in traffic
+                ),
                 f"{row['state_bytes'] / 1e6:.2f}",
                 f"{row['peak_memory_bytes'] / 1e6:.0f}",
             )
@@ -141,12 +154,21 @@ def chaos() -> str:
     found = document("chaos.json")
     seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
     rows = [
-        ("faults", f"{sum(found['faults'].values())} in {found['minutes']:g} minutes on {found['nodes']} nodes"),
+        (
+            "faults",
+            f"{sum(found['faults'].values())} in {found['minutes']:g} minutes on {found['nodes']} nodes",
+        ),
         *((text, str(found["faults"][kind])) for kind, text in FAULTS.items()),
-        ("rounds committed", f"{found['rounds_committed']} ({found['rounds_committed_without_faults']} without faults)"),
+        (
+            "rounds committed",
+            f"{found['rounds_committed']} ({found['rounds_committed_without_faults']} without faults)",
+        ),
         ("rounds skipped", str(found["rounds_skipped"])),
         ("divergences", f"**{found['divergences']}**"),
-        ("commits replayed from genesis, all checkpoints equal to the replay", str(found["commits_replayed"])),
+        (
+            "commits replayed from genesis, all checkpoints equal to the replay",
+            str(found["commits_replayed"]),
+        ),
         ("targets that did not recover", str(found["unrecovered"])),
         ("nodes that did not leave when asked", str(len(found["did_not_leave"]))),
         ("seconds to recover", f"median {seconds['median']:.1f}, p95 {seconds['p95']:.1f}"),
@@ -159,7 +181,16 @@ def chaos() -> str:
 # ---- gossip
 
 
-_ON_PAGE = ("4 equal", "8 equal", "16 equal", "4, one slow", "8, one slow", "16, one slow", "8 cable", "14 unlike")
+_ON_PAGE = (
+    "4 equal",
+    "8 equal",
+    "16 equal",
+    "4, one slow",
+    "8, one slow",
+    "16, one slow",
+    "8 cable",
+    "14 unlike",
+)
 
 
 def on_page(homes: str) -> bool:
@@ -169,14 +200,22 @@ def on_page(homes: str) -> bool:
 
 def gossip_simulated(payload: str, *, keep: Callable[[str], bool] = lambda _: True) -> str:
     """Rows of the simulation for one size of payload."""
-    rows = [row for row in document("gossip-simulated.json") if row["payload"] == payload and keep(row["homes"])]
+    rows = [
+        row
+        for row in document("gossip-simulated.json")
+        if row["payload"] == payload and keep(row["homes"])
+    ]
     return _lines(simulated.COLUMNS, map(simulated.line, rows))
 
 
 def gossip_shaped(*names: str) -> str:
     """Rows of runs over shaped lines."""
-    return _lines(shaped.COLUMNS, [shaped.line(row) for name in names for row in document(name)["results"]])
+    return _lines(
+        shaped.COLUMNS, [shaped.line(row) for name in names for row in document(name)["results"]]
+    )
 
 
 def _lines(columns: Sequence[str], lines: Iterable[str]) -> str:
-    return "\n".join([f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1), *lines])
+    return "\n".join(
+        [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1), *lines]
+    )

@@ -33,7 +33,13 @@ def results() -> str:
     """Bytes, seconds and times to the loss of every trial."""
     lines = [
         (
-            *(row.profile, f"{row.compute_s:g}", named(row), f"{row.up_bytes / 1e6:.3g}", f"{row.step_s:.2f}"),
+            *(
+                row.profile,
+                f"{row.compute_s:g}",
+                named(row),
+                f"{row.up_bytes / 1e6:.3g}",
+                f"{row.step_s:.2f}",
+            ),
             "" if row.computing is None else f"{row.computing:.2f}",
             "" if row.steps is None else str(row.steps),
             "" if row.loss_s is None else duration(row.loss_s),
@@ -42,7 +48,15 @@ def results() -> str:
         for row in found()
     ]
     head = (
-        *("profile", "a pass, s", "method", "up, MB per step", "s per step", "computing", "steps to the loss"),
+        *(
+            "profile",
+            "a pass, s",
+            "method",
+            "up, MB per step",
+            "s per step",
+            "computing",
+            "steps to the loss",
+        ),
         *("time to the loss", "times less than DDP"),
     )
     return table(head, lines, left=3)

@@ -28,7 +28,9 @@ class AdamW:
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": cell.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        self._optimizer = torch.optim.AdamW(groups, lr=cell.learning_rate, betas=cell.adam_decays, eps=ADAM_EPSILON)
+        self._optimizer = torch.optim.AdamW(
+            groups, lr=cell.learning_rate, betas=cell.adam_decays, eps=ADAM_EPSILON
+        )
         self._step = 0
 
     def step(self) -> Traffic:
@@ -61,7 +63,9 @@ class Signum:
     def step(self) -> Traffic:
         """M <- beta * M + (1 - beta) * G for each author;  P <- P * decay - lr * sign(sum of sign(M))."""
         fixture = self._fixture
-        samples = fixture.samples(self._step).reshape(len(self._momenta), -1, fixture.task.sequence_length + 1)
+        samples = fixture.samples(self._step).reshape(
+            len(self._momenta), -1, fixture.task.sequence_length + 1
+        )
         votes = {name: torch.zeros_like(tensor) for name, tensor in fixture.parameters.items()}
         for mine, momentum in zip(samples, self._momenta, strict=True):
             for name, gradient in fixture.gradients(mine).items():

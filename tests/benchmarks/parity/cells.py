@@ -46,7 +46,9 @@ class Task:
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 1:
-                raise SettingsError(f"expected a {field.name} of at least 1, got {getattr(self, field.name)}")
+                raise SettingsError(
+                    f"expected a {field.name} of at least 1, got {getattr(self, field.name)}"
+                )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -139,20 +141,38 @@ class Cell:
 
     def __post_init__(self) -> None:
         _ = self.demo, self.schedule, self.algorithm  # judge their own fields
-        if self.method not in ("adamw", "signum", "demo") or self.transform not in ("exact", "float", "off"):
-            raise SettingsError(f"expected a known method and transform, got {self.method!r}, {self.transform!r}")
+        if self.method not in ("adamw", "signum", "demo") or self.transform not in (
+            "exact",
+            "float",
+            "off",
+        ):
+            raise SettingsError(
+                f"expected a known method and transform, got {self.method!r}, {self.transform!r}"
+            )
         if self.overlap not in (0, 1) or self.guess not in ("none", "own", "payload", "last"):
-            raise SettingsError(f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}")
+            raise SettingsError(
+                f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}"
+            )
         if self.guess != "none" and not self.overlap:
-            raise SettingsError(f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}")
+            raise SettingsError(
+                f"expected overlap 1 with the guess {self.guess!r}, got {self.overlap}"
+            )
         if not 0 < self.late <= 1 or (self.late < 1 and not self.overlap):
-            raise SettingsError(f"expected a late part above 0 and at most 1, 1 without overlap, got {self.late}")
+            raise SettingsError(
+                f"expected a late part above 0 and at most 1, 1 without overlap, got {self.late}"
+            )
         if self.overlap_from < 0 or (self.overlap_from and not self.overlap):
-            raise SettingsError(f"expected an overlap_from of at least 0, 0 without overlap, got {self.overlap_from}")
+            raise SettingsError(
+                f"expected an overlap_from of at least 0, 0 without overlap, got {self.overlap_from}"
+            )
         if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
-            raise SettingsError(f"expected the sign with {self.method}, transform {self.transform}, got {self.update}")
+            raise SettingsError(
+                f"expected the sign with {self.method}, transform {self.transform}, got {self.update}"
+            )
         if self.vote_rounds > 1 and (self.method, self.transform) != ("demo", "exact"):
-            raise SettingsError(f"expected vote_rounds 1 with {self.method}, transform {self.transform}, got more")
+            raise SettingsError(
+                f"expected vote_rounds 1 with {self.method}, transform {self.transform}, got more"
+            )
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
         if self.authors < 1:
@@ -162,12 +182,16 @@ class Cell:
     def name(self) -> str:
         """Unique among all cells, and a file name."""
         plain = Cell(self.method, self.learning_rate, self.steps)
-        return "-".join([self.method, f"lr{self.learning_rate:g}", f"n{self.steps}", *self._unlike(plain, "=")])
+        return "-".join(
+            [self.method, f"lr{self.learning_rate:g}", f"n{self.steps}", *self._unlike(plain, "=")]
+        )
 
     @property
     def title(self) -> str:
         """For people, among cells of one length: what differs from a run file's defaults. Unique there too."""
-        usual = DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
+        usual = (
+            DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
+        )
         return ", ".join([f"{self.method} {self.learning_rate:g}", *self._unlike(usual, " ")])
 
     def _unlike(self, other: "Cell", between: str) -> Iterator[str]:
@@ -175,7 +199,11 @@ class Cell:
         for field in fields(self)[3:]:
             value = getattr(self, field.name)
             if value != getattr(other, field.name):
-                text = "+".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
+                text = (
+                    "+".join(f"{part:g}" for part in value)
+                    if isinstance(value, tuple)
+                    else str(value)
+                )
                 yield f"{field.name}{between}{text}"
 
     @property

@@ -72,7 +72,9 @@ class DemoAuthors:
             (PlainEngine if cell.transform == "off" else Engine)(fixture.layout, cell.demo, "cpu")
             for _ in range(cell.authors)
         ]
-        self._scalings = [GradientScaling(cell.gradients, fixture.layout.shapes, "cpu") for _ in self.engines]
+        self._scalings = [
+            GradientScaling(cell.gradients, fixture.layout.shapes, "cpu") for _ in self.engines
+        ]
         self.committed = fixture.parameters
         if cell.overlap:
             self.committed = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
@@ -85,7 +87,9 @@ class DemoAuthors:
         self._sent: list[Extraction] = []
         """Of each author in the newest round."""
         self._earlier = EarlierVotes(cell.algorithm, RetentionSpec())
-        self._last_update = torch.zeros(fixture.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8)
+        self._last_update = torch.zeros(
+            fixture.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8
+        )
 
     def step(self) -> Traffic:
         """Commit a round: with overlap, one of which the next round's late part knows only a guess."""
@@ -108,7 +112,9 @@ class DemoAuthors:
     def _begin(self) -> list[tuple[Passes, list[Tensor]]]:
         """Everybody's passes of the next round, the first of them made, and what they have left in the gradients."""
         fixture = self._fixture
-        samples = fixture.samples(self._next_round).reshape(len(self.engines), -1, fixture.task.sequence_length + 1)
+        samples = fixture.samples(self._next_round).reshape(
+            len(self.engines), -1, fixture.task.sequence_length + 1
+        )
         begun = []
         for author, mine in enumerate(samples):
             if fixture.cell.overlap:
@@ -142,7 +148,9 @@ class DemoAuthors:
 
     def _shape(self, round_: int) -> PayloadShape:
         cell = self._fixture.cell
-        return PayloadShape(self._fixture.layout.chunks, cell.algorithm.top_k_at(round_), cell.value_bits)
+        return PayloadShape(
+            self._fixture.layout.chunks, cell.algorithm.top_k_at(round_), cell.value_bits
+        )
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._fixture.trainee.parameters.values() if p.grad is not None]
@@ -172,9 +180,13 @@ class DemoAuthors:
         if self._fixture.cell.transform == "exact":
             ballots = [Ballot(step, 1, *each) for each in zip(containers, sent, strict=True)]
             contributions = self._earlier.joined(step, step, ballots)
-            apply(layout, self.committed, contributions, rate, decay, rule=self._fixture.cell.update)
+            apply(
+                layout, self.committed, contributions, rate, decay, rule=self._fixture.cell.update
+            )
         else:
-            look_ahead(layout, self.committed, self._guess(sent), self.committed, rates=(rate, decay))
+            look_ahead(
+                layout, self.committed, self._guess(sent), self.committed, rates=(rate, decay)
+            )
 
     def _guess(self, sent: Sequence[Coefficients]) -> Tensor:
         """int8 [chunks, 64, 64]: the update that a commit of these would make, in sixteenths."""
@@ -183,7 +195,9 @@ class DemoAuthors:
         update = update_signs(sums, cell.transform).float()
         if cell.update == "orthogonal":
             with exact_products(sums.device):
-                update[: layout.matrix_chunks] = inverse_orthogonal_(sums[: layout.matrix_chunks].mT.contiguous())
+                update[: layout.matrix_chunks] = inverse_orthogonal_(
+                    sums[: layout.matrix_chunks].mT.contiguous()
+                )
         return as_guess(update)
 
 
@@ -191,7 +205,9 @@ def vote_sums(sent: Sequence[Coefficients], chunks: int) -> Tensor:
     """float32 [chunks, 64, 64]: S, every author's weight being 1."""
     sums = torch.zeros(chunks * CHUNK_ENTRIES)
     for coefficients in sent:
-        places = np.repeat(np.arange(chunks) * CHUNK_ENTRIES, coefficients.counts) + coefficients.indices
+        places = (
+            np.repeat(np.arange(chunks) * CHUNK_ENTRIES, coefficients.counts) + coefficients.indices
+        )
         sums.index_add_(0, torch.from_numpy(places), torch.from_numpy(coefficients.values).float())
     return sums.view(chunks, CHUNK_SIDE, CHUNK_SIDE)
 

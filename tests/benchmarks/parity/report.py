@@ -21,13 +21,21 @@ from matplotlib import cycler, rcParams
 from node.files import replacing_file
 from tests.benchmarks.figures import canvas, svg
 from tests.benchmarks.parity.cells import Cell
+from tests.benchmarks.parity.comparison import volume
 from tests.benchmarks.parity.results import Point, Result
-from tests.benchmarks.parity.volume import volume
 
 CSV_NAME = "points.csv"
 TABLE_NAME = "table.md"
 
-_HEAD = ("setting", "seeds", "bits per byte", "worst - best seed", "at a quarter", "payload bytes", "exchange bytes")
+_HEAD = (
+    "setting",
+    "seeds",
+    "bits per byte",
+    "worst - best seed",
+    "at a quarter",
+    "payload bytes",
+    "exchange bytes",
+)
 """`payload bytes`: serialised per author and step. `exchange bytes`: sent by the mean node per step, see `volume`."""
 
 _HOUR_S = 3600
@@ -56,7 +64,11 @@ class Setting:
     @property
     def bits_per_byte(self) -> float:
         """Mean over seeds at the last step; infinite if one failed."""
-        return float("inf") if self.failed else mean(result.last.bits_per_byte for result in self.results)
+        return (
+            float("inf")
+            if self.failed
+            else mean(result.last.bits_per_byte for result in self.results)
+        )
 
     @property
     def spread(self) -> float:
@@ -81,7 +93,11 @@ class Setting:
     def at(self, step: float) -> float:
         """Mean bits per byte at a step, interpolated between points."""
         return mean(
-            float(np.interp(step, [p.step for p in result.points], [p.bits_per_byte for p in result.points]))
+            float(
+                np.interp(
+                    step, [p.step for p in result.points], [p.bits_per_byte for p in result.points]
+                )
+            )
             for result in self.results
         )
 
@@ -92,7 +108,9 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
     for result in sorted(results, key=lambda result: result.cell.seed):
         seeds[replace(result.cell, seed=0)].append(result)
     settings = [Setting(cell, tuple(found)) for cell, found in seeds.items()]
-    return sorted(settings, key=lambda setting: (setting.cell.steps, setting.bits_per_byte, setting.cell.name))
+    return sorted(
+        settings, key=lambda setting: (setting.cell.steps, setting.bits_per_byte, setting.cell.name)
+    )
 
 
 def pictured(settings: Iterable[Setting]) -> list[Setting]:
@@ -102,7 +120,11 @@ def pictured(settings: Iterable[Setting]) -> list[Setting]:
     best: dict[Cell, Setting] = {}
     for setting in settings:
         cell = setting.cell
-        alike = replace(cell, learning_rate=1.0) if cell.method == "demo" else Cell(cell.method, 1.0, cell.steps)
+        alike = (
+            replace(cell, learning_rate=1.0)
+            if cell.method == "demo"
+            else Cell(cell.method, 1.0, cell.steps)
+        )
         if not setting.failed:
             best.setdefault(alike, setting)
     return list(best.values())
@@ -156,13 +178,19 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
     panels = figure.subplots(1, 2, sharey=True)
     for panel in panels:
         panel.set_prop_cycle(_LINES)
-    first = median(result.points[1].bits_per_byte for setting in settings for result in setting.results)
+    first = median(
+        result.points[1].bits_per_byte for setting in settings for result in setting.results
+    )
     for setting in settings:
         curves = [result.points[1:] for result in setting.results]
-        heights = [mean(point.bits_per_byte for point in points) for points in zip(*curves, strict=True)]
+        heights = [
+            mean(point.bits_per_byte for point in points) for points in zip(*curves, strict=True)
+        ]
         tokens = [point.tokens / 1e6 for point in curves[0]]
         share = setting.exchange_bytes / setting.payload_bytes / 1e6
-        sent = [share * mean(point.up_bytes for point in points) for points in zip(*curves, strict=True)]
+        sent = [
+            share * mean(point.up_bytes for point in points) for points in zip(*curves, strict=True)
+        ]
         label = f"{heights[-1]:.3f} {(labels or {}).get(setting.cell, setting.cell.title)}"
         panels[0].plot(tokens, heights, marker=".", label=label)
         if sent[-1]:
@@ -174,7 +202,12 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
     panels[1].set(xlabel="MB sent by the mean node, exchange among all", xscale="log")
     for panel in panels:
         panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize="small",
+    )
     return svg(figure)
 
 
@@ -191,7 +224,9 @@ def changes_figure(settings: Sequence[Setting], usual: Cell) -> bytes:
             f"{setting.bits_per_byte:.3f}", (setting.bits_per_byte, place), (6, -3), textcoords="offset points",
             fontsize="small",
         )  # fmt: skip
-    axes.set_yticks(range(len(shown)), [setting.cell.title for setting in reversed(shown)], fontsize="small")
+    axes.set_yticks(
+        range(len(shown)), [setting.cell.title for setting in reversed(shown)], fontsize="small"
+    )
     axes.set_xlabel(f"validation, bits per byte after {usual.steps} steps (lower is better)")
     axes.set_xlim(None, max(setting.bits_per_byte for setting in shown) + 0.1)
     axes.grid(alpha=0.3)

@@ -99,7 +99,9 @@ def load_all(path: Path, directory: Path, task: Task) -> list[Result]:
     trained = [load(each) for each in sorted(directory.glob("*.json"))]
     for result in trained:
         if result.task != task:
-            raise DataError(f"{directory}: expected results of {task}, got {result.cell.name} of {result.task}")
+            raise DataError(
+                f"{directory}: expected results of {task}, got {result.cell.name} of {result.task}"
+            )
     merged = [result for result in read_results(path) if result.task == task]
     found = {result.cell.name: result for result in [*merged, *trained]}
     results = [found[name] for name in sorted(found)]
@@ -131,7 +133,9 @@ def _result_of(document: Any, where: str) -> Result:
         points = tuple(Point(**point) for point in value.pop("points"))
         result = Result(cell=Cell(**cell), task=Task(**value.pop("task")), points=points, **value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{where}: expected a result of this study, got {error!r}; remove it to train again") from error
+        raise DataError(
+            f"{where}: expected a result of this study, got {error!r}; remove it to train again"
+        ) from error
     if not points:
         raise DataError(f"{where}: expected points of {result.cell.name}, got none")
     return result

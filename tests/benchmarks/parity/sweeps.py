@@ -76,7 +76,9 @@ def _author_cells() -> Iterator[Cell]:
     """The same batch cut among more or fewer authors; and the same bytes in all, of fewer or more of them."""
     yield from (replace(LONG, authors=authors) for authors in (1, 16))
     yield from (replace(DEFAULTS, authors=authors) for authors in (1, 16))
-    yield from (replace(DEFAULTS, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8)))
+    yield from (
+        replace(DEFAULTS, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))
+    )
 
 
 def _change_cells() -> Iterator[Cell]:
@@ -92,7 +94,9 @@ def _change_cells() -> Iterator[Cell]:
     yield from (replace(DEFAULTS, momentum_decay=decay) for decay in (0.95, 0.99, 0.995))
     yield replace(DEFAULTS, recency=0.0)
     yield from (replace(DEFAULTS, gradients=scale) for scale in ("plain", "unit"))
-    yield from (replace(DEFAULTS, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last"))
+    yield from (
+        replace(DEFAULTS, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")
+    )
     yield sign
     yield replace(sign, transform="float")
     yield from (replace(sign, transform="off", learning_rate=rate) for rate in (0.001, 0.003))
@@ -185,7 +189,9 @@ def _steady_cells() -> Iterator[Cell]:
     yield replace(long, top_k=8, learning_rate=0.005)
     yield replace(long, top_k=64, learning_rate=0.005)
     yield from (replace(long, top_k=64, learning_rate=0.004, seed=seed) for seed in _SEEDS)
-    yield from (replace(long, overlap=1, guess="own", learning_rate=rate) for rate in (0.002, 0.003))
+    yield from (
+        replace(long, overlap=1, guess="own", learning_rate=rate) for rate in (0.002, 0.003)
+    )
 
 
 def _try_32_cells() -> Iterator[Cell]:

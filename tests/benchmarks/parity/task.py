@@ -39,15 +39,23 @@ class Fixture:
         self.task, self.cell = task, cell
         needed, there = cell.steps * task.batch_samples, corpus.samples(task.sequence_length)
         if needed > there:
-            raise SettingsError(f"expected at most {there} samples, so that none repeats, got {needed}")
+            raise SettingsError(
+                f"expected at most {there} samples, so that none repeats, got {needed}"
+            )
         if task.batch_samples % cell.authors:
-            raise SettingsError(f"expected authors that divide {task.batch_samples} samples, got {cell.authors}")
+            raise SettingsError(
+                f"expected authors that divide {task.batch_samples} samples, got {cell.authors}"
+            )
         model = build_model("llama", task.config)
         fill(model, cell.seed, ModelSpec().init_std)
         self.trainee = Trainee(model, micro_batch_max=task.batch_samples)
-        self.parameters: dict[str, Tensor] = {name: p.data for name, p in self.trainee.parameters.items()}
+        self.parameters: dict[str, Tensor] = {
+            name: p.data for name, p in self.trainee.parameters.items()
+        }
         """The tensors in which gradients are taken."""
-        self.layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in self.parameters.items()})
+        self.layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in self.parameters.items()}
+        )
         self._corpus = corpus
         self._validation = corpus.validation(task.validation_samples, task.sequence_length)
 

@@ -1,8 +1,7 @@
 """The parity study's harness does what nodes do, counts what they would send, and never trains a cell twice."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,22 +15,21 @@ from node.demo.scaling import Scale
 from node.replica import Pending, Replica
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
-from protocol.errors import DataError, SettingsError
+from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, encode
 from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
-from tests.benchmarks.parity import __main__ as parity
 from tests.benchmarks.parity import task
-from tests.benchmarks.parity.cells import DEFAULTS, Cell, Guess, Method, Task
+from tests.benchmarks.parity.cells import Cell, Guess, Method, Task
 from tests.benchmarks.parity.demo import DemoAuthors, update_signs
-from tests.benchmarks.parity.report import pictured, settings_of, write_report
-from tests.benchmarks.parity.sweeps import SETS
 from tests.benchmarks.parity.task import Fixture
-from tests.benchmarks.parity.train import Point, Result, load, load_all, result_path, save, train
+from tests.benchmarks.parity.train import train
 from tests.tiny import tiny_corpus
 
-TASK = Task(layers=1, hidden=32, sequence_length=32, batch_samples=4, validation_samples=8, point_steps=2)
+TASK = Task(
+    layers=1, hidden=32, sequence_length=32, batch_samples=4, validation_samples=8, point_steps=2
+)
 CELL = Cell("demo", 0.01, 5, top_k=16, authors=2, warmup_steps=1, weight_decay=0.1)
 
 
@@ -78,15 +76,23 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 
     def decide() -> None:
         round_, payloads = undecided.pop(0)
-        entries = tuple(Entry(i, sha256(p), len(p), 1, 1) for i, p in zip(ids, payloads, strict=True))
-        commit = Commit(run_id, round_, round_, entries, *scalars(cell.schedule, round_), sha256(b""))
+        entries = tuple(
+            Entry(i, sha256(p), len(p), 1, 1) for i, p in zip(ids, payloads, strict=True)
+        )
+        commit = Commit(
+            run_id, round_, round_, entries, *scalars(cell.schedule, round_), sha256(b"")
+        )
         for replica in replicas:
             replica.apply(commit, payloads)
 
     for round_ in range(cell.steps):
-        samples = corpus.batch(round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed)
+        samples = corpus.batch(
+            round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed
+        )
         working = []
-        for author, (replica, mine) in enumerate(zip(replicas, np.split(samples, cell.authors), strict=True)):
+        for author, (replica, mine) in enumerate(
+            zip(replicas, np.split(samples, cell.authors), strict=True)
+        ):
             replica.stand_at(pending[author] if undecided else None)
             working.append(replica.trainee.passes(np.split(mine, [round(cell.late * len(mine))])))
             working[-1].next()
@@ -101,9 +107,15 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
             passes.finish()
             replica.accumulate()
             extraction = replica.extract(round_)
-            pending[author] = Pending(wire.NodeMessage(), extraction, scalars(cell.schedule, round_))
+            pending[author] = Pending(
+                wire.NodeMessage(), extraction, scalars(cell.schedule, round_)
+            )
             payloads.append(
-                encode(Header(run_id, round_, ids[author]), extraction.coefficients, replica.shape_at(round_))
+                encode(
+                    Header(run_id, round_, ids[author]),
+                    extraction.coefficients,
+                    replica.shape_at(round_),
+                )
             )
         undecided.append((round_, payloads))
         while len(undecided) > spec.rounds.overlap_at(round_ + 1):
@@ -117,9 +129,17 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     ("overlap", "guess", "late", "overlap_from"),
     [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
 )
-@pytest.mark.parametrize(("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")])
+@pytest.mark.parametrize(
+    ("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")]
+)
 def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus, overlap: int, guess: Guess, late: float, overlap_from: int, rule: Rule, gradients: Scale
+    corpus: Corpus,
+    overlap: int,
+    guess: Guess,
+    late: float,
+    overlap_from: int,
+    rule: Rule,
+    gradients: Scale,
 ) -> None:
     recency = 3.0 if gradients == "even" else 0.0
     delay = replace(CELL, overlap=overlap, guess=guess, late=late, overlap_from=overlap_from)
@@ -131,7 +151,9 @@ def test_the_harness_trains_the_bits_that_nodes_would(
 
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_rounds_with_a_k_of_their_own_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
-    cell = replace(CELL, early_rounds=2, early_top_k=40, overlap=overlap, guess="own" if overlap else "none")
+    cell = replace(
+        CELL, early_rounds=2, early_top_k=40, overlap=overlap, guess="own" if overlap else "none"
+    )
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     up = [DemoAuthors(Fixture(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
@@ -145,22 +167,31 @@ def test_steps_of_several_rounds_votes_are_as_nodes_have_them(corpus: Corpus, ov
     ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     otherwise = [trained(each, corpus) for each in (usual, replace(cell, vote_rounds=2))]
-    assert all(any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise)
+    assert all(
+        any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise
+    )
 
 
 def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:
     alone = replace(CELL, authors=1)
-    prompt, delayed = trained(alone, corpus), trained(replace(alone, overlap=1, guess="payload"), corpus)
+    prompt, delayed = (
+        trained(alone, corpus),
+        trained(replace(alone, overlap=1, guess="payload"), corpus),
+    )
     assert all(torch.equal(prompt[name], delayed[name]) for name in prompt)
 
 
 @pytest.mark.parametrize("guess", ["own", "payload", "last"])
 def test_a_guess_changes_where_gradients_are_taken(corpus: Corpus, guess: Guess) -> None:
-    blind, ahead = (trained(replace(CELL, overlap=1, guess=kind), corpus) for kind in ("none", guess))
+    blind, ahead = (
+        trained(replace(CELL, overlap=1, guess=kind), corpus) for kind in ("none", guess)
+    )
     assert any(not torch.equal(blind[name], ahead[name]) for name in blind)
 
 
-def test_without_the_transform_the_entries_with_the_largest_gradients_move_against_them(corpus: Corpus) -> None:
+def test_without_the_transform_the_entries_with_the_largest_gradients_move_against_them(
+    corpus: Corpus,
+) -> None:
     cell = replace(CELL, transform="off", authors=1, weight_decay=0.0)
     fixture, twin = Fixture(TASK, cell, corpus), Fixture(TASK, cell, corpus)
     gradients = twin.layout.gather(twin.gradients(twin.samples(0)))
@@ -180,19 +211,24 @@ def test_the_float_inverse_agrees_with_the_exact_one_but_near_zero() -> None:
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(4096, (8, 64), generator=generator)
     sums.scatter_(1, places, torch.randint(-4, 5, (8, 64), generator=generator).float())
-    exact, rounded, off = (update_signs(sums.view(8, 64, 64), kind) for kind in ("exact", "float", "off"))
+    exact, rounded, off = (
+        update_signs(sums.view(8, 64, 64), kind) for kind in ("exact", "float", "off")
+    )
     assert (exact == rounded).float().mean() > 0.99
     assert torch.equal(off.view(8, -1), sums.sign().to(torch.int8))
 
 
 def test_traffic_is_the_containers_up_and_the_others_down(corpus: Corpus) -> None:
-    few, many = (DemoAuthors(Fixture(TASK, replace(CELL, authors=count), corpus)).step() for count in (1, 4))
+    few, many = (
+        DemoAuthors(Fixture(TASK, replace(CELL, authors=count), corpus)).step() for count in (1, 4)
+    )
     assert few.up_bytes > 0 == few.down_bytes
     assert many.down_bytes == 3 * many.up_bytes
 
 
 @pytest.mark.parametrize(
-    ("method", "learning_rate", "bits"), [("adamw", 0.01, 16), ("signum", 0.003, 1), ("demo", 0.01, None)]
+    ("method", "learning_rate", "bits"),
+    [("adamw", 0.01, 16), ("signum", 0.003, 1), ("demo", 0.01, None)],
 )
 def test_every_method_learns_and_says_what_it_sent(
     corpus: Corpus, method: Method, learning_rate: float, bits: int | None
@@ -204,7 +240,11 @@ def test_every_method_learns_and_says_what_it_sent(
     assert result.last.tokens == 7 * 4 * 32
     assert result.last.bits_per_byte < result.points[0].bits_per_byte - 0.5
     dense = 7 * result.parameters
-    assert 0 < result.last.up_bytes < dense if bits is None else result.last.up_bytes == 7 * -(-dense * bits // 56)
+    assert (
+        0 < result.last.up_bytes < dense
+        if bits is None
+        else result.last.up_bytes == 7 * -(-dense * bits // 56)
+    )
 
 
 def test_numbers_that_blow_up_are_a_result(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +263,9 @@ def test_numbers_that_blow_up_are_a_result(corpus: Corpus, monkeypatch: pytest.M
 def test_cells_of_one_seed_see_the_same_weights_and_samples(corpus: Corpus) -> None:
     one, other = Fixture(TASK, CELL, corpus), Fixture(TASK, Cell("adamw", 0.1, 9), corpus)
     assert (one.samples(3) == other.samples(3)).all()
-    assert all(torch.equal(tensor, other.parameters[name]) for name, tensor in one.parameters.items())
+    assert all(
+        torch.equal(tensor, other.parameters[name]) for name, tensor in one.parameters.items()
+    )
     reseeded = Fixture(TASK, replace(CELL, seed=1), corpus)
     assert (one.samples(3) != reseeded.samples(3)).any()
 
@@ -236,128 +278,16 @@ def test_a_cell_that_would_repeat_its_text_or_cut_a_sample_is_refused(corpus: Co
 
 
 @pytest.mark.parametrize(
-    "odd", [{"guess": "own"}, {"overlap": 2}, {"method": "sgd"}, {"transform": "fft"}, {"top_k": 0}, {"authors": 0}]
+    "odd",
+    [
+        {"guess": "own"},
+        {"overlap": 2},
+        {"method": "sgd"},
+        {"transform": "fft"},
+        {"top_k": 0},
+        {"authors": 0},
+    ],
 )
 def test_a_cell_outside_its_bounds_is_refused(odd: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match="expected"):
         replace(CELL, **odd)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", sorted(SETS))
-def test_no_two_cells_of_a_sweep_share_a_name(name: str) -> None:
-    names = [cell.name for cell in SETS[name].cells()]
-    titles = [(cell.title, cell.steps) for cell in SETS[name].cells()]
-    assert len(names) == len(set(names)) == len(set(titles))
-    assert not [name for name in names if set(name) & set("/\\ *?[")]
-
-
-def test_results_of_unlike_tasks_have_directories_of_their_own() -> None:
-    tasks = {sweep.results: sweep.task for sweep in SETS.values()}
-    assert all(tasks[sweep.results] == sweep.task for sweep in SETS.values())
-
-
-def test_committed_results_are_of_their_sweeps_cells_and_of_all_of_them() -> None:
-    for name, sweep in SETS.items():
-        results = load_all(Path(sweep.results))
-        assert {result.task for result in results} == {sweep.task}, name
-        assert sorted(result.cell.name for result in results) == sorted(cell.name for cell in sweep.cells()), name
-        assert not [result.cell.name for result in results if result.failure], name
-
-
-def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_else() -> None:
-    usual = AlgorithmSpec().model_dump()
-    ours = {field: value for field, value in asdict(DEFAULTS).items() if field in usual}
-    assert ours == {field: usual[field] for field in ours}
-    assert ours.keys() >= {"top_k", "value_bits", "alpha", "update", "gradients", "momentum_decay", "recency"}
-
-
-def test_a_title_says_what_differs_from_a_run_files_defaults() -> None:
-    assert DEFAULTS.title == "demo 0.003"
-    assert replace(DEFAULTS, top_k=8, authors=8, seed=1).title == "demo 0.003, top_k 8, authors 8, seed 1"
-    assert CELL.title.startswith("demo 0.01, weight_decay 0.1, top_k 16, update sign, gradients plain, recency 0.0")
-    assert Cell("adamw", 0.006, 600).title == "adamw 0.006"
-
-
-def test_a_name_says_all_that_is_not_the_default() -> None:
-    assert Cell("demo", 0.004, 600).name == "demo-lr0.004-n600"
-    odd = Cell("adamw", 0.006, 600, adam_decays=(0.9, 0.99), seed=2)
-    assert odd.name == "adamw-lr0.006-n600-adam_decays=0.9+0.99-seed=2"
-
-
-def made_up(cell: Cell, bits_per_byte: float, failure: str = "") -> Result:
-    points = Point(0, 0, 8.0, 0, 0), Point(cell.steps, 100, bits_per_byte, 1000, 3000)
-    return Result(cell, TASK, "c0", 10_000, 1.0, "a machine", points, failure)
-
-
-def test_a_result_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
-    result = made_up(CELL, 2.5)
-    save(tmp_path, result)
-    assert load(result_path(tmp_path, CELL)) == result
-
-
-def test_files_that_are_no_results_and_results_of_another_task_are_refused_by_name(tmp_path: Path) -> None:
-    save(tmp_path, made_up(CELL, 2.5))
-    save(tmp_path, replace(made_up(replace(CELL, seed=1), 2.5), task=replace(TASK, hidden=64)))
-    with pytest.raises(DataError, match=r"expected results of one task and corpus, got .*seed=1"):
-        load_all(tmp_path)
-    (tmp_path / "odd.json").write_text("[]")
-    with pytest.raises(DataError, match=r"odd\.json: expected a result of this study"):
-        load(tmp_path / "odd.json")
-
-
-def test_a_stopped_sweep_goes_on_with_the_cells_that_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done, *waiting = (cell for cell in SETS["study"].cells() if cell.method == "adamw")
-    save(tmp_path, made_up(done, 2.0))
-    started: list[Cell] = []
-    monkeypatch.setattr(parity, "run_cells", lambda cells, *_, **__: started.extend(cells))
-    asked = ["--only", "adamw-*", "--results", str(tmp_path)]
-    parity.main([*asked, "--list"])
-    assert capsys.readouterr().out.splitlines() == [f"done  {done.name}", *(f"waits {cell.name}" for cell in waiting)]
-    assert not started
-    parity.main(asked)
-    assert started == waiting
-
-
-def test_a_sweep_trains_its_cells_in_processes_and_leaves_their_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cell = replace(CELL, steps=2)
-    parity.run_cells([cell], tmp_path / "results", tmp_path / "data", TASK)
-    (result,) = load_all(tmp_path / "results")
-    assert (result.cell, result.task, result.last.step) == (cell, TASK, 2)
-    assert result.last.up_bytes > 0
-    assert capsys.readouterr().out.startswith(f"1/1 {cell.name}: {result.last.bits_per_byte:.4f} bits per byte")
-
-
-def test_a_picture_has_the_best_rate_of_demo_and_the_best_of_every_other_method() -> None:
-    adamw = Cell("adamw", 0.001, CELL.steps)
-    cells = {CELL: 2.0, replace(CELL, learning_rate=0.02): 2.1, replace(CELL, top_k=9): 2.2}
-    cells |= {adamw: 2.3, replace(adamw, weight_decay=0.1): 2.25}
-    settings = settings_of(made_up(cell, end) for cell, end in cells.items())
-    expected = [CELL, replace(CELL, top_k=9), replace(adamw, weight_decay=0.1)]
-    assert [setting.cell for setting in pictured(settings)] == expected
-
-
-def test_the_report_averages_seeds_and_puts_the_best_first(tmp_path: Path) -> None:
-    worse, bad = replace(CELL, learning_rate=0.02), replace(CELL, learning_rate=1.0)
-    results = [
-        made_up(bad, 7.0, "step 3: NaN"),
-        made_up(worse, 2.6),
-        made_up(CELL, 2.0),
-        made_up(replace(CELL, seed=1), 2.2),
-    ]
-    settings = settings_of(results)
-    assert [setting.cell for setting in settings] == [CELL, worse, bad]
-    assert settings[0].bits_per_byte == pytest.approx(2.1)
-    assert [setting.cell for setting in pictured(settings)] == [CELL]
-    lines = write_report(tmp_path, results).splitlines()
-    assert lines[0] == "## 5 steps"
-    assert lines[4] == f"| {CELL.title} | 2 | 2.100 | 0.200 | 6.525 | 200 | 100 | 600 |"
-    assert "blew up" in lines[6]
-    assert lines[-1] == "4 cells, 0.0 hours of one core."
-    assert (tmp_path / "curves-5.png").read_bytes().startswith(b"\x89PNG")
-    rows = (tmp_path / "points.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * len(results)
-    assert rows[0].startswith("cell,method,learning_rate,steps,")

@@ -131,7 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     failed: list[str] = []
     if asked.curves:
-        run_curves(archive, open_corpus(asked.data), WanTask(), only=asked.only or ("*",), say=messages.print)
+        run_curves(
+            archive,
+            open_corpus(asked.data),
+            WanTask(),
+            only=asked.only or ("*",),
+            say=messages.print,
+        )
     elif not asked.report:
         failed = measure(wanted, archive)
     archive.merge()
@@ -156,8 +162,12 @@ def measure(wanted: Sequence[Trial], archive: Archive) -> list[str]:
         if trial.name in known:
             continue
         if (links := f"links-{trial.profile}") not in known:
-            known[links] = _measure_links(trial.profile, trial.nodes, archive.directory / f"{links}.json")
-        messages.print(f"{trial.name}: {trial.steps} steps, {predicted(trial).seconds:.1f} s each predicted")
+            known[links] = _measure_links(
+                trial.profile, trial.nodes, archive.directory / f"{links}.json"
+            )
+        messages.print(
+            f"{trial.name}: {trial.steps} steps, {predicted(trial).seconds:.1f} s each predicted"
+        )
         try:
             _measure(trial, archive.directory)
         except (TimeoutError, RuntimeError, LockstepError) as error:
@@ -184,25 +194,37 @@ def _measure_links(profile: str, nodes: int, path: Path) -> list[Any]:
         links = measure_all(laboratory, homes, lambda done, total: None)
     require_as_asked(links)
     with replacing_file(path) as temporary:
-        temporary.write_text(json.dumps(document := [link.document() for link in links], indent=1) + "\n")
+        temporary.write_text(
+            json.dumps(document := [link.document() for link in links], indent=1) + "\n"
+        )
     return document
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.wan", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.wan", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument(
         "--only",
         metavar="PATTERN",
         action="append",
         help="trials (curves) whose name matches, as in a shell; repeatable",
     )
-    parser.add_argument("--list", action="store_true", help="name the trials and what is done; measure nothing")
-    parser.add_argument("--curves", action="store_true", help="train to the fixed loss; no links, no root")
     parser.add_argument(
-        "--report", action="store_true", help="merge results, write table, CSV and figures; measure nothing"
+        "--list", action="store_true", help="name the trials and what is done; measure nothing"
+    )
+    parser.add_argument(
+        "--curves", action="store_true", help="train to the fixed loss; no links, no root"
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="merge results, write table, CSV and figures; measure nothing",
     )
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--size", choices=("20m", "tiny"), default="20m", help="of the network (default: 20m)")
+    parser.add_argument(
+        "--size", choices=("20m", "tiny"), default="20m", help="of the network (default: 20m)"
+    )
     parser.add_argument(
         "--compute-seconds",
         metavar="SECONDS",
@@ -210,9 +232,18 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help=f"of a forward and backward pass; repeatable (default: {' and '.join(f'{each:g}' for each in PASSES_S)})",
     )
-    parser.add_argument("--results", type=Path, default=Path("docs/results/data/wan.jsonl"), help="file of the results")
-    parser.add_argument("--work", type=Path, default=Path("out/wan"), help="directory of new results and reports")
-    parser.add_argument("--data", type=Path, default=Path("out/parity/data"), help="directory of the prepared text")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("docs/results/data/wan.jsonl"),
+        help="file of the results",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("out/wan"), help="directory of new results and reports"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("out/parity/data"), help="directory of the prepared text"
+    )
     parser.add_argument("--json", default="", help="write everything there; - prints it")
     return parser
 

@@ -30,15 +30,21 @@ class Archive:
             try:
                 found[record["name"]] = record["document"]
             except (TypeError, KeyError) as error:
-                raise DataError(f"{self.path}, line {number}: expected a name and a document") from error
+                raise DataError(
+                    f"{self.path}, line {number}: expected a name and a document"
+                ) from error
         for path in sorted(self.directory.glob("*.json")):
             try:
                 found[path.stem] = json.loads(path.read_bytes())
             except ValueError as error:
-                raise DataError(f"{path}: expected JSON, got {error}; remove it to measure again") from error
+                raise DataError(
+                    f"{path}: expected JSON, got {error}; remove it to measure again"
+                ) from error
         return {name: found[name] for name in sorted(found)}
 
     def merge(self) -> None:
         """Put the working directory's documents into the merged file."""
         documents = self.documents()
-        write_records(self.path, [{"name": name, "document": documents[name]} for name in documents])
+        write_records(
+            self.path, [{"name": name, "document": documents[name]} for name in documents]
+        )

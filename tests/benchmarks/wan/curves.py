@@ -69,11 +69,17 @@ class DiLoCo:
     def __init__(self, fixture: Fixture) -> None:
         self._fixture, cell = fixture, fixture.cell
         self._global = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
-        self._outer = torch.optim.SGD(self._global.values(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+        self._outer = torch.optim.SGD(
+            self._global.values(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True
+        )
         self._workers = [copy.deepcopy(self._global) for _ in range(cell.authors)]
         self._inner = [
             torch.optim.AdamW(
-                worker.values(), lr=cell.learning_rate, betas=cell.adam_decays, eps=ADAM_EPSILON, weight_decay=0.0
+                worker.values(),
+                lr=cell.learning_rate,
+                betas=cell.adam_decays,
+                eps=ADAM_EPSILON,
+                weight_decay=0.0,
             )
             for worker in self._workers
         ]
@@ -82,7 +88,9 @@ class DiLoCo:
     def step(self) -> Traffic:
         """One step of every worker; after H of them the outer one."""
         fixture = self._fixture
-        samples = fixture.samples(self._step).reshape(len(self._workers), -1, fixture.task.sequence_length + 1)
+        samples = fixture.samples(self._step).reshape(
+            len(self._workers), -1, fixture.task.sequence_length + 1
+        )
         for mine, worker, optimizer in zip(samples, self._workers, self._inner, strict=True):
             _set(fixture.parameters, worker)
             gradients = fixture.gradients(mine)
@@ -116,7 +124,9 @@ def _set(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
 
 
 def _step_with(
-    optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor], gradients: dict[str, Tensor | None]
+    optimizer: torch.optim.Optimizer,
+    parameters: dict[str, Tensor],
+    gradients: dict[str, Tensor | None],
 ) -> None:
     for name, tensor in parameters.items():
         tensor.grad = gradients[name]
@@ -142,9 +152,13 @@ _ORTHOGONAL = replace(_SIGN, update="orthogonal", gradients="even")
 CURVES = {
     "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),
     "lockstep-0": Curve(_SIGN, DemoAuthors, (0.0005, 0.001, 0.002)),
-    "lockstep-1": Curve(replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)),
+    "lockstep-1": Curve(
+        replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)
+    ),
     "lockstep-0-orthogonal": Curve(_ORTHOGONAL, DemoAuthors, (0.004, 0.006)),
-    "lockstep-0-orthogonal-k64": Curve(replace(_ORTHOGONAL, top_k=64), DemoAuthors, (0.004, 0.003, 0.002)),
+    "lockstep-0-orthogonal-k64": Curve(
+        replace(_ORTHOGONAL, top_k=64), DemoAuthors, (0.004, 0.003, 0.002)
+    ),
     "lockstep-0-orthogonal-k128": Curve(replace(_ORTHOGONAL, top_k=128), DemoAuthors, (0.004,)),
     "lockstep-1-orthogonal-k64": Curve(
         replace(_ORTHOGONAL, overlap=1, guess="own", top_k=64), DemoAuthors, (0.004, 0.003)
@@ -185,11 +199,19 @@ class Training:
                 self._take_point()
 
     def _take_point(self) -> None:
-        self.points.append((self._step, round(self._fixture.validation_bits_per_byte() * math.log(2), 4)))
+        self.points.append(
+            (self._step, round(self._fixture.validation_bits_per_byte() * math.log(2), 4))
+        )
 
 
 def train_curve(
-    name: str, task: Task, corpus: Corpus, path: Path, *, target_nats: float, say: Callable[[str], None]
+    name: str,
+    task: Task,
+    corpus: Corpus,
+    path: Path,
+    *,
+    target_nats: float,
+    say: Callable[[str], None],
 ) -> None:
     """All rates for a while, the best one until it is that good; each result is on disk when it is there.
 
@@ -227,7 +249,12 @@ def best_rate(swept: Sequence[Mapping[str, Any]]) -> float:
 
 
 def run_curves(
-    archive: Archive, corpus: Corpus, task: Task, *, only: Sequence[str] = ("*",), say: Callable[[str], None] = print
+    archive: Archive,
+    corpus: Corpus,
+    task: Task,
+    *,
+    only: Sequence[str] = ("*",),
+    say: Callable[[str], None] = print,
 ) -> None:
     """Every method that one of the patterns names and that is not done yet."""
     torch.set_num_threads(1)

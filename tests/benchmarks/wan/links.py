@@ -88,7 +88,9 @@ class Trial:
     def name(self) -> str:
         """Unique among the trials of a report, and a file name."""
         card = card_suffix(self.compute_s)
-        return f"{self.profile}-{self.method}{card}" + (f"-slowed{self.slowed}" if self.slowed > 1 else "")
+        return f"{self.profile}-{self.method}{card}" + (
+            f"-slowed{self.slowed}" if self.slowed > 1 else ""
+        )
 
 
 def card_suffix(compute_s: float) -> str:
@@ -132,7 +134,9 @@ class Meter:
         return interpolated(self._times[node], self._counts[node], time_s)
 
 
-def interpolated(times: Sequence[float], counts: Sequence[tuple[int, int]], time_s: float) -> tuple[float, float]:
+def interpolated(
+    times: Sequence[float], counts: Sequence[tuple[int, int]], time_s: float
+) -> tuple[float, float]:
     """Both counts at an instant, from readings in order; before the first and after the last reading these."""
     after = bisect.bisect_left(times, time_s)
     if after == 0 or after == len(times):
@@ -159,7 +163,9 @@ def run(trial: Trial, directory: Path) -> Seen:
         run_method = _run_lockstep if trial.how.kind == "lockstep" else _run_ranks
         facts = run_method(trial, directory, laboratory, meter)
         facts["shaped_by"] = laboratory.mechanism
-    facts["congestion_control"] = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    facts["congestion_control"] = (
+        Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    )
     facts["load"] = round(os.getloadavg()[0], 1)
     notes = tuple(read_notes(_notes_path(directory, number)) for number in range(trial.nodes))
     return Seen(notes, meter.crossed, facts)
@@ -172,7 +178,9 @@ def _notes_path(directory: Path, number: int) -> Path:
 # ---- the others
 
 
-def _run_ranks(trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter) -> dict[str, Any]:
+def _run_ranks(
+    trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter
+) -> dict[str, Any]:
     """One process per home, to the end of all."""
     rank = Rank(
         method=trial.method,
@@ -192,10 +200,22 @@ def _run_ranks(trial: Trial, directory: Path, laboratory: Laboratory, meter: Met
         for number in range(trial.nodes):
             name = f"node-{number}"
             told = replace(rank, rank=number, address=laboratory.address(name))
-            command = [sys.executable, "-m", "tests.benchmarks.wan.ranks", msgspec.json.encode(told).decode()]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.benchmarks.wan.ranks",
+                msgspec.json.encode(told).decode(),
+            ]
             with (directory / f"{name}.log").open("wb") as log:
                 processes.append(
-                    laboratory.start(name, command, stdout=log, stderr=subprocess.STDOUT, env=environment(), cwd=ROOT)
+                    laboratory.start(
+                        name,
+                        command,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment(),
+                        cwd=ROOT,
+                    )
                 )
         _until(trial, meter, lambda: _ended(processes, directory))
     finally:
@@ -209,8 +229,12 @@ def _ended(processes: Sequence["subprocess.Popen[Any]"], directory: Path) -> boo
     """Whether all ended well; raises the last words of one that did not."""
     for number, process in enumerate(processes):
         if process.poll():
-            words = (directory / f"node-{number}.log").read_text(errors="replace").splitlines()[-15:]
-            raise RuntimeError(f"node-{number} ended with {process.returncode}:\n" + "\n".join(words))
+            words = (
+                (directory / f"node-{number}.log").read_text(errors="replace").splitlines()[-15:]
+            )
+            raise RuntimeError(
+                f"node-{number} ended with {process.returncode}:\n" + "\n".join(words)
+            )
     return all(process.poll() == 0 for process in processes)
 
 
@@ -232,7 +256,13 @@ def environment() -> dict[str, str]:
     """This process's, one thread, with this tree's modules, and nothing of Lockstep's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**kept, **pools, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **kept,
+        **pools,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def _until(trial: Trial, meter: Meter, done: Callable[[], bool]) -> None:
@@ -261,14 +291,18 @@ class StandInCluster(WanCluster):
 
     def __init__(self, settings: ClusterSettings, laboratory: Laboratory, trial: Trial) -> None:
         super().__init__(settings, laboratory)
-        self.nodes = [self._standing_in(node, number, trial) for number, node in enumerate(self.nodes)]
+        self.nodes = [
+            self._standing_in(node, number, trial) for number, node in enumerate(self.nodes)
+        ]
 
     def _standing_in(self, node: Child, number: int, trial: Trial) -> Child:
         notes = str(_notes_path(node.directory.parent, number))
         told = StandIn(trial.slowed * trial.compute_s, number, notes, trial.slowed)
         more = {VARIABLE: msgspec.json.encode(told).decode()}
         arguments = [*node._arguments, "--save-every", str(10 * trial.steps)]
-        return StandInNode(node.name, node.directory, arguments, environment() | more, self.laboratory.inside)
+        return StandInNode(
+            node.name, node.directory, arguments, environment() | more, self.laboratory.inside
+        )
 
 
 def run_spec(trial: Trial) -> RunSpec:
@@ -277,7 +311,9 @@ def run_spec(trial: Trial) -> RunSpec:
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(top_k=trial.how.top_k, gradients=trial.how.gradients, update=trial.how.update),
+        algorithm=AlgorithmSpec(
+            top_k=trial.how.top_k, gradients=trial.how.gradients, update=trial.how.update
+        ),
         schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,
@@ -295,11 +331,15 @@ def run_spec(trial: Trial) -> RunSpec:
     )
 
 
-def _run_lockstep(trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter) -> dict[str, Any]:
+def _run_lockstep(
+    trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter
+) -> dict[str, Any]:
     """The whole run, to its last round."""
     write_run_file(directory / "run.toml", run_spec(trial))
     data = tiny_corpus(directory / "data")
-    settings = ClusterSettings(directory, directory / "run.toml", data, trial.nodes, links=(trial.how.transport,))
+    settings = ClusterSettings(
+        directory, directory / "run.toml", data, trial.nodes, links=(trial.how.transport,)
+    )
     with StandInCluster(settings, laboratory, trial) as cluster:
         cluster.start()
         _until(trial, meter, lambda: _trained(cluster))
@@ -309,7 +349,9 @@ def _run_lockstep(trial: Trial, directory: Path, laboratory: Laboratory, meter: 
         "skipped": status["steps"]["skipped"],
         "digests_agreed": status["digests"]["agreed"],
         "digests_checked": status["digests"]["rounds_checked"],
-        "payload_bytes": round(status["traffic"]["payload_bytes"] / max(1, status["traffic"]["payloads"])),
+        "payload_bytes": round(
+            status["traffic"]["payload_bytes"] / max(1, status["traffic"]["payloads"])
+        ),
     }
 
 

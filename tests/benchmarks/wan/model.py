@@ -44,12 +44,20 @@ STRIDE = 104_729
 
 def shapes(config: Mapping[str, Any]) -> Shapes:
     """Shapes of a llama's parameters with tied embeddings, without building it; from the input to the output."""
-    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    width, inner, layers = (
+        config["hidden_size"],
+        config["intermediate_size"],
+        config["num_hidden_layers"],
+    )
     found: Shapes = {"embedding": (config["vocab_size"], width)}
     for layer in range(layers):
         found |= {f"{layer}.{name}": (width, width) for name in ("q", "k", "v", "o")}
         found |= {f"{layer}.{name}": (inner, width) for name in ("gate", "up")}
-        found |= {f"{layer}.down": (width, inner), f"{layer}.norm1": (width,), f"{layer}.norm2": (width,)}
+        found |= {
+            f"{layer}.down": (width, inner),
+            f"{layer}.norm1": (width,),
+            f"{layer}.norm2": (width,),
+        }
     return found | {"norm": (width,)}
 
 
@@ -57,7 +65,9 @@ class GradientPool:
     """Gradients of all parameters for any step, at the price of one copy."""
 
     def __init__(self, numbers: int, seed: int) -> None:
-        self._pool = torch.randn(numbers + POOL_SLACK, generator=torch.Generator().manual_seed(seed))
+        self._pool = torch.randn(
+            numbers + POOL_SLACK, generator=torch.Generator().manual_seed(seed)
+        )
 
     def copy(self, gradients: Sequence[Tensor], step: int, first: int = 0) -> None:
         """Fill gradients of a step, of which `first` numbers precede these in the order of the parameters."""
@@ -75,7 +85,9 @@ class StandIn(nn.Module):
 
     def __init__(self, sizes: Shapes, compute_s: float, seed: int) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in sizes.values())
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.zeros(shape)) for shape in sizes.values()
+        )
         self.numbers = sum(weight.numel() for weight in self.weights)
         self.pool = GradientPool(self.numbers, seed)
         self.compute_s = compute_s

@@ -29,7 +29,12 @@ from tests.benchmarks.wan.slow_motion import slow_waits
 VARIABLE = "WAN_STAND_IN"
 """Of the environment: a `StandIn` as JSON."""
 
-ARITHMETIC = ((Trainer, "_extract"), (Replica, "stand_at"), (Replica, "accumulate"), (Replica, "apply"))
+ARITHMETIC = (
+    (Trainer, "_extract"),
+    (Replica, "stand_at"),
+    (Replica, "accumulate"),
+    (Replica, "apply"),
+)
 """Functions of a round that compute and neither wait nor speak to anybody."""
 
 
@@ -53,7 +58,9 @@ def stand_in(settings: StandIn) -> None:
     def passes(trainee: Trainee, batches: Iterable[Tokens]) -> OnePass:
         parameters = list(trainee.parameters.values())
         if not pools:
-            pools.append(GradientPool(sum(parameter.numel() for parameter in parameters), settings.seed))
+            pools.append(
+                GradientPool(sum(parameter.numel() for parameter in parameters), settings.seed)
+            )
         notes.next_step().compute_s = settings.compute_s
         return OnePass(trainee, list(batches), settings.compute_s, pools[0])
 
@@ -68,9 +75,16 @@ class OnePass:
 
     steps = count()
 
-    def __init__(self, trainee: Trainee, batches: Sequence[Tokens], compute_s: float, pool: GradientPool) -> None:
+    def __init__(
+        self, trainee: Trainee, batches: Sequence[Tokens], compute_s: float, pool: GradientPool
+    ) -> None:
         self.samples = 0
-        self._trainee, self._batches, self._compute_s, self._pool = trainee, batches, compute_s, pool
+        self._trainee, self._batches, self._compute_s, self._pool = (
+            trainee,
+            batches,
+            compute_s,
+            pool,
+        )
 
     def next(self) -> bool:
         """Everything at once, the first time."""
@@ -80,7 +94,11 @@ class OnePass:
         for parameter in self._trainee.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
-        gradients = [parameter.grad for parameter in self._trainee.parameters.values() if parameter.grad is not None]
+        gradients = [
+            parameter.grad
+            for parameter in self._trainee.parameters.values()
+            if parameter.grad is not None
+        ]
         self._pool.copy(gradients, next(self.steps))
         self.samples = sum(map(len, self._batches))
         return True

@@ -72,7 +72,9 @@ class Rank:
 def ddp(rank: Rank, notes: Notes) -> None:
     """Steps of DistributedDataParallel."""
     with gloo(rank):
-        model = torch.nn.parallel.DistributedDataParallel(rank.model(), init_sync=False, gradient_as_bucket_view=True)
+        model = torch.nn.parallel.DistributedDataParallel(
+            rank.model(), init_sync=False, gradient_as_bucket_view=True
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
         for _ in range(rank.steps):
             notes.next_step().compute_s = rank.compute_s

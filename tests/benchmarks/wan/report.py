@@ -52,10 +52,14 @@ class Row:
         return self.profile, self.compute_s
 
 
-def rows(measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m") -> list[Row]:
+def rows(
+    measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m"
+) -> list[Row]:
     """A row for each measurement, and a computed one for DDP where it was too slow to be measured."""
     found = [_measured(one, size) for one in measurements]
-    for nodes, setting in dict.fromkeys((one.nodes, (one.profile, one.compute_s)) for one in measurements):
+    for nodes, setting in dict.fromkeys(
+        (one.nodes, (one.profile, one.compute_s)) for one in measurements
+    ):
         mates = [place for place, row in enumerate(found) if row.setting == setting]
         if not any(found[place].method == BASE for place in mates):
             profile, compute_s = setting
@@ -105,7 +109,9 @@ def write_report(directory: Path, found: Sequence[Row], curves: Mapping[str, Poi
 
 def comparable(found: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each profile and computing time in which a method reached the loss, by a name for files."""
-    settings = {row.setting: [other for other in found if other.setting == row.setting] for row in found}
+    settings = {
+        row.setting: [other for other in found if other.setting == row.setting] for row in found
+    }
     return {
         f"{profile}{card_suffix(compute_s)}": own
         for (profile, compute_s), own in settings.items()
@@ -190,7 +196,9 @@ def csv_of(found: Sequence[Row]) -> str:
     writer.writerow(names)
     for row in found:
         values = [getattr(row, name) for name in names]
-        writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in values])
+        writer.writerow(
+            ["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in values]
+        )
     return text.getvalue()
 
 
@@ -198,20 +206,30 @@ def figure_of(found: Sequence[Row], curves: Mapping[str, Points]) -> bytes:
     """SVG: validation loss over wall time in one setting, a line for each method, the first to arrive named first."""
     figure = canvas(8, 6.5)
     axes = figure.add_subplot()
-    drawn = [row for row in found if any(step for step, _ in curves.get(METHODS[row.method].curve, []))]
+    drawn = [
+        row for row in found if any(step for step, _ in curves.get(METHODS[row.method].curve, []))
+    ]
     for row in sorted(drawn, key=lambda row: (row.loss_s is None, row.loss_s or row.step_s)):
         points = [(step, loss) for step, loss in curves[METHODS[row.method].curve] if step]
         times = "" if row.times_less is None else f": {row.times_less:.1f} times less than DDP"
         seconds = [step * row.step_s for step, _ in points]
         line = "--" if row.how == "computed" else "-"
-        axes.plot(seconds, [loss for _, loss in points], line, label=named(row) + times, marker=".", markersize=3)
+        axes.plot(
+            seconds,
+            [loss for _, loss in points],
+            line,
+            label=named(row) + times,
+            marker=".",
+            markersize=3,
+        )
     axes.axhline(TARGET_NATS, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_xlabel("wall time on the links, seconds")
     axes.set_ylabel("validation loss, nats per byte")
     profile, compute_s = found[0].setting
     axes.set_title(
-        f"{profile}, a pass of {compute_s:g} s: steps of a curve times measured seconds per step", fontsize=10
+        f"{profile}, a pass of {compute_s:g} s: steps of a curve times measured seconds per step",
+        fontsize=10,
     )
     axes.grid(visible=True, which="both", alpha=0.2)
     figure.legend(loc="outside lower center", fontsize=8, ncols=1 if len(drawn) < 6 else 2)

@@ -111,7 +111,9 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
     layout = ChunkLayout.from_shapes(shapes(CONFIGS[trial.size]))
     sent = (trial.nodes - 1) * layout.chunks * chunk_bits(trial.how.top_k) / 8
     hidden = trial.how.overlap
-    return Prediction(sent, max(trial.compute_s, sent / rate) if hidden else trial.compute_s + sent / rate)
+    return Prediction(
+        sent, max(trial.compute_s, sent / rate) if hidden else trial.compute_s + sent / rate
+    )
 
 
 def chunk_bits(top_k: int) -> float:
@@ -127,17 +129,24 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
     steps = [[span for span in own if not span[0].sync][warmup:] for own in spans]
     syncs = [[span for span in own if span[0].sync] for own in spans]
     if not all(steps) or (trial.method == "diloco" and not all(syncs)):
-        raise DataError(f"{trial.name}: expected more than {warmup} steps of every node, got {list(map(len, spans))}")
+        raise DataError(
+            f"{trial.name}: expected more than {warmup} steps of every node, got {list(map(len, spans))}"
+        )
     share = 1 / INNER_STEPS  # of an outer step in every inner one
     sync_s = fmean(_length(span) for own in syncs for span in own) if any(syncs) else 0.0
-    step_s = [fmean(map(_length, at_once)) + share * sync_s for at_once in zip(*steps, strict=False)]
-    up, down = zip(*(_bytes(seen, node, steps[node], syncs[node]) for node in range(trial.nodes)), strict=True)
+    step_s = [
+        fmean(map(_length, at_once)) + share * sync_s for at_once in zip(*steps, strict=False)
+    ]
+    up, down = zip(
+        *(_bytes(seen, node, steps[node], syncs[node]) for node in range(trial.nodes)), strict=True
+    )
     notes = [note for own in steps for note, _ in own]
     whole_s = fmean(_length(span) for own in steps for span in own) + share * sync_s
     compute_s = fmean(note.compute_s for note in notes)
     outer = [note for own in syncs for note, _ in own]
     arithmetic_s, alone_s = (
-        fmean(getattr(note, name) for note in notes) + share * fmean([getattr(note, name) for note in outer] or [0.0])
+        fmean(getattr(note, name) for note in notes)
+        + share * fmean([getattr(note, name) for note in outer] or [0.0])
         for name in ("arithmetic_s", "arithmetic_cpu_s")
     )
     return Measurement(
@@ -163,7 +172,9 @@ def at_the_speed_of_life(seen: Seen, slowed: int) -> Seen:
     """What was seen in slow motion, on a clock that runs as many times slower; what cores did is left as it was."""
 
     def on_that_clock(note: StepNote) -> StepNote:
-        times = {name: getattr(note, name) / slowed for name in ("began_s", "compute_s", "arithmetic_s")}
+        times = {
+            name: getattr(note, name) / slowed for name in ("began_s", "compute_s", "arithmetic_s")
+        }
         return replace(note, **times)
 
     return replace(
@@ -181,7 +192,9 @@ def _length(span: Span) -> float:
     return span[1] - span[0].began_s
 
 
-def _bytes(seen: Seen, node: int, steps: Sequence[Span], syncs: Sequence[Span]) -> tuple[float, float]:
+def _bytes(
+    seen: Seen, node: int, steps: Sequence[Span], syncs: Sequence[Span]
+) -> tuple[float, float]:
     """Of a mean step of one node, up and down; of DiLoCo its part of the outer step, for it sends nothing else."""
     counted = syncs or steps
     up, down = seen.crossed(node, counted[0][0].began_s, counted[-1][1])
@@ -212,5 +225,9 @@ def load_all(archive: Archive, names: Iterable[str] = METHODS) -> list[Measureme
             try:
                 found.append(Measurement(**document | {"step_s": tuple(document["step_s"])}))
             except (ValueError, TypeError) as error:
-                raise DataError(f"{name}: expected a measurement, got {error!r}; remove it to measure again") from error
-    return sorted(found, key=lambda one: (one.profile, -one.compute_s, order[one.method], one.slowed))
+                raise DataError(
+                    f"{name}: expected a measurement, got {error!r}; remove it to measure again"
+                ) from error
+    return sorted(
+        found, key=lambda one: (one.profile, -one.compute_s, order[one.method], one.slowed)
+    )

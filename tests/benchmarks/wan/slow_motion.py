@@ -31,7 +31,10 @@ def slow_motion(link: HomeLink, times: int) -> HomeLink:
 
     def slower(way: Way | None) -> Way | None:
         return way and replace(
-            way, rate_bit_s=way.rate_bit_s // times, delay_s=way.delay_s * times, queue_s=way.queue_s * times
+            way,
+            rate_bit_s=way.rate_bit_s // times,
+            delay_s=way.delay_s * times,
+            queue_s=way.queue_s * times,
         )
 
     return HomeLink(slower(link.up), slower(link.down))
@@ -41,6 +44,8 @@ def slow_waits(times: int) -> None:
     """Give the gossip of this process as much more patience."""
     for module, name in WAITS:
         setattr(module, name, times * getattr(module, name))
-    initialise = SwarmLimits.__init__  # nobody states a `stall_ms`, and a dataclass keeps its defaults there
+    initialise = (
+        SwarmLimits.__init__
+    )  # nobody states a `stall_ms`, and a dataclass keeps its defaults there
     *others, stall_ms = initialise.__defaults__ or ()
     initialise.__defaults__ = (*others, times * stall_ms)  # type: ignore[attr-defined]
