@@ -1,7 +1,8 @@
-"""What faults cost: `python -m tests.benchmarks.chaos --minutes 10 --nodes 8 --seed 1 [--json PATH]`.
+"""What faults cost: `python -m tests.benchmarks.chaos --minutes 10 --nodes 8 --seed 1 [--json
+PATH]`.
 
-The same run twice, for equally long, in real processes on this machine: once left alone, once hurt by a schedule that
-the seed decides before it begins.
+The same run twice, for equally long, in real processes on this machine: once left alone, once hurt
+by a schedule that the seed decides before it begins.
 
     kill node, kill coordinator     SIGKILL; started again on the same directory
     stop node, stop coordinator     SIGSTOP, and SIGCONT some seconds later
@@ -9,14 +10,16 @@ the seed decides before it begins.
     cut node                        its line to the coordinator and the address it announces reset every connection
     corrupt                         one bit of the next payload part on the way to a node is flipped
 
-A fault is over, and its target has recovered, when a commit holds the target's payload again that was made after the
-fault was mended; for the coordinator, when there is any such commit. Seconds and rounds count from the blow, so the
-length of a pause is in them. In the end nobody is hurt any more: everybody must recover, then leave, and every
-checkpoint must be, bit for bit, what a replay of the log from genesis gives. Who does not leave when asked, and has to
-be killed, did not recover. When anything is amiss the directory with all logs is kept, and the end says where.
+A fault is over, and its target has recovered, when a commit holds the target's payload again that
+was made after the fault was mended; for the coordinator, when there is any such commit. Seconds and
+rounds count from the blow, so the length of a pause is in them. In the end nobody is hurt any more:
+everybody must recover, then leave, and every checkpoint must be, bit for bit, what a replay of the
+log from genesis gives. Who does not leave when asked, and has to be killed, did not recover. When
+anything is amiss the directory with all logs is kept, and the end says where.
 
-Throughput is what commits hold: samples behind the payloads that were committed within the measured minutes, which
-begin when all nodes have been counted once. What was trained and never committed does not count.
+Throughput is what commits hold: samples behind the payloads that were committed within the measured
+minutes, which begin when all nodes have been counted once. What was trained and never committed
+does not count.
 """
 
 import argparse
@@ -61,7 +64,8 @@ LASTING = {
     "slow node": (4, 10),
     "cut node": (2, 9),
 }
-"""Seconds, least and most, around the lease of six: some faults end before it does, some cost the membership."""
+"""Seconds, least and most, around the lease of six: some faults end before it does, some cost the
+membership."""
 
 FIRST_S, LAST_S = 3.0, 15.0
 """No blow falls so soon after the beginning, or so shortly before the end."""
@@ -123,11 +127,13 @@ class Run:
     replayed: int = 0
     differs: str = ""
     load: float = 0.0
-    """Of the whole machine: mean number of threads that ran or wanted to, in the last five minutes of the run."""
+    """Of the whole machine: mean number of threads that ran or wanted to, in the last five minutes
+    of the run."""
 
     @property
     def divergences(self) -> int:
-        """Rounds with two digests, nodes told to start over, and whether a replay differs from a checkpoint."""
+        """Rounds with two digests, nodes told to start over, and whether a replay differs from a
+        checkpoint."""
         return self.disputed + self.resyncs + bool(self.differs)
 
 
@@ -145,7 +151,8 @@ def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) ->
 
 
 class Storm:
-    """Deals the faults of a schedule to a cluster and notices who has recovered. `look` moves it on."""
+    """Deals the faults of a schedule to a cluster and notices who has recovered. `look` moves it
+    on."""
 
     def __init__(self, cluster: FaultyCluster, faults: Sequence[Fault], run: Run) -> None:
         self._cluster, self._waiting, self._run = cluster, list(faults), run
@@ -253,7 +260,8 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
 def _rounds(
     cluster: FaultyCluster, storm: Storm, ends_s: float, *, until_healed: bool = False
 ) -> Iterator[Sequence[Commit]]:
-    """The commits that come by, until that time or until nobody is hurt; the storm goes on meanwhile."""
+    """The commits that come by, until that time or until nobody is hurt; the storm goes on
+    meanwhile."""
     head = cluster.head()
     while time.monotonic() < ends_s and not (until_healed and not storm.wounds):
         for line in cluster.revive():
@@ -345,7 +353,8 @@ def table(found: dict[str, Any]) -> Table:
 
 
 def main() -> int:
-    """Both runs, the table, the document; 1 when a replica differed, or somebody did not recover or leave."""
+    """Both runs, the table, the document; 1 when a replica differed, or somebody did not recover or
+    leave."""
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="length of each of the two runs"

@@ -1,4 +1,5 @@
-"""SVG figures that are the same bytes for the same data: no date, no random identifiers, text as text."""
+"""SVG figures that are the same bytes for the same data: no date, no random identifiers, text as
+text."""
 
 import io
 

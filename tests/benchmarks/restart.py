@@ -1,8 +1,9 @@
-"""How long a coordinator takes to come back: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`.
+"""How long a coordinator takes to come back: `python -m tests.benchmarks.restart --rounds 100000
+[--json PATH]`.
 
-Writes a journal of so many real rounds of a machine with some members, then opens it as a restart does, from the
-newest snapshot, and folds the same events from the first one beside it. Prints both times, medians of several
-restarts with their spread, and their ratio.
+Writes a journal of so many real rounds of a machine with some members, then opens it as a restart
+does, from the newest snapshot, and folds the same events from the first one beside it. Prints both
+times, medians of several restarts with their spread, and their ratio.
 """
 
 import argparse

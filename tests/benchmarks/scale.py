@@ -1,8 +1,10 @@
-"""What a coordinator costs as a run grows: `python -m tests.benchmarks.scale [--members 10,100,1000] [--json PATH]`.
+"""What a coordinator costs as a run grows: `python -m tests.benchmarks.scale [--members
+10,100,1000] [--json PATH]`.
 
-The real machine, message codec, signatures and journal in virtual time; members are modelled: each has a home link of
-FIELD.md section 4 and a machine of some speed, which decide when it announces, holds and applies. Everything between
-the bytes of a node's message and the bytes that leave is done and timed; only gRPC and the network are missing.
+The real machine, message codec, signatures and journal in virtual time; members are modelled: each
+has a home link of FIELD.md section 4 and a machine of some speed, which decide when it announces,
+holds and applies. Everything between the bytes of a node's message and the bytes that leave is done
+and timed; only gRPC and the network are missing.
 
     node messages (bytes) -> events -> machine -> journal (SQLite) -> messages (bytes, shared ones encoded once)
          '------ parse ------'------- machine ----'---- journal ---'------------ encode -----------'
@@ -59,7 +61,8 @@ PAYLOAD_BYTES = 30_000
 """Of a payload: a model of some ten million parameters."""
 
 BATCH_MS = 5
-"""The core gathers what arrives while the journal writes: a synchronous write takes about that long."""
+"""The core gathers what arrives while the journal writes: a synchronous write takes about that
+long."""
 
 WARM_ROUNDS = 2
 """Rounds before the measured ones: members join, speeds are unknown."""
@@ -115,7 +118,8 @@ class Members:
             yield at_ms, link.peer, wire.NodeMessage(announced=announced)
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Each member's receipts, together as `node.receipts` sends them: its link takes one payload after another."""
+        """Each member's receipts, together as `node.receipts` sends them: its link takes one
+        payload after another."""
         born = self.announced.pop(round, {})
         peers = list(self.links)
         share = self.reporters / len(peers)
@@ -150,7 +154,8 @@ class Members:
 
 
 class Desk:
-    """A coordinator without sockets: what arrives is handled in batches, journalled, and answered in bytes."""
+    """A coordinator without sockets: what arrives is handled in batches, journalled, and answered
+    in bytes."""
 
     def __init__(self, spec: RunSpec, members: Members, directory: Path) -> None:
         self.members, self.rounds = members, Rounds(spec, RUN)

@@ -1,4 +1,5 @@
-"""The schedule, the bookkeeping of recoveries and the table; and one short storm over real processes."""
+"""The schedule, the bookkeeping of recoveries and the table; and one short storm over real
+processes."""
 
 import argparse
 import io

@@ -1,4 +1,5 @@
-"""The benchmark of a coordinator's cost: its runs commit, and what must not grow with the square does not."""
+"""The benchmark of a coordinator's cost: its runs commit, and what must not grow with the square
+does not."""
 
 import json
 import sys

@@ -1,22 +1,25 @@
 """Speed and memory of the DeMo engine: `python -m tests.benchmarks.engine --json PATH [--large]`.
 
-For each size, number of payloads R and thread count it times, alternating in one run, the engine's parts (extract:
-gradients into momentum and top-k out of it; encode; decode of R payloads; apply) and those of the straightforward
-implementation, and prints medians with their spread. What a node that overlaps rounds does beside the step, the guess
-(the update that its own payload and momentum would make, and the parameters to take early gradients at), is timed by
-itself.
+For each size, number of payloads R and thread count it times, alternating in one run, the engine's
+parts (extract: gradients into momentum and top-k out of it; encode; decode of R payloads; apply)
+and those of the straightforward implementation, and prints medians with their spread. What a node
+that overlaps rounds does beside the step, the guess (the update that its own payload and momentum
+would make, and the parameters to take early gradients at), is timed by itself.
 
-Two floors stand beside, both measured in the same run: the bytes that a step must move over the memory's bandwidth,
-and its multiply-adds over the best rate of a large matrix product. Per parameter the step reads the gradient
-(4 bytes), reads and writes the momentum (8) and the parameter (8). Its two transforms, one there and one back, have
-two stages each, and a stage is 64 multiply-adds per parameter: 256 multiply-adds, or 512 floating-point operations.
-A row of a DCT reads alike from both ends, and every other even one from both ends of its half: the kernels add and
-subtract what mirrors first and make 24 of a stage's 64 multiply-adds. The floor with those alone stands beside.
+Two floors stand beside, both measured in the same run: the bytes that a step must move over the
+memory's bandwidth, and its multiply-adds over the best rate of a large matrix product. Per
+parameter the step reads the gradient (4 bytes), reads and writes the momentum (8) and the parameter
+(8). Its two transforms, one there and one back, have two stages each, and a stage is 64
+multiply-adds per parameter: 256 multiply-adds, or 512 floating-point operations. A row of a DCT
+reads alike from both ends, and every other even one from both ends of its half: the kernels add and
+subtract what mirrors first and make 24 of a stage's 64 multiply-adds. The floor with those alone
+stands beside.
 
 On a GPU (`--device cuda`) each part ends when the device is done.
 
-The peak of extra memory is that of the whole process around its very first step, less its threads' and libraries'
-first use of memory, which a step of a tiny model has made before: one fresh process per size and R.
+The peak of extra memory is that of the whole process around its very first step, less its threads'
+and libraries' first use of memory, which a step of a tiny model has made before: one fresh process
+per size and R.
 """
 
 import argparse

@@ -22,7 +22,8 @@ SQUARE_SIDE = {"cpu": 2048, "cuda": 8192}
 def measure(
     shapes: Shapes, payloads: int, top_k: int, repeats: int, device: torch.device
 ) -> dict[str, Any]:
-    """Both implementations on the same gradients, alternating; seconds of each part and what follows from them."""
+    """Both implementations on the same gradients, alternating; seconds of each part and what
+    follows from them."""
     generator = torch.Generator(device).manual_seed(0)
     parameters, gradients = (
         {
@@ -86,7 +87,8 @@ def memory_bandwidth(device: torch.device) -> float:
 
 
 def multiply_adds_per_second(device: torch.device) -> float:
-    """Rate of one large float32 matrix product, or of the engine's own if that is faster; best of five each."""
+    """Rate of one large float32 matrix product, or of the engine's own if that is faster; best of
+    five each."""
     size = SQUARE_SIDE[device.type]
     square, rows = (torch.ones(size, columns, device=device) for columns in (size, 64))
     matrix = integer_matrix(device)

@@ -19,7 +19,8 @@ def llama_20m() -> Shapes:
 
 
 def gpt2_124m() -> Shapes:
-    """GPT-2 small: 124 million parameters, vocabulary 50257 (a prime times 29: it needs padding), biases."""
+    """GPT-2 small: 124 million parameters, vocabulary 50257 (a prime times 29: it needs padding),
+    biases."""
     width, layers = 768, 12
     shapes: Shapes = {
         "wte": (50257, width),

@@ -1,4 +1,5 @@
-"""One step of DeMo, ours and the straightforward one, with the seconds of each of its parts, on any device."""
+"""One step of DeMo, ours and the straightforward one, with the seconds of each of its parts, on any
+device."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +19,16 @@ from tests.benchmarks.engine.straightforward import Straightforward
 LEARNING_RATE = 2.0**-10
 DECAY = 0.999
 AUTHORS_MAX = 8
-"""Other authors with a payload of their own; further ones send the same again, which costs as much to take."""
+"""Other authors with a payload of their own; further ones send the same again, which costs as much
+to take."""
 PARTS = ("extract", "encode", "decode", "apply")
 
 Times = dict[str, float]
 
 
 class Ours:
-    """A step of the engine: one author extracts and encodes, then R payloads are decoded and applied."""
+    """A step of the engine: one author extracts and encodes, then R payloads are decoded and
+    applied."""
 
     def __init__(self, parameters: Mapping[str, Tensor], payloads: int, top_k: int) -> None:
         self._device = next(iter(parameters.values())).device
@@ -106,7 +109,8 @@ class Theirs:
         self._payloads = payloads
 
     def step(self, gradients: Mapping[str, Tensor]) -> Times:
-        """Seconds of each part. The other authors' payloads are copies: what they hold costs nothing extra here."""
+        """Seconds of each part. The other authors' payloads are copies: what they hold costs
+        nothing extra here."""
         clock = Clock(self._device)
         sent = self._demo.extract(gradients)
         clock.lap("extract")

@@ -1,9 +1,10 @@
 """DeMo as published, written the obvious way: what the engine is measured against.
 
-A loop over parameters; momentum in parameter space; blocks of 64x64 by einsum; every kept coefficient sent as an
-int64 index and a float32 value; the sent part transformed back once for the author's momentum and once more, summed
-over all authors, for the update (Peng, Quesnelle, Kingma, arXiv 2411.19870, algorithm 1; the block length is fixed to
-64, where the published code takes the nearest divisor of each dimension). Signs of the update, as there.
+A loop over parameters; momentum in parameter space; blocks of 64x64 by einsum; every kept
+coefficient sent as an int64 index and a float32 value; the sent part transformed back once for the
+author's momentum and once more, summed over all authors, for the update (Peng, Quesnelle, Kingma,
+arXiv 2411.19870, algorithm 1; the block length is fixed to 64, where the published code takes the
+nearest divisor of each dimension). Signs of the update, as there.
 """
 
 import math
@@ -39,7 +40,8 @@ class Straightforward:
         self.momentum = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
 
     def extract(self, gradients: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-        """(index int64, value float32), each [blocks, k], per parameter; what is sent leaves the momentum."""
+        """(index int64, value float32), each [blocks, k], per parameter; what is sent leaves the
+        momentum."""
         sent = {}
         for name, gradient in gradients.items():
             momentum = self.momentum[name].mul_(self._decay).add_(gradient)

@@ -1,8 +1,10 @@
-"""How long gossip takes over shaped links: `python -m tests.benchmarks.gossip.shaped [--json PATH] [--quick]`.
+"""How long gossip takes over shaped links: `python -m tests.benchmarks.gossip.shaped [--json PATH]
+[--quick]`.
 
-Every node is a process in a network namespace of its own behind the line of a home (`lockstep.wan.lab`), with the real
-swarm, links and log of a node (`tests.benchmarks.gossip.worker`). All publish one payload at the same instant; a round
-ends when everybody holds all N, verified and written. Needs root; takes a quarter of an hour.
+Every node is a process in a network namespace of its own behind the line of a home
+(`lockstep.wan.lab`), with the real swarm, links and log of a node
+(`tests.benchmarks.gossip.worker`). All publish one payload at the same instant; a round ends when
+everybody holds all N, verified and written. Needs root; takes a quarter of an hour.
 
     bound         = max(N (N - 1) S / all uplinks together, (N - 1) S / each downlink, S / each uplink)
                     of payload bytes alone, S each: what no gossip can beat. Frames, headers and lost packets come on
@@ -13,9 +15,9 @@ ends when everybody holds all N, verified and written. Needs root; takes a quart
     twice         payload bytes that came for nothing over those needed, of the node with the most
     upload share  of all payload bytes that gossip sent, of the node with the least and with the most
 
-The lines share this machine's processors with the nodes and with each other: `busy` is how much of them was in use
-while gossip ran. Near 1 it is the machine that was measured; `--slowed 4` measures in slow motion (`slow_motion`), all
-seconds being divided by four again.
+The lines share this machine's processors with the nodes and with each other: `busy` is how much of
+them was in use while gossip ran. Near 1 it is the machine that was measured; `--slowed 4` measures
+in slow motion (`slow_motion`), all seconds being divided by four again.
 """
 
 import argparse
@@ -53,7 +55,8 @@ SLOW = 0.1
 """What the slow home has of the others' uplink."""
 
 HEAD_START_NS = 500_000_000
-"""From the order to the instant at which it begins: every process has heard it and made its payload by then."""
+"""From the order to the instant at which it begins: every process has heard it and made its payload
+by then."""
 
 ANSWER_SECONDS = 400
 """More than any round, or the start of any process, takes."""
@@ -84,7 +87,8 @@ class Setting:
 
     @property
     def push_bound_s(self) -> float:
-        """What no push to all can beat: N - 1 copies through the thinnest uplink, or all into the thinnest downlink."""
+        """What no push to all can beat: N - 1 copies through the thinnest uplink, or all into the
+        thinnest downlink."""
         rate = min(min(profile.up_mbit_s, profile.down_mbit_s) for profile in self.homes)
         return (len(self.homes) - 1) * self.size / (rate * 125_000)
 

@@ -1,9 +1,11 @@
-"""How long gossip takes over home links, simulated: `python -m tests.benchmarks.gossip [--json PATH]`.
+"""How long gossip takes over home links, simulated: `python -m tests.benchmarks.gossip [--json
+PATH]`.
 
-Real machines on the fluid network of tests/simulation/gossip.py, in virtual time: the same input gives the same table
-on every machine. Each row is so many rounds of one group of homes: the first, the median and the slowest of them in
-seconds, the bound that nothing can beat, the naive push of everybody to all, and the bytes that came twice. "At once"
-is the same without the order of uploads: whoever asks is served, and a pull hears nothing of its progress.
+Real machines on the fluid network of tests/simulation/gossip.py, in virtual time: the same input
+gives the same table on every machine. Each row is so many rounds of one group of homes: the first,
+the median and the slowest of them in seconds, the bound that nothing can beat, the naive push of
+everybody to all, and the bytes that came twice. "At once" is the same without the order of uploads:
+whoever asks is served, and a pull hears nothing of its progress.
 """
 
 import argparse

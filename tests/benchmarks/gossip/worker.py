@@ -1,4 +1,5 @@
-"""One node's gossip, and the naive push beside it, as a process that does what it is told line by line.
+"""One node's gossip, and the naive push beside it, as a process that does what it is told line by
+line.
 
     python -m tests.benchmarks.gossip.worker PLACE-AS-JSON         {"number", "host", "kinds", ...}
 
@@ -10,8 +11,9 @@
     -> {"statistics": null}                                        <- the `Statistics` of its links
     -> the end of standard input                                   it stops
 
-The swarm, its links and its log are those of a node; there is no coordinator and no training. Times are of the
-monotonic clock, which all processes of a machine share, and begin at the common instant `at_ns`.
+The swarm, its links and its log are those of a node; there is no coordinator and no training. Times
+are of the monotonic clock, which all processes of a machine share, and begin at the common instant
+`at_ns`.
 """
 
 import asyncio
@@ -46,7 +48,8 @@ LOG_BYTES_MAX = 1 << 30
 """More than any round here; what is settled goes at once."""
 
 LINK_SECONDS = 90
-"""Longest time until everybody is linked to everybody: libp2p's daemons start slowly on a busy machine."""
+"""Longest time until everybody is linked to everybody: libp2p's daemons start slowly on a busy
+machine."""
 
 ROUND_SECONDS = 300
 """Longest round; the longest that is measured, a push through a thin uplink, takes a minute."""
@@ -74,7 +77,8 @@ class Place:
 class Push:
     """One end of the naive push: a TCP connection to each other node, kept open.
 
-    Not gRPC's: sixteen of its calls on one thin uplink hold up each other's keepalive until it cuts them."""
+    Not gRPC's: sixteen of its calls on one thin uplink hold up each other's keepalive until it cuts
+    them."""
 
     def __init__(self, host: str) -> None:
         self._host = host

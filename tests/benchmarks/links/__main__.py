@@ -1,16 +1,19 @@
-"""How fast links are: `python -m tests.benchmarks.links --json PATH [--kinds ...] [--round-trips 0 50 150]`.
+"""How fast links are: `python -m tests.benchmarks.links --json PATH [--kinds ...] [--round-trips 0
+50 150]`.
 
-Every kind of `tests.benchmarks.links.carriers` in one run, each node in a process of its own, on loopback and behind a
-relay that makes the way longer (`tests.benchmarks.links.delay`, which says what that does not show). Per kind and round trip:
+Every kind of `tests.benchmarks.links.carriers` in one run, each node in a process of its own, on
+loopback and behind a relay that makes the way longer (`tests.benchmarks.links.delay`, which says
+what that does not show). Per kind and round trip:
 
     small_call_ms     a small question and its answer
     stream_mb_per_s   1 and 8 MB over a link that is open and warm, until the sender knows that all has arrived
     cpu_ms_per_mb     of both processes and their daemons while 8 MB go over and over
     all_gather_ms     8 nodes, each gets 1 MB of each other one: from the word to start to the last one's report
 
-Medians with the least and most of the repeats. The kinds take turns on one machine, so ratios to `hivemind`, its own
-protobuf streams, mean more than numbers, and `load_before` tells of others at work. A relay shares the processors with
-the nodes: at a distance, read the times rather than the rates.
+Medians with the least and most of the repeats. The kinds take turns on one machine, so ratios to
+`hivemind`, its own protobuf streams, mean more than numbers, and `load_before` tells of others at
+work. A relay shares the processors with the nodes: at a distance, read the times rather than the
+rates.
 """
 
 import argparse

@@ -4,7 +4,8 @@
     grpc mesh, libp2p mesh     the same transports below a `Mesh`: framed, digests checked, acknowledged, pulled
     hivemind                   the baseline: its own protobuf streams, one per transfer, one message back
 
-All cut what they carry into pieces of the size that was fastest for them, the mesh as it does for nodes.
+All cut what they carry into pieces of the size that was fastest for them, the mesh as it does for
+nodes.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from protocol.ids import PeerId
 
 PIECE_BYTES = {"grpc": 512 * 1024, "libp2p": 256 * 1024, "hivemind": 256 * 1024}
 TRIES = 5
-"""Times that a blob is carried when a link gave way, as nodes do; hivemind's streams end early in silence."""
+"""Times that a blob is carried when a link gave way, as nodes do; hivemind's streams end early in
+silence."""
 
 DIALS_MAX = 3
 REDIAL_SECONDS = 6

@@ -1,11 +1,13 @@
-"""A longer way between two TCP ends on this machine: a relay that holds every byte for half a round trip.
+"""A longer way between two TCP ends on this machine: a relay that holds every byte for half a round
+trip.
 
     with delayed([port], round_trip_ms=50) as (far,):
         ...  # what connects to `far` talks to `port`, and each byte takes 25 ms there and 25 ms back
 
-The relay runs in a process of its own. It holds bytes, it does not shape them: no rate, no loss, no jitter, no
-congestion window, and TCP's own handshake stays short. So it shows what a protocol's own windows and round trips cost
-at a distance, and flatters everything alike. Bytes that the receiver does not take are held up to `HELD_BYTES_MAX`.
+The relay runs in a process of its own. It holds bytes, it does not shape them: no rate, no loss, no
+jitter, no congestion window, and TCP's own handshake stays short. So it shows what a protocol's own
+windows and round trips cost at a distance, and flatters everything alike. Bytes that the receiver
+does not take are held up to `HELD_BYTES_MAX`.
 """
 
 import asyncio
@@ -17,11 +19,13 @@ from multiprocessing.connection import Connection
 from typing import cast
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""In one direction of one connection, beyond which the sender is not read: 75 ms at 850 MB/s are under way at most."""
+"""In one direction of one connection, beyond which the sender is not read: 75 ms at 850 MB/s are
+under way at most."""
 
 
 class Way(asyncio.Protocol):
-    """One end of a connection at the relay: what it receives leaves at the other end after the delay."""
+    """One end of a connection at the relay: what it receives leaves at the other end after the
+    delay."""
 
     def __init__(self, delay: float, on_open: Callable[["Way"], None] | None = None) -> None:
         """`delay` in seconds; `on_open` is told when there is a connection."""
@@ -161,7 +165,8 @@ class Relay:
 
 @contextmanager
 def delayed(ports: list[int], round_trip_ms: float) -> Iterator[list[int]]:
-    """The ports behind which the given ones lie so far away, in their order. 0 ms: the ports themselves."""
+    """The ports behind which the given ones lie so far away, in their order. 0 ms: the ports
+    themselves."""
     if not round_trip_ms:
         yield ports
         return

@@ -98,7 +98,8 @@ class Node:
 
 @contextmanager
 def linked(kind: str, round_trip_ms: float, count: int) -> Iterator[list[Node]]:
-    """So many nodes, each linked to all others over that distance; with two, the first to the second."""
+    """So many nodes, each linked to all others over that distance; with two, the first to the
+    second."""
     nodes = [Node(kind) for _ in range(count)]
     try:
         addresses: list[str] = _all(nodes, "start")

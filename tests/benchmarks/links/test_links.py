@@ -1,4 +1,5 @@
-"""The benchmark of links measures what it says: bytes that all arrive, over a way as long as it was asked to be."""
+"""The benchmark of links measures what it says: bytes that all arrive, over a way as long as it was
+asked to be."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,10 @@
-"""`python -m tests.benchmarks.pages`: renders the tables and figures of docs/results/ from the data there.
+"""`python -m tests.benchmarks.pages`: renders the tables and figures of docs/results/ from the data
+there.
 
-Everything between `<!-- begin: NAME -->` and `<!-- end -->` in a page is computed, as are the SVG figures and the CSV
-of the runs over home links. `--check` changes nothing and ends with 1 if a page does not say what the data say;
-figures are left out of that, for their bytes depend on the version of matplotlib.
+Everything between `<!-- begin: NAME -->` and `<!-- end -->` in a page is computed, as are the SVG
+figures and the CSV of the runs over home links. `--check` changes nothing and ends with 1 if a page
+does not say what the data say; figures are left out of that, for their bytes depend on the version
+of matplotlib.
 """
 
 import argparse

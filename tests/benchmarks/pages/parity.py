@@ -35,7 +35,8 @@ DECIDING = {
     "k = 8": LONG_8,
     "k = 8, overlapping from round 300": overlapping(LONG_8, LATE),
 }
-"""Settings of the first table: those with three seeds. AdamW is the one that the others are compared with."""
+"""Settings of the first table: those with three seeds. AdamW is the one that the others are
+compared with."""
 
 DELAYED = {"the defaults": LONG, "k = 8": LONG_8}
 """Settings that are compared with their own delayed form."""

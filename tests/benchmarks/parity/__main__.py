@@ -1,7 +1,9 @@
-"""`python -m tests.benchmarks.parity`: does DeMo learn as well as AdamW, and what does each byte buy?
+"""`python -m tests.benchmarks.parity`: does DeMo learn as well as AdamW, and what does each byte
+buy?
 
-Every cell trains the same byte-level transformer on the same text in one process, with the functions that a node
-uses, and leaves one file under `out/`. A finished cell is never trained again, so a stopped sweep continues:
+Every cell trains the same byte-level transformer on the same text in one process, with the
+functions that a node uses, and leaves one file under `out/`. A finished cell is never trained
+again, so a stopped sweep continues:
 
     python -m tests.benchmarks.parity --list
     python -m tests.benchmarks.parity --jobs 2 --threads 1
@@ -10,9 +12,9 @@ uses, and leaves one file under `out/`. A finished cell is never trained again, 
     python -m tests.benchmarks.parity --set tries --report
     python -m tests.benchmarks.parity --results out/again.jsonl --cells out/again    # train everything anew
 
-The report merges finished cells into the sweep's file under docs/results/data/ and writes a table, a CSV with every
-point and one SVG per length of training under `out/`. `python -m tests.benchmarks.pages` renders the pages from the
-merged files.
+The report merges finished cells into the sweep's file under docs/results/data/ and writes a table,
+a CSV with every point and one SVG per length of training under `out/`. `python -m
+tests.benchmarks.pages` renders the pages from the merged files.
 """
 
 import argparse

@@ -1,9 +1,11 @@
-"""What DeMo is measured against: data-parallel AdamW and Signum, each given the cheapest network there is.
+"""What DeMo is measured against: data-parallel AdamW and Signum, each given the cheapest network
+there is.
 
-AdamW steps on the mean of all authors' gradients, which is the gradient of the whole batch: it is taken in one pass,
-in float32. Its traffic is counted as if one bfloat16 gradient went up and one mean came down per author, a perfect
-reduction; rounding to bfloat16 is forgiven. Signum is the majority vote over signs of each author's own momentum
-(Bernstein et al., arXiv 1810.05291): one bit per parameter goes up and one comes down.
+AdamW steps on the mean of all authors' gradients, which is the gradient of the whole batch: it is
+taken in one pass, in float32. Its traffic is counted as if one bfloat16 gradient went up and one
+mean came down per author, a perfect reduction; rounding to bfloat16 is forgiven. Signum is the
+majority vote over signs of each author's own momentum (Bernstein et al., arXiv 1810.05291): one bit
+per parameter goes up and one comes down.
 """
 
 import numpy as np
@@ -61,7 +63,8 @@ class Signum:
         self._step = 0
 
     def step(self) -> Traffic:
-        """M <- beta * M + (1 - beta) * G for each author;  P <- P * decay - lr * sign(sum of sign(M))."""
+        """M <- beta * M + (1 - beta) * G for each author;  P <- P * decay - lr * sign(sum of
+        sign(M))."""
         fixture = self._fixture
         samples = fixture.samples(self._step).reshape(
             len(self._momenta), -1, fixture.task.sequence_length + 1

@@ -1,9 +1,10 @@
-"""The cells of the parity study: what is trained, by which method. Which cells a sweep has: `sweeps`.
+"""The cells of the parity study: what is trained, by which method. Which cells a sweep has:
+`sweeps`.
 
-A task is what all cells of a sweep share: the network, the text and how much of it makes one step. A cell is one
-training on it. A cell's name says its method, rate and length, and every other field that differs from its
-default, so that names are unique, short and stable: they are the names of the result files. Its title, for tables and
-pictures, compares with the defaults of a run file instead.
+A task is what all cells of a sweep share: the network, the text and how much of it makes one step.
+A cell is one training on it. A cell's name says its method, rate and length, and every other field
+that differs from its default, so that names are unique, short and stable: they are the names of the
+result files. Its title, for tables and pictures, compares with the defaults of a run file instead.
 """
 
 from collections.abc import Iterator
@@ -68,14 +69,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One training. `SettingsError` for what cannot be trained; fields of other methods keep their defaults."""
+    """One training. `SettingsError` for what cannot be trained; fields of other methods keep their
+    defaults."""
 
     method: Method
     learning_rate: float
     steps: int
 
     weight_decay: float = 0.0
-    """Decoupled. With AdamW only on matrices, as is usual; the others decay every parameter, as a run does."""
+    """Decoupled. With AdamW only on matrices, as is usual; the others decay every parameter, as a
+    run does."""
 
     top_k: int = 32
 
@@ -85,8 +88,8 @@ class Cell:
     early_top_k: int = 64
 
     vote_rounds: int = 1
-    """Rounds whose votes a step adds up, from `vote_rounds_from` on. As in a run with a snapshot every hundred steps:
-    over those no votes are kept."""
+    """Rounds whose votes a step adds up, from `vote_rounds_from` on. As in a run with a snapshot
+    every hundred steps: over those no votes are kept."""
 
     vote_rounds_from: int = 300
     value_bits: int = 1
@@ -96,8 +99,8 @@ class Cell:
     """What a step is of the sum of votes: the sign, or of matrices the nearest orthogonal update."""
 
     gradients: Scale = "plain"
-    """How each author's gradients enter its momentum: as they come, each tensor scaled to a root mean square of one, or
-    rows and columns made even by their recent sizes."""
+    """How each author's gradients enter its momentum: as they come, each tensor scaled to a root
+    mean square of one, or rows and columns made even by their recent sizes."""
 
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
@@ -115,19 +118,20 @@ class Cell:
     """Rounds of delay between a payload and its application: 0 or 1."""
 
     guess: Guess = "none"
-    """With overlap: where gradients are taken, ahead of the committed parameters by a guess at the pending update:
-    no guess, a node's own (`Engine.guess`), the exact update that the own payload alone would make, or the last
-    commit's update once more."""
+    """With overlap: where gradients are taken, ahead of the committed parameters by a guess at the
+    pending update: no guess, a node's own (`Engine.guess`), the exact update that the own payload
+    alone would make, or the last commit's update once more."""
 
     late: float = 1.0
-    """With overlap: the part of an author's samples of a round that it trains before the commit of the round in front
-    comes, at the guess; the others it trains at what the commit made."""
+    """With overlap: the part of an author's samples of a round that it trains before the commit of
+    the round in front comes, at the guess; the others it trains at what the commit made."""
 
     overlap_from: int = 0
     """With overlap: the first round that is begun before the one in front of it is applied."""
 
     transform: Transform = "exact"
-    """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being parameters."""
+    """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being
+    parameters."""
 
     authors: int = 4
     """R, the contributors of every round."""
@@ -188,14 +192,16 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """For people, among cells of one length: what differs from a run file's defaults. Unique there too."""
+        """For people, among cells of one length: what differs from a run file's defaults. Unique
+        there too."""
         usual = (
             DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
         )
         return ", ".join([f"{self.method} {self.learning_rate:g}", *self._unlike(usual, " ")])
 
     def _unlike(self, other: "Cell", between: str) -> Iterator[str]:
-        """Fields that another cell has otherwise, each with its value; method, rate and length left out."""
+        """Fields that another cell has otherwise, each with its value; method, rate and length left
+        out."""
         for field in fields(self)[3:]:
             value = getattr(self, field.name)
             if value != getattr(other, field.name):

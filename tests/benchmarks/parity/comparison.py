@@ -1,6 +1,7 @@
 """What may be said of two settings: how sure their difference is, and how many bytes each sends.
 
-Every payload must reach the other R - 1 nodes, so it leaves some uplink R - 1 times. With P parameters:
+Every payload must reach the other R - 1 nodes, so it leaves some uplink R - 1 times. With P
+parameters:
 
     exchange of payloads     (R - 1) * payload_bytes    sent by the mean node, and received by every node
     one dense gradient       2 P                        sent once, in bfloat16
@@ -43,7 +44,8 @@ class Difference:
 
 
 def difference(ours: Sequence[Result], theirs: Sequence[Result]) -> Difference:
-    """The difference at the last step, paired by seed: cells of one seed share weights and data order.
+    """The difference at the last step, paired by seed: cells of one seed share weights and data
+    order.
 
     Seeds that only one side has are left out. `ValueError` if they share none."""
     ends = [

@@ -1,15 +1,15 @@
 """R authors of DeMo in one process, through the engine and the container that a node uses.
 
-All replicas are equal bit for bit, so there is one set of committed parameters and one network, which takes every
-author's gradients in turn; momentum is each author's own. A round:
+All replicas are equal bit for bit, so there is one set of committed parameters and one network,
+which takes every author's gradients in turn; momentum is each author's own. A round:
 
     each author    gradients of its samples -> momentum -> k largest of each chunk -> container
     everybody      the containers -> coefficients -> one step of the committed parameters
 
-With overlap 1 a round is applied only when passes over the late part of the next one's samples are made (over all of
-them, if the cell does not say less). Those are made at the committed parameters or, with a guess, at those moved by
-what the author expects of the undecided round.
-Payloads travel once to every other author: R - 1 of them come down for each that goes up.
+With overlap 1 a round is applied only when passes over the late part of the next one's samples are
+made (over all of them, if the cell does not say less). Those are made at the committed parameters
+or, with a guess, at those moved by what the author expects of the undecided round. Payloads travel
+once to every other author: R - 1 of them come down for each that goes up.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ class Traffic:
 
 
 class PlainEngine(Engine):
-    """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed, as the engine
-    keeps its coefficients."""
+    """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed,
+    as the engine keeps its coefficients."""
 
     def _kernels(self) -> None:
         return None
@@ -110,7 +110,8 @@ class DemoAuthors:
             tensor.copy_(self.committed[name])
 
     def _begin(self) -> list[tuple[Passes, list[Tensor]]]:
-        """Everybody's passes of the next round, the first of them made, and what they have left in the gradients."""
+        """Everybody's passes of the next round, the first of them made, and what they have left in
+        the gradients."""
         fixture = self._fixture
         samples = fixture.samples(self._next_round).reshape(
             len(self.engines), -1, fixture.task.sequence_length + 1
@@ -126,7 +127,8 @@ class DemoAuthors:
         return begun
 
     def _finish(self, begun: Sequence[tuple[Passes, list[Tensor]]]) -> list[bytes]:
-        """Everybody's container of the round begun, after the rest of the passes: at the committed parameters."""
+        """Everybody's container of the round begun, after the rest of the passes: at the committed
+        parameters."""
         fixture, round_ = self._fixture, self._next_round
         if fixture.cell.overlap:
             self.stand_at_committed()

@@ -1,8 +1,8 @@
 """What the results of the parity study say: tables, a CSV with every point, SVG figures.
 
-A line of a table and a curve is one setting: cells that differ in nothing but the seed, averaged. A figure shows, of
-settings that differ in nothing but the learning rate, the best one, and of every other method than DeMo the best
-setting alone.
+A line of a table and a curve is one setting: cells that differ in nothing but the seed, averaged. A
+figure shows, of settings that differ in nothing but the learning rate, the best one, and of every
+other method than DeMo the best setting alone.
 """
 
 import csv
@@ -36,7 +36,8 @@ _HEAD = (
     "payload bytes",
     "exchange bytes",
 )
-"""`payload bytes`: serialised per author and step. `exchange bytes`: sent by the mean node per step, see `volume`."""
+"""`payload bytes`: serialised per author and step. `exchange bytes`: sent by the mean node per
+step, see `volume`."""
 
 _HOUR_S = 3600
 
@@ -83,7 +84,8 @@ class Setting:
 
     @property
     def exchange_bytes(self) -> float:
-        """Bytes that the mean node sends per step when all authors exchange; AdamW's gradients go around a ring."""
+        """Bytes that the mean node sends per step when all authors exchange; AdamW's gradients go
+        around a ring."""
         authors, parameters = self.cell.authors, self.results[0].parameters
         if authors == 1:
             return 0.0
@@ -116,7 +118,8 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
 def pictured(settings: Iterable[Setting]) -> list[Setting]:
     """The settings of a figure, from settings with the best first; failed ones are left out.
 
-    Of DeMo's settings that differ only in the learning rate it has the best; of every other method the best one."""
+    Of DeMo's settings that differ only in the learning rate it has the best; of every other method
+    the best one."""
     best: dict[Cell, Setting] = {}
     for setting in settings:
         cell = setting.cell
@@ -173,7 +176,8 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
 
     A setting without a label has its title.
 
-    The genesis, and all that is far above most curves' first point, is left out: it would hide the rest."""
+    The genesis, and all that is far above most curves' first point, is left out: it would hide the
+    rest."""
     figure = canvas(12.0, 6.5)
     panels = figure.subplots(1, 2, sharey=True)
     for panel in panels:
@@ -212,7 +216,8 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
 
 
 def changes_figure(settings: Sequence[Setting], usual: Cell) -> bytes:
-    """SVG: a line per setting of one length with its bits per byte at the end, the usual one and others marked."""
+    """SVG: a line per setting of one length with its bits per byte at the end, the usual one and
+    others marked."""
     shown = pictured(settings)
     figure = canvas(9.0, 0.24 * len(shown) + 1.2)
     axes = figure.add_subplot()

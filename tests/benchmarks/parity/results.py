@@ -1,8 +1,9 @@
 """What came of a cell, and where results are kept.
 
-A result holds the cell, the task and the text it was trained on, so that it can neither be mistaken for another nor be
-mixed with those of another task. A cell that has just been trained is one small file in a working directory. The
-report merges these files into the file of its sweep, which has one result per line and is what the repository keeps.
+A result holds the cell, the task and the text it was trained on, so that it can neither be mistaken
+for another nor be mixed with those of another task. A cell that has just been trained is one small
+file in a working directory. The report merges these files into the file of its sweep, which has one
+result per line and is what the repository keeps.
 """
 
 import json
@@ -93,7 +94,8 @@ def read_results(path: Path) -> list[Result]:
 
 
 def load_all(path: Path, directory: Path, task: Task) -> list[Result]:
-    """All results of a task by name: those of the merged file and, before them, those of the working directory.
+    """All results of a task by name: those of the merged file and, before them, those of the
+    working directory.
 
     `DataError` if the directory holds another task's, or if they were trained on different texts."""
     trained = [load(each) for each in sorted(directory.glob("*.json"))]

@@ -1,7 +1,8 @@
 """Which cells each sweep of the parity study has, and where its results are.
 
-The study asks what a run file's defaults are worth, one change at a time. Tries are what led to those defaults, or was
-tried to better them: by older rules, and so not to be compared with the study's cells but where they say the same.
+The study asks what a run file's defaults are worth, one change at a time. Tries are what led to
+those defaults, or was tried to better them: by older rules, and so not to be compared with the
+study's cells but where they say the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,8 +38,8 @@ def study_cells() -> Iterator[Cell]:
 
 
 def _deciding_cells() -> Iterator[Cell]:
-    """Under three seeds: AdamW, the defaults, a larger k in the beginning only, k = 8, the votes of two rounds in a
-    step, and the delay of a round."""
+    """Under three seeds: AdamW, the defaults, a larger k in the beginning only, k = 8, the votes of
+    two rounds in a step, and the delay of a round."""
     for seed in _SEEDS:
         for cell in (
             ADAMW,
@@ -73,7 +74,8 @@ def _overlap_cells() -> Iterator[Cell]:
 
 
 def _author_cells() -> Iterator[Cell]:
-    """The same batch cut among more or fewer authors; and the same bytes in all, of fewer or more of them."""
+    """The same batch cut among more or fewer authors; and the same bytes in all, of fewer or more
+    of them."""
     yield from (replace(LONG, authors=authors) for authors in (1, 16))
     yield from (replace(DEFAULTS, authors=authors) for authors in (1, 16))
     yield from (
@@ -110,7 +112,8 @@ _SIGN = Cell("demo", 0.001, 600)
 """As published: by sign, of gradients as they come, with one beta."""
 
 _STEADY = replace(DEFAULTS, recency=0.0)
-"""The defaults with one beta all the way. Those results kept what a sign did not say in the momentum."""
+"""The defaults with one beta all the way. Those results kept what a sign did not say in the
+momentum."""
 
 
 def try_cells() -> Iterator[Cell]:
@@ -134,8 +137,8 @@ def _longer_cells() -> Iterator[Cell]:
 
 
 def _early_cells() -> Iterator[Cell]:
-    """A larger k from the beginning on or in the beginning only: with other lengths, warm-up, ends and memory, with
-    more rounds' votes, and overlapping after it."""
+    """A larger k from the beginning on or in the beginning only: with other lengths, warm-up, ends
+    and memory, with more rounds' votes, and overlapping after it."""
     for seed in _SEEDS:
         yield replace(LONG, top_k=64, learning_rate=0.004, warmup_steps=25, seed=seed)
         yield replace(LONG_8_EARLY, seed=seed)
@@ -200,7 +203,8 @@ def _try_32_cells() -> Iterator[Cell]:
 
 
 def _try_64_cells() -> Iterator[Cell]:
-    """A quarter of the rounds, each of four times the text; and either side at such a batch for as many steps."""
+    """A quarter of the rounds, each of four times the text; and either side at such a batch for as
+    many steps."""
     for rate in (0.003, 0.005):
         yield replace(_STEADY, learning_rate=rate, steps=500, authors=8, warmup_steps=20)
     yield Cell("adamw", 0.003, 600)

@@ -1,8 +1,10 @@
-"""The fixture on which every method of the parity study stands: network, text, data order, schedule, measure.
+"""The fixture on which every method of the parity study stands: network, text, data order,
+schedule, measure.
 
-The network starts from the run's own exact genesis, the samples of a round are the next ones of the run's own data
-order, cut evenly among the authors, and validation windows are always the same. So two cells of one seed see the
-same weights and the same samples in the same order, whatever their method and number of authors.
+The network starts from the run's own exact genesis, the samples of a round are the next ones of the
+run's own data order, cut evenly among the authors, and validation windows are always the same. So
+two cells of one seed see the same weights and the same samples in the same order, whatever their
+method and number of authors.
 """
 
 import math
@@ -35,7 +37,8 @@ class Fixture:
     """One network at its genesis, with the samples, rates and measure of one cell."""
 
     def __init__(self, task: Task, cell: Cell, corpus: Corpus) -> None:
-        """`SettingsError` for a text too short to train without repetition, or a batch that cannot be cut evenly."""
+        """`SettingsError` for a text too short to train without repetition, or a batch that cannot
+        be cut evenly."""
         self.task, self.cell = task, cell
         needed, there = cell.steps * task.batch_samples, corpus.samples(task.sequence_length)
         if needed > there:
@@ -60,18 +63,20 @@ class Fixture:
         self._validation = corpus.validation(task.validation_samples, task.sequence_length)
 
     def samples(self, round_: int) -> npt.NDArray[np.int64]:
-        """All samples of a round, [batch_samples, sequence_length + 1]: author i has the i-th part of them."""
+        """All samples of a round, [batch_samples, sequence_length + 1]: author i has the i-th part
+        of them."""
         batch = self.task.batch_samples
         return self._corpus.batch(round_ * batch, batch, self.task.sequence_length, self.cell.seed)
 
     def gradients(self, samples: npt.NDArray[np.int64]) -> dict[str, Tensor | None]:
-        """Mean gradient over samples where the network stands; valid until the next call. `GradientError` for
-        numbers that have blown up."""
+        """Mean gradient over samples where the network stands; valid until the next call.
+        `GradientError` for numbers that have blown up."""
         do_work(self.trainee, [samples])
         return self.finite_gradients()
 
     def finite_gradients(self) -> dict[str, Tensor | None]:
-        """What passes have left, valid until the next one. `GradientError` for numbers that have blown up."""
+        """What passes have left, valid until the next one. `GradientError` for numbers that have
+        blown up."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         require_finite(gradients)
         return gradients

@@ -1,4 +1,5 @@
-"""Differences are paired by seed, with Student's interval; an exchange counts every payload per receiver."""
+"""Differences are paired by seed, with Student's interval; an exchange counts every payload per
+receiver."""
 
 from dataclasses import replace
 

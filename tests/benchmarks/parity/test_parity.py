@@ -1,4 +1,5 @@
-"""The parity study's harness does what nodes do, counts what they would send, and never trains a cell twice."""
+"""The parity study's harness does what nodes do, counts what they would send, and never trains a
+cell twice."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -59,7 +60,8 @@ def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
 
 
 def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
-    """The same from a node's replicas, one for each author, with commits as a coordinator makes them."""
+    """The same from a node's replicas, one for each author, with commits as a coordinator makes
+    them."""
     spec = RunSpec(
         name="twin",
         seed=cell.seed,

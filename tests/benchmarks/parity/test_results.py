@@ -1,4 +1,5 @@
-"""Results of the parity study: which cells a sweep has, where they are kept, what a report says of them."""
+"""Results of the parity study: which cells a sweep has, where they are kept, what a report says of
+them."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -78,7 +78,8 @@ def run_cells(
     jobs: int = 1,
     threads: int = 1,
 ) -> None:
-    """Train cells, `jobs` at a time in processes of their own, and leave a file of each in the directory."""
+    """Train cells, `jobs` at a time in processes of their own, and leave a file of each in the
+    directory."""
     open_corpus(data)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(

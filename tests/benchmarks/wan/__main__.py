@@ -1,11 +1,13 @@
-"""The headline: `python -m tests.benchmarks.wan`, the same model and batch by four methods on the same home links.
+"""The headline: `python -m tests.benchmarks.wan`, the same model and batch by four methods on the
+same home links.
 
-Eight nodes, each behind a line of its own in a laboratory of network namespaces, train 20 million parameters at a
-global batch of eight samples: by PyTorch's DistributedDataParallel, by hivemind, by DiLoCo, and by Lockstep with
-overlap 0 and 1 over gRPC and libp2p. Bytes, links, protocols and the optimizer's arithmetic are real; a forward and
-backward pass is a sleep (`model`). How many steps a method needs to a fixed validation loss is found apart from
-that, in one process that really trains (`curves`). Every new measurement is one file under out/; the
-report merges them into docs/results/data/wan.jsonl. What is known is not measured again:
+Eight nodes, each behind a line of its own in a laboratory of network namespaces, train 20 million
+parameters at a global batch of eight samples: by PyTorch's DistributedDataParallel, by hivemind, by
+DiLoCo, and by Lockstep with overlap 0 and 1 over gRPC and libp2p. Bytes, links, protocols and the
+optimizer's arithmetic are real; a forward and backward pass is a sleep (`model`). How many steps a
+method needs to a fixed validation loss is found apart from that, in one process that really trains
+(`curves`). Every new measurement is one file under out/; the report merges them into
+docs/results/data/wan.jsonl. What is known is not measured again:
 
     python -m tests.benchmarks.wan --list
     python -m tests.benchmarks.wan                           what the committed results hold, about an hour
@@ -41,10 +43,12 @@ from tests.benchmarks.wan.report import rows, write_report
 from tests.benchmarks.wan.results import load_all, measured, predicted, save
 
 SLOWED = (4, 8, 16, 32)
-"""Eight nodes on two cores: each has a fourth of a core. In so slow a motion a home has one, two, four or eight."""
+"""Eight nodes on two cores: each has a fourth of a core. In so slow a motion a home has one, two,
+four or eight."""
 
 PASSES_S = (COMPUTE_S, 1.5, 0.5)
-"""Of a forward and backward pass: slow homes, and one with less than half the speed of one core that needs 0.22 s."""
+"""Of a forward and backward pass: slow homes, and one with less than half the speed of one core
+that needs 0.22 s."""
 
 DEFAULT = (
     "cable-ddp",
@@ -66,17 +70,20 @@ DEFAULT = (
 """What the committed results hold."""
 
 STEPS = {"ddp": (2, 4), "hivemind": (3, 4), "diloco": (3, 3), "lockstep": (8, 22)}
-"""Least and most steps of a trial, those of the warm-up included; of DiLoCo inner ones, before an outer step."""
+"""Least and most steps of a trial, those of the warm-up included; of DiLoCo inner ones, before an
+outer step."""
 
 TRIAL_S = 330.0
 """A trial makes fewer steps, if it may, where its steps are predicted to take longer in all."""
 
 TRIAL_S_MAX = 900.0
-"""A trial that would still take longer is not made: the report computes its step from bytes and rate."""
+"""A trial that would still take longer is not made: the report computes its step from bytes and
+rate."""
 
 
 def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
-    """Every trial that can be asked for: each method on each profile, and Lockstep in slow motion too."""
+    """Every trial that can be asked for: each method on each profile, and Lockstep in slow motion
+    too."""
     found = []
     for profile in read_profiles().profiles:
         for method, slowed in product(METHODS, (1, *SLOWED)):
@@ -98,14 +105,16 @@ def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
 
 
 AVERAGING_S_LEAST = 60.0
-"""hivemind's averaging_timeout is twice what an all-reduce takes, as its guide asks, or its default, which is this."""
+"""hivemind's averaging_timeout is twice what an all-reduce takes, as its guide asks, or its
+default, which is this."""
 
 START_S, PATIENCE = 240.0, 4.0
 """A trial has failed that takes this long to start, and this many times longer than predicted."""
 
 
 def trial_s(trial: Trial) -> float:
-    """How long the steps of a trial ought to take in all: of DiLoCo inner ones and one whole outer step."""
+    """How long the steps of a trial ought to take in all: of DiLoCo inner ones and one whole outer
+    step."""
     step_s = predicted(trial).seconds
     outer_s = INNER_STEPS * (step_s - trial.compute_s) if trial.method == "diloco" else 0.0
     return trial.slowed * (outer_s + trial.steps * (trial.compute_s if outer_s else step_s))
@@ -151,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(wanted: Sequence[Trial], archive: Archive) -> list[str]:
-    """Every trial that has no result yet, one after the other; before the first of a profile its links.
+    """Every trial that has no result yet, one after the other; before the first of a profile its
+    links.
 
     The names of those that failed: they do not stop the others, and the next call makes them again."""
     if reason := unable():

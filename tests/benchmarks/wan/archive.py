@@ -1,7 +1,8 @@
 """Where the benchmark's documents are: new ones in files of their own, kept ones together.
 
-A trial that was just measured, a line that was just checked and a curve in training are a JSON file each in a working
-directory. The report merges them into one file with one document per line, which is what the repository keeps.
+A trial that was just measured, a line that was just checked and a curve in training are a JSON file
+each in a working directory. The report merges them into one file with one document per line, which
+is what the repository keeps.
 """
 
 import json

@@ -1,13 +1,16 @@
-"""How many steps each method needs to a fixed validation loss: `python -m tests.benchmarks.wan --curves`.
+"""How many steps each method needs to a fixed validation loss: `python -m tests.benchmarks.wan
+--curves`.
 
-One process trains the very network of the runs on links, on real text, by the functions that a node uses: eight
-authors of DeMo with containers of real bytes, AdamW on the whole batch, and DiLoCo (Douillard et al., arXiv 2311.08105:
-eight workers take H steps of AdamW each by themselves; then Nesterov's step on the mean of how far they came). All
-methods see the same samples in the same order. Learning rates are constant after a short warm-up, so that a curve does
-not depend on when it ends.
+One process trains the very network of the runs on links, on real text, by the functions that a node
+uses: eight authors of DeMo with containers of real bytes, AdamW on the whole batch, and DiLoCo
+(Douillard et al., arXiv 2311.08105: eight workers take H steps of AdamW each by themselves; then
+Nesterov's step on the mean of how far they came). All methods see the same samples in the same
+order. Learning rates are constant after a short warm-up, so that a curve does not depend on when it
+ends.
 
-Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss then goes on until the validation loss
-has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step, so its curve has a point every H steps.
+Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss then goes on until
+the validation loss has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step,
+so its curve has a point every H steps.
 """
 
 import copy
@@ -108,7 +111,8 @@ class DiLoCo:
         _set(self._fixture.parameters, self._global)
 
     def _meet(self) -> None:
-        """The mean of what the workers subtracted is the outer gradient; all go on from the outer step."""
+        """The mean of what the workers subtracted is the outer gradient; all go on from the outer
+        step."""
         deltas: dict[str, Tensor | None] = {
             name: tensor - torch.stack([worker[name] for worker in self._workers]).mean(0)
             for name, tensor in self._global.items()
@@ -142,7 +146,8 @@ class Curve:
     trainer: Callable[[Fixture], Trainer]
     rates: tuple[float, ...]
     point_steps: int | None = None
-    """From one point of the curve to the next, where the task's own makes no sense; sweeps are rounded up to it."""
+    """From one point of the curve to the next, where the task's own makes no sense; sweeps are
+    rounded up to it."""
 
 
 _ADAMW = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
@@ -213,9 +218,11 @@ def train_curve(
     target_nats: float,
     say: Callable[[str], None],
 ) -> None:
-    """All rates for a while, the best one until it is that good; each result is on disk when it is there.
+    """All rates for a while, the best one until it is that good; each result is on disk when it is
+    there.
 
-    What an earlier call has swept is not swept again. Its best rate, if it is still the best, starts anew."""
+    What an earlier call has swept is not swept again. Its best rate, if it is still the best,
+    starts anew."""
     curve, started_s = CURVES[name], time.monotonic()
     known: dict[str, Any] = {"method": name, "task": asdict(task), "swept": [], "seconds": 0.0}
     if path.exists():
@@ -243,7 +250,8 @@ def train_curve(
 
 
 def best_rate(swept: Sequence[Mapping[str, Any]]) -> float:
-    """That of the least loss at the end of its sweep, or of the earliest end where some have reached the target."""
+    """That of the least loss at the end of its sweep, or of the earliest end where some have
+    reached the target."""
     best = min(swept, key=lambda one: tuple(reversed(one["points"][-1])))
     return float(best["rate"])
 

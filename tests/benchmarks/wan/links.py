@@ -1,13 +1,15 @@
-"""One method on one kind of link: the laboratory, the processes in it, and what crossed their lines meanwhile.
+"""One method on one kind of link: the laboratory, the processes in it, and what crossed their lines
+meanwhile.
 
     laboratory of N homes on one profile -> the method's processes, one per home -> notes of their steps
                                          -> the kernel's counters of every line, about twice a second
 
 Bytes of a step are read off the counters at the instants that the notes name.
 
-Slow motion: eight nodes on two cores wait for each other where eight homes would not. A trial that is slowed four times
-has lines of a fourth of the rate and four times the delay, and sleeps four times as long for its computation; the
-arithmetic of all nodes, which shares the cores, then takes of the whole what it would take on machines of their own.
+Slow motion: eight nodes on two cores wait for each other where eight homes would not. A trial that
+is slowed four times has lines of a fourth of the rate and four times the delay, and sleeps four
+times as long for its computation; the arithmetic of all nodes, which shares the cores, then takes
+of the whole what it would take on machines of their own.
 """
 
 import bisect
@@ -54,7 +56,8 @@ COMPUTE_S = 2.0
 """Of a forward and backward pass, unless said otherwise."""
 
 ROUND_MS = 600_000
-"""Every instant of a round is this late at the latest: rounds here end when all have announced, never by the clock."""
+"""Every instant of a round is this late at the latest: rounds here end when all have announced,
+never by the clock."""
 
 Rates = Callable[[int, float, float], tuple[float, float]]
 """(node, from, until) on the monotonic clock -> bytes that went up and came down on its line."""
@@ -137,7 +140,8 @@ class Meter:
 def interpolated(
     times: Sequence[float], counts: Sequence[tuple[int, int]], time_s: float
 ) -> tuple[float, float]:
-    """Both counts at an instant, from readings in order; before the first and after the last reading these."""
+    """Both counts at an instant, from readings in order; before the first and after the last
+    reading these."""
     after = bisect.bisect_left(times, time_s)
     if after == 0 or after == len(times):
         up, down = counts[min(after, len(times) - 1)]

@@ -1,4 +1,5 @@
-"""The methods that the headline compares, each with the settings of its trials and the curve that it follows."""
+"""The methods that the headline compares, each with the settings of its trials and the curve that
+it follows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +9,8 @@ from node.demo.aggregate import Rule
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to train the network over the links. All but the first two fields are of Lockstep alone."""
+    """One way to train the network over the links. All but the first two fields are of Lockstep
+    alone."""
 
     kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
     curve: str

@@ -1,9 +1,11 @@
-"""What every method of the headline trains: one llama of 20 million parameters, by a computation that is stood for.
+"""What every method of the headline trains: one llama of 20 million parameters, by a computation
+that is stood for.
 
-Two cores cannot compute eight such models at once. So in the runs on links a forward and a backward pass is a sleep of
-fixed length, that of a home's graphics card, after which every parameter has a gradient of its real size: a window on
-a pool of random numbers, another one at each step. Everything downstream of the gradients is real: the optimizer's
-arithmetic, the bytes, the links. Random gradients keep every chunk of a payload full; real ones can only be smaller.
+Two cores cannot compute eight such models at once. So in the runs on links a forward and a backward
+pass is a sleep of fixed length, that of a home's graphics card, after which every parameter has a
+gradient of its real size: a window on a pool of random numbers, another one at each step.
+Everything downstream of the gradients is real: the optimizer's arithmetic, the bytes, the links.
+Random gradients keep every chunk of a payload full; real ones can only be smaller.
 """
 
 import time
@@ -43,7 +45,8 @@ STRIDE = 104_729
 
 
 def shapes(config: Mapping[str, Any]) -> Shapes:
-    """Shapes of a llama's parameters with tied embeddings, without building it; from the input to the output."""
+    """Shapes of a llama's parameters with tied embeddings, without building it; from the input to
+    the output."""
     width, inner, layers = (
         config["hidden_size"],
         config["intermediate_size"],
@@ -70,7 +73,8 @@ class GradientPool:
         )
 
     def copy(self, gradients: Sequence[Tensor], step: int, first: int = 0) -> None:
-        """Fill gradients of a step, of which `first` numbers precede these in the order of the parameters."""
+        """Fill gradients of a step, of which `first` numbers precede these in the order of the
+        parameters."""
         start = first + step * STRIDE % POOL_SLACK
         for gradient in gradients:
             gradient.copy_(self._pool[start : start + gradient.numel()].view_as(gradient))
@@ -78,10 +82,12 @@ class GradientPool:
 
 
 class StandIn(nn.Module):
-    """Parameters of these shapes whose loss takes `compute_s` to compute: a third forward, the rest backward.
+    """Parameters of these shapes whose loss takes `compute_s` to compute: a third forward, the rest
+    backward.
 
-    Backward goes through the parameters from the last to the first, each taking its share of the time by its size, as
-    in a real network: what sends gradients while backward goes on has the time to."""
+    Backward goes through the parameters from the last to the first, each taking its share of the
+    time by its size, as in a real network: what sends gradients while backward goes on has the time
+    to."""
 
     def __init__(self, sizes: Shapes, compute_s: float, seed: int) -> None:
         super().__init__()

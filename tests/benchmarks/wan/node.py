@@ -1,9 +1,10 @@
-"""`lockstep join` as it is, but for the forward and backward pass: `python -m tests.benchmarks.wan.node join ...`.
+"""`lockstep join` as it is, but for the forward and backward pass: `python -m
+tests.benchmarks.wan.node join ...`.
 
-Three things are put in before the command starts, told by the environment: `Trainee.passes` draws its samples, sleeps
-and leaves the pool's gradients; what is arithmetic of DeMo (gradients into momentum, extract, encode, decode, apply,
-digest, guess) is timed; and the steps are noted. In slow motion gossip has as much more patience. Everything else is
-the product's.
+Three things are put in before the command starts, told by the environment: `Trainee.passes` draws
+its samples, sleeps and leaves the pool's gradients; what is arithmetic of DeMo (gradients into
+momentum, extract, encode, decode, apply, digest, guess) is timed; and the steps are noted. In slow
+motion gossip has as much more patience. Everything else is the product's.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""One process of a method that Lockstep is measured against: `python -m tests.benchmarks.wan.ranks RANK-AS-JSON`.
+"""One process of a method that Lockstep is measured against: `python -m tests.benchmarks.wan.ranks
+RANK-AS-JSON`.
 
     ddp         PyTorch's DistributedDataParallel over gloo, AdamW, float32; buckets travel while backward goes on
     diloco      AdamW steps alone, then one all-reduce over gloo of how far everybody came, and Nesterov's outer step
@@ -33,7 +34,8 @@ LEARNING_RATE = 1e-3
 """Of no consequence: the gradients are random."""
 
 MATCHMAKING_S = 15.0
-"""What hivemind's guide says for the internet, and its default; a test on one machine needs no more than 3."""
+"""What hivemind's guide says for the internet, and its default; a test on one machine needs no more
+than 3."""
 
 WARMUP_NUMBERS = 1 << 18
 """Of the all-reduce that opens gloo's connections before the first step."""
@@ -137,9 +139,10 @@ def gloo(rank: Rank) -> Iterator[None]:
 def hivemind(rank: Rank, notes: Notes) -> None:
     """Epochs of `hivemind.Optimizer`: one of them is one step of the global batch.
 
-    The guide's settings: optimizer offloaded, float16 on the way for gradients and state, and the delays that it calls
-    optional left off, so that a step is that of AdamW on the whole batch. Who has made its steps trains on until all
-    have: nobody's averaging is to wait for a peer that has left."""
+    The guide's settings: optimizer offloaded, float16 on the way for gradients and state, and the
+    delays that it calls optional left off, so that a step is that of AdamW on the whole batch. Who
+    has made its steps trains on until all have: nobody's averaging is to wait for a peer that has
+    left."""
     import hivemind as library
 
     where = Path(rank.directory, "hivemind-peers")

@@ -108,7 +108,8 @@ def write_report(directory: Path, found: Sequence[Row], curves: Mapping[str, Poi
 
 
 def comparable(found: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each profile and computing time in which a method reached the loss, by a name for files."""
+    """Rows of each profile and computing time in which a method reached the loss, by a name for
+    files."""
     settings = {
         row.setting: [other for other in found if other.setting == row.setting] for row in found
     }
@@ -203,7 +204,8 @@ def csv_of(found: Sequence[Row]) -> str:
 
 
 def figure_of(found: Sequence[Row], curves: Mapping[str, Points]) -> bytes:
-    """SVG: validation loss over wall time in one setting, a line for each method, the first to arrive named first."""
+    """SVG: validation loss over wall time in one setting, a line for each method, the first to
+    arrive named first."""
     figure = canvas(8, 6.5)
     axes = figure.add_subplot()
     drawn = [

@@ -1,16 +1,19 @@
-"""What the headline says of one method on one profile: predicted from bytes and rates, and measured.
+"""What the headline says of one method on one profile: predicted from bytes and rates, and
+measured.
 
-Predictions are the bare arithmetic of payloads over the slower way of the line, no headers, losses or waits:
+Predictions are the bare arithmetic of payloads over the slower way of the line, no headers, losses
+or waits:
 
     ddp         2 (n-1)/n * 4 bytes * P, forward before, backward meanwhile
     hivemind    the same at 2 bytes for the gradients and again for the parameters, which travel behind the next step
     diloco      ddp's bytes once in H steps, nothing meanwhile
     lockstep    n-1 payloads; behind the computation with overlap 1
 
-A step's time is from the beginning of its computation to that of the next one. Computing is the time slept in the
-name of the forward and backward pass and the time in the optimizer's own arithmetic, on a machine where eight nodes
-share two cores; `computing_alone` counts of the arithmetic only what it took of a core, as if waiting for one were
-idleness. Of a trial in slow motion all times but those of a core are divided by how many times it was slowed.
+A step's time is from the beginning of its computation to that of the next one. Computing is the
+time slept in the name of the forward and backward pass and the time in the optimizer's own
+arithmetic, on a machine where eight nodes share two cores; `computing_alone` counts of the
+arithmetic only what it took of a core, as if waiting for one were idleness. Of a trial in slow
+motion all times but those of a core are divided by how many times it was slowed.
 """
 
 import json
@@ -52,7 +55,8 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Of one method on one profile; figures of a step are means over nodes and steps unless said otherwise."""
+    """Of one method on one profile; figures of a step are means over nodes and steps unless said
+    otherwise."""
 
     profile: str
     method: str
@@ -169,7 +173,8 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
 
 
 def at_the_speed_of_life(seen: Seen, slowed: int) -> Seen:
-    """What was seen in slow motion, on a clock that runs as many times slower; what cores did is left as it was."""
+    """What was seen in slow motion, on a clock that runs as many times slower; what cores did is
+    left as it was."""
 
     def on_that_clock(note: StepNote) -> StepNote:
         times = {
@@ -195,7 +200,8 @@ def _length(span: Span) -> float:
 def _bytes(
     seen: Seen, node: int, steps: Sequence[Span], syncs: Sequence[Span]
 ) -> tuple[float, float]:
-    """Of a mean step of one node, up and down; of DiLoCo its part of the outer step, for it sends nothing else."""
+    """Of a mean step of one node, up and down; of DiLoCo its part of the outer step, for it sends
+    nothing else."""
     counted = syncs or steps
     up, down = seen.crossed(node, counted[0][0].began_s, counted[-1][1])
     over = INNER_STEPS * len(syncs) if syncs else len(steps)
@@ -217,7 +223,8 @@ def save(directory: Path, trial: Trial, measurement: Measurement) -> None:
 
 
 def load_all(archive: Archive, names: Iterable[str] = METHODS) -> list[Measurement]:
-    """All measurements, by profile in the order of their names and by method; `DataError` names one that is none."""
+    """All measurements, by profile in the order of their names and by method; `DataError` names one
+    that is none."""
     order = {name: number for number, name in enumerate(names)}
     found = []
     for name, document in archive.documents().items():

@@ -1,7 +1,9 @@
-"""Slow motion: home lines that are so many times slower, for machines that cannot be so many homes at once.
+"""Slow motion: home lines that are so many times slower, for machines that cannot be so many homes
+at once.
 
-What all homes of a laboratory compute shares the cores of one machine. Where everything that crosses a line takes a
-multiple of its time, and seconds are divided by that again, the same computing takes as much less of the whole.
+What all homes of a laboratory compute shares the cores of one machine. Where everything that
+crosses a line takes a multiple of its time, and seconds are divided by that again, the same
+computing takes as much less of the whole.
 """
 
 from dataclasses import replace
@@ -22,12 +24,13 @@ WAITS = (
     (session, "SILENCE_MS"),
     (open_link, "PROGRESS_SECONDS"),
 )
-"""Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so many times fewer
-bytes, and a heartbeat waits as many times longer behind those that queue."""
+"""Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so
+many times fewer bytes, and a heartbeat waits as many times longer behind those that queue."""
 
 
 def slow_motion(link: HomeLink, times: int) -> HomeLink:
-    """The line so many times slower: rate, delay and the wait in its queue, which has as many bytes. Jitter stays."""
+    """The line so many times slower: rate, delay and the wait in its queue, which has as many
+    bytes. Jitter stays."""
 
     def slower(way: Way | None) -> Way | None:
         return way and replace(
