@@ -7,8 +7,6 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-_STYLE = {"svg.hashsalt": "lockstep", "svg.fonttype": "none"}
-
 
 def canvas(width: float, height: float) -> Figure:
     """An empty figure of a size in inches."""
@@ -20,7 +18,7 @@ def canvas(width: float, height: float) -> Figure:
 def svg(figure: Figure) -> bytes:
     """The figure's file."""
     blob = io.BytesIO()
-    with rc_context(_STYLE):
+    with rc_context({"svg.hashsalt": "lockstep", "svg.fonttype": "none"}):
         figure.savefig(
             blob, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight"
         )

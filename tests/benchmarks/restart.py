@@ -1,9 +1,8 @@
-"""How long a coordinator takes to come back: `python -m tests.benchmarks.restart --rounds 100000
-[--json PATH]`.
+"""Restart of a coordinator: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`.
 
-Writes a journal of so many real rounds of a machine with some members, then opens it as a restart
-does, from the newest snapshot, and folds the same events from the first one beside it. Prints both
-times, medians of several restarts with their spread, and their ratio.
+Writes a journal of real rounds of a machine with some members, then opens it as a restart does,
+from the newest snapshot, and folds the same events from the first one beside it. Prints both times,
+medians of several restarts with their spread, and their ratio.
 """
 
 import argparse
@@ -42,7 +41,7 @@ BATCH_ROUNDS = 500
 
 
 class Writer:
-    """Drives a machine through rounds and journals what happens, in large batches."""
+    """Drives a machine through rounds and journals its events, in large batches."""
 
     def __init__(self, journal: Journal, spec: RunSpec, members: int) -> None:
         self._journal, self._rounds = journal, Rounds(spec, RUN)
@@ -130,14 +129,14 @@ def main() -> None:
 
 
 def restart(path: Path, spec: RunSpec) -> None:
-    """What a coordinator does before it listens."""
+    """The work of a coordinator before it listens."""
     journal = Journal(path)
     Core(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
     journal.close()
 
 
 def fold(path: Path, spec: RunSpec) -> None:
-    """The same state from the first event."""
+    """Compute the same state from the first event."""
     journal, rounds = Journal(path), Rounds(spec, RUN)
     for at_ms, event in journal.events():
         rounds.handle(event, at_ms)

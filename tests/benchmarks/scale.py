@@ -1,15 +1,15 @@
-"""What a coordinator costs as a run grows: `python -m tests.benchmarks.scale [--members
-10,100,1000] [--json PATH]`.
+"""Costs of a coordinator as a run grows: `python -m tests.benchmarks.scale [--json PATH]`.
 
-The real machine, message codec, signatures and journal in virtual time; members are modelled: each
-has a home link of FIELD.md section 4 and a machine of some speed, which decide when it announces,
-holds and applies. Everything between the bytes of a node's message and the bytes that leave is done
-and timed; only gRPC and the network are missing.
+The real machine, message codec, signatures and journal in virtual time. Members are modelled: each
+has one of six home links and a machine of some speed, which decide when it announces, holds and
+applies. Everything between the bytes of a node's message and the bytes that leave is done and
+timed; only gRPC and the network are missing.
 
-    node messages (bytes) -> events -> machine -> journal (SQLite) -> messages (bytes, shared ones encoded once)
-         '------ parse ------'------- machine ----'---- journal ---'------------ encode -----------'
+    node messages (bytes) -> events -> machine -> journal (SQLite) -> messages (bytes)
+         '------ parse ------'------- machine ----'---- journal ---'--- encode ---'
 
-`--receipts all` has every member report every payload, as a run without witnesses would.
+A message for several members is encoded once. `--receipts all` has every member report every
+payload, as a run without witnesses would.
 """
 
 import argparse
@@ -58,11 +58,10 @@ LINKS = ((16, 40), (220, 25), (300, 10), (30, 70), (150, 55), (118, 45))
 """(Mbit/s down, round trip in ms): dsl, cable, fibre, lte, 5g-fixed, starlink."""
 
 PAYLOAD_BYTES = 30_000
-"""Of a payload: a model of some ten million parameters."""
+"""Bytes of a payload: a model of some ten million parameters."""
 
 BATCH_MS = 5
-"""The core gathers what arrives while the journal writes: a synchronous write takes about that
-long."""
+"""Time of a synchronous write of the journal, in which the core collects new messages."""
 
 WARM_ROUNDS = 2
 """Rounds before the measured ones: members join, speeds are unknown."""
@@ -76,11 +75,11 @@ class Link:
     down_bytes_per_ms: float
     one_way_ms: int
     effort: float
-    """How much of the time to the bell its share takes."""
+    """Part of the time to the bell that its share takes."""
 
 
 class Members:
-    """All nodes of a run, as their messages: what each says and when, given what it was told."""
+    """All nodes of a run, as their messages: content and time, given what each was told."""
 
     def __init__(self, count: int, seed: int, *, witnesses: bool, copies_min: int) -> None:
         self.random = random.Random(seed)
@@ -99,7 +98,7 @@ class Members:
     def announces(
         self, opened: OpenRound, now_ms: int
     ) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Everyone's announcement, at the time it reaches the coordinator."""
+        """All members' announcements, at the times they reach the coordinator."""
         for assignment in opened.assignments:
             link = self.links[assignment.peer]
             compute_ms = int(link.effort * (opened.instants.bell - opened.instants.opened))
@@ -118,8 +117,8 @@ class Members:
             yield at_ms, link.peer, wire.NodeMessage(announced=announced)
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Each member's receipts, together as `node.receipts` sends them: its link takes one
-        payload after another."""
+        """Each member's receipts, batched as `node.receipts` does: its link takes one payload after
+        another."""
         born = self.announced.pop(round, {})
         peers = list(self.links)
         share = self.reporters / len(peers)
@@ -143,7 +142,7 @@ class Members:
                 )
 
     def applies(self, round: int, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Everyone applies a commit soon after it hears of it."""
+        """All members apply a commit soon after they hear of it."""
         for link in self.links.values():
             at_ms = now_ms + 2 * link.one_way_ms + self.random.randint(50, 500)
             yield (
@@ -154,8 +153,8 @@ class Members:
 
 
 class Desk:
-    """A coordinator without sockets: what arrives is handled in batches, journalled, and answered
-    in bytes."""
+    """A coordinator without sockets: messages are handled in batches, journalled, and answered in
+    bytes."""
 
     def __init__(self, spec: RunSpec, members: Members, directory: Path) -> None:
         self.members, self.rounds = members, Rounds(spec, RUN)
@@ -169,14 +168,14 @@ class Desk:
         self._sequence = 0
 
     def plan(self, saying: Iterator[tuple[int, PeerId, wire.NodeMessage]]) -> None:
-        """What members will say, at the times when it arrives."""
+        """Schedule the members' messages at the times of their arrival."""
         for at_ms, peer, message in saying:
             self._sequence += 1
             blob = message.SerializeToString()
             heapq.heappush(self._queue, (max(at_ms, self.now_ms + 1), self._sequence, peer, blob))
 
     def join(self) -> None:
-        """All members come, a few in each millisecond, and are ready."""
+        """All members join, a few in each millisecond, and are ready."""
         ready = wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=999, has_momentum=True))
         heartbeat_ms = self.rounds.spec.membership.heartbeat_ms
         for place, peer in enumerate(self.members.links):
@@ -189,7 +188,7 @@ class Desk:
             self.now_ms += 1
 
     def run(self, rounds: int) -> None:
-        """Until so many rounds are decided."""
+        """Run until `rounds` rounds are decided."""
         until = self.rounds.decided_round + rounds
         while self.rounds.decided_round < until:
             due_ms = self.rounds.next_due_ms()
@@ -251,9 +250,9 @@ class Desk:
         self._perform(effects, signed)
 
     def _perform(self, effects: list[Effect], signed: dict[int, Any]) -> None:
-        everybody = len(self.rounds.members)
+        members = len(self.rounds.members)
         if changes := [effect for effect in effects if isinstance(effect, TellMembers)]:
-            self._tell(messages.changes_message(self.rounds.members, changes), "Members", everybody)
+            self._tell(messages.changes_message(self.rounds.members, changes), "Members", members)
         for effect in effects:
             match effect:
                 case Admit():
@@ -267,13 +266,13 @@ class Desk:
                     self.plan(self.members.receipts(effect.round))
                 case CommitRound(commit, holders, _):
                     word = messages.committed_message(signed[commit.round], holders)
-                    self._tell(word, "RoundCommitted", everybody)
+                    self._tell(word, "RoundCommitted", members)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):
                     skipped = wire.CoordinatorMessage(
                         skipped=wire.RoundSkipped(round=round, reason=reason)
                     )
-                    self._tell(skipped, "RoundSkipped", everybody)
+                    self._tell(skipped, "RoundSkipped", members)
                 case _:
                     pass
 
@@ -300,7 +299,7 @@ def _heartbeat(sent_ms: int) -> wire.NodeMessage:
 
 
 def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str, Any]:
-    """One run of `count` members: what its joining cost, and what each of `rounds` rounds did."""
+    """One run of `count` members: the cost of joining, and of each of `rounds` rounds."""
     spec = RunSpec.model_validate(
         {
             "schedule": {"steps": 100_000},
@@ -350,7 +349,8 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.members.split(",")]
     print(
-        f"{'members':>8} {'CPU ms':>9} {'messages in':>12} {'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}"
+        f"{'members':>8} {'CPU ms':>9} {'messages in':>12} "
+        f"{'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}"
     )
     rows = []
     for size in sizes:
@@ -363,8 +363,9 @@ def main() -> None:
         )
         megabytes = [row["bytes_per_round"][way] / 1e6 for way in ("in", "out")]
         print(
-            f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} {megabytes[0]:>8.2f} "
-            f"{megabytes[1]:>9.2f} {row['state_bytes'] / 1e6:>9.2f} {row['seconds_per_round']:>8.1f}",
+            f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} "
+            f"{megabytes[0]:>8.2f} {megabytes[1]:>9.2f} {row['state_bytes'] / 1e6:>9.2f} "
+            f"{row['seconds_per_round']:>8.1f}",
             flush=True,
         )
     if arguments.json:

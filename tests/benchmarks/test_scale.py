@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks import scale
 
 
-def test_a_run_commits_every_round_and_counts_what_crosses() -> None:
+def test_a_run_commits_every_round_and_counts_its_messages() -> None:
     row = scale.measure(12, 3, seed=1, witnesses=True)
     assert (row["committed"], row["messages_per_round"]["in Announced"]) == (3, 12)
     assert row["messages_per_round"]["out RoundCommitted"] == 12
@@ -28,7 +28,7 @@ def test_receipts_grow_with_the_members_and_not_with_their_square() -> None:
     assert all_of_them["bytes_per_round"]["in"] > 3 * large["bytes_per_round"]["in"]
 
 
-def test_the_list_of_members_is_not_told_to_everybody_at_each_join() -> None:
+def test_the_whole_list_of_members_is_not_sent_to_all_at_each_join() -> None:
     small, large = (
         scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"]
         for count in (50, 200)

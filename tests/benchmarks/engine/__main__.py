@@ -39,14 +39,14 @@ from tests.benchmarks.engine.steps import PARTS
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.benchmarks.engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--json", type=Path, help="where the results go; standard output without it"
-    )
+    parser.add_argument("--json", type=Path, help="file of the results (default: standard output)")
     parser.add_argument("--large", action="store_true", help="124 million parameters too")
     parser.add_argument(
-        "--repeats", type=int, default=5, help="timed repeats, after one that is not"
+        "--repeats", type=int, default=5, help="timed repeats, after an untimed one"
     )
     parser.add_argument("--payloads", type=int, nargs="+", default=[1, 8, 32], help="values of R")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -83,13 +83,14 @@ def main() -> None:
 def _line(row: Mapping[str, Any]) -> str:
     parts = " ".join(f"{part} {row['engine_seconds'][part]['median'] * 1e3:.0f}" for part in PARTS)
     ratio, rates = row["ratio"], row["coefficients_per_second"]
+    spread = f"{ratio['median']:.2f}x ({ratio['least']:.2f}-{ratio['most']:.2f})"
     extra = (
         "?" if row["peak_extra_over_momentum"] is None else f"{row['peak_extra_over_momentum']:.2f}"
     )
     return (
         f"{row['size']} R={row['payloads']} threads={row['threads']}: {parts} ms, "
-        f"{ratio['median']:.2f}x ({ratio['least']:.2f}-{ratio['most']:.2f}) the straightforward one, "
-        f"{row['times_larger_floor']:.2f} times the floor ({row['times_larger_floor_folded']:.2f} the folded one), "
+        f"{spread} the straightforward one, {row['times_larger_floor']:.2f} times the floor "
+        f"({row['times_larger_floor_folded']:.2f} the folded one), "
         f"extra {extra} momenta, guess {row['guess_seconds']['median'] * 1e3:.0f} ms, "
         f"apply orthogonalised {row['orthogonal_apply_seconds']['median'] * 1e3:.0f} ms, "
         f"pack {rates['encode'] / 1e6:.0f} unpack {rates['decode'] / 1e6:.0f} M/s"

@@ -10,18 +10,19 @@ import torch
 
 
 def give_back_free_memory() -> None:
-    """Return to the system what setting up has freed, so that a step that takes it again is seen
-    to."""
+    """Return freed memory to the system, so that a step that takes it again is measured."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
 
 
 def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int | None:
-    """Most memory of the device during `work` above what is held before; None where nobody tells.
+    """Most memory of the device during `work` above what is held before; None if the system does
+    not tell.
 
-    On a CPU it is the process's resident memory: a thread looks every millisecond, for kernels may
-    count their own high-water mark only loosely. On a GPU it is what torch's allocator handed out.
+    On a CPU it is the process's resident memory: a thread reads it every millisecond, because
+    kernels may count their own high-water mark only loosely. On a GPU it is what torch's allocator
+    handed out.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

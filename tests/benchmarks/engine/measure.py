@@ -16,14 +16,13 @@ from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, Times, seconds
 BYTES_PER_PARAMETER = 4 + 8 + 8
 MULTIPLY_ADDS_PER_PARAMETER, MULTIPLY_ADDS_FOLDED = 256, 96
 SQUARE_SIDE = {"cpu": 2048, "cuda": 8192}
-"""Of the matrices whose product's rate is measured, by type of device."""
+"""Side of the square matrices whose product's rate is measured, by type of device."""
 
 
 def measure(
     shapes: Shapes, payloads: int, top_k: int, repeats: int, device: torch.device
 ) -> dict[str, Any]:
-    """Both implementations on the same gradients, alternating; seconds of each part and what
-    follows from them."""
+    """Time both implementations on the same gradients, alternating; returns one row of results."""
     generator = torch.Generator(device).manual_seed(0)
     parameters, gradients = (
         {

@@ -4,7 +4,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def llama_20m() -> Shapes:
-    """A llama of 20 million parameters: 8 layers of width 384, vocabulary 16384, tied embeddings."""
+    """A llama of 20 million parameters: 8 layers of width 384, vocabulary 16384, tied
+    embeddings."""
     width, inner, layers, vocabulary = 384, 1024, 8, 16384
     shapes: Shapes = {"embedding": (vocabulary, width), "norm": (width,)}
     for layer in range(layers):

@@ -1,5 +1,4 @@
-"""One step of DeMo, ours and the straightforward one, with the seconds of each of its parts, on any
-device."""
+"""One step of DeMo, by the engine and the straightforward way, with the seconds of each part."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -109,8 +108,8 @@ class Theirs:
         self._payloads = payloads
 
     def step(self, gradients: Mapping[str, Tensor]) -> Times:
-        """Seconds of each part. The other authors' payloads are copies: what they hold costs
-        nothing extra here."""
+        """Seconds of each part. The other authors' payloads are copies; their content makes no
+        difference to the time."""
         clock = Clock(self._device)
         sent = self._demo.extract(gradients)
         clock.lap("extract")
@@ -143,7 +142,7 @@ class Clock:
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Of a piece of work, to its end on the device."""
+    """Seconds of a piece of work, to its end on the device."""
     clock = Clock(device)
     work()
     clock.lap("work")

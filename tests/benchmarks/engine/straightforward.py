@@ -1,10 +1,10 @@
-"""DeMo as published, written the obvious way: what the engine is measured against.
+"""DeMo as published, written the obvious way: the engine's baseline.
 
 A loop over parameters; momentum in parameter space; blocks of 64x64 by einsum; every kept
 coefficient sent as an int64 index and a float32 value; the sent part transformed back once for the
 author's momentum and once more, summed over all authors, for the update (Peng, Quesnelle, Kingma,
 arXiv 2411.19870, algorithm 1; the block length is fixed to 64, where the published code takes the
-nearest divisor of each dimension). Signs of the update, as there.
+nearest divisor of each dimension). The update is by sign, as there.
 """
 
 import math
@@ -61,7 +61,7 @@ class Straightforward:
         }
 
     def decode(self, payload: Payload) -> dict[str, tuple[Tensor, Tensor]]:
-        """What `encode` was given."""
+        """The coefficients that `encode` was given."""
         decoded = {}
         for name, (index, value) in payload.items():
             values = torch.from_numpy(np.frombuffer(value, np.float32).copy()).to(self._device)

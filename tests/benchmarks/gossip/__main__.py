@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.gossip`: gossip simulated; over shaped links it is `.gossip.shaped`."""
+"""Simulated gossip: `python -m tests.benchmarks.gossip`. Over shaped links: `.gossip.shaped`."""
 
 from tests.benchmarks.gossip.simulated import main
 

@@ -1,23 +1,24 @@
-"""How long gossip takes over shaped links: `python -m tests.benchmarks.gossip.shaped [--json PATH]
-[--quick]`.
+"""Gossip over shaped links: `python -m tests.benchmarks.gossip.shaped [--json PATH] [--quick]`.
 
 Every node is a process in a network namespace of its own behind the line of a home
 (`lockstep.wan.lab`), with the real swarm, links and log of a node
 (`tests.benchmarks.gossip.worker`). All publish one payload at the same instant; a round ends when
-everybody holds all N, verified and written. Needs root; takes a quarter of an hour.
+every node holds all N, verified and written. Needs root; takes a quarter of an hour.
 
-    bound         = max(N (N - 1) S / all uplinks together, (N - 1) S / each downlink, S / each uplink)
-                    of payload bytes alone, S each: what no gossip can beat. Frames, headers and lost packets come on
-                    top, about 5 % of a line's rate. For equal links it is N - 1 payloads over the slower direction.
+    bound         = max(N (N - 1) S / all uplinks together,
+                        (N - 1) S / each downlink, S / each uplink)
+                    of payload bytes alone, S each: what no gossip can beat. Frames, headers and
+                    lost packets come on top, about 5 % of a line's rate. For equal links it is
+                    N - 1 payloads over the slower direction.
     aim           = 1.5 bounds and `ROUND_TRIPS` round trips between two homes
-    push to all   everybody sends its payload to each other one at once, over TCP streams that are kept open, in the
-                  same processes, in turn with the rounds of gossip
-    twice         payload bytes that came for nothing over those needed, of the node with the most
-    upload share  of all payload bytes that gossip sent, of the node with the least and with the most
+    push to all   every node sends its payload to each other one at once, over TCP streams that
+                  are kept open, in the same processes, in turn with the rounds of gossip
+    twice         payload bytes that arrived in vain over those needed, of the worst node
+    upload share  of all payload bytes that gossip sent, of the nodes with the least and the most
 
-The lines share this machine's processors with the nodes and with each other: `busy` is how much of
-them was in use while gossip ran. Near 1 it is the machine that was measured; `--slowed 4` measures
-in slow motion (`slow_motion`), all seconds being divided by four again.
+The lines share this machine's processors with the nodes and with each other: `busy` is the share of
+them in use while gossip ran. Near 1 it is the machine that was measured; `--slowed 4` measures in
+slow motion (`slow_motion`), all seconds being divided by four again.
 """
 
 import argparse
@@ -43,23 +44,23 @@ from tests.benchmarks.wan.slow_motion import slow_motion
 from tests.simulation.gossip import bound_ms, home
 
 NEIGHBOURS = 8
-"""As in the run file of a usual run."""
+"""Neighbours of a node, as in the default run file."""
 
 ROUNDS = {4: 5, 8: 5, 16: 3}
-"""By the number of homes: those of many take long."""
+"""Rounds by the number of homes: rounds of many homes take long."""
 
 ROUND_TRIPS = 4
-"""In the aim: offer, request and the first part for a payload that goes over two hops."""
+"""Round trips in the aim: offer, request and first part of a payload that goes over two hops."""
 
 SLOW = 0.1
-"""What the slow home has of the others' uplink."""
+"""Uplink of the slow home, as a part of the others'."""
 
 HEAD_START_NS = 500_000_000
-"""From the order to the instant at which it begins: every process has heard it and made its payload
-by then."""
+"""Time from the order to the common instant: every process has heard it and made its payload by
+then."""
 
-ANSWER_SECONDS = 400
-"""More than any round, or the start of any process, takes."""
+ANSWER_S = 400
+"""Longest wait for an answer: longer than any round, or the start of any process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,11 @@ class Setting:
     """Rounds of push to all."""
     kinds: tuple[str, ...] = ("grpc",)
     slowed: int = 1
-    """So many times slower than life go lines; seconds here are those of life."""
+    """Factor by which lines are slower than life; seconds here are those of life."""
 
     @property
     def bound_s(self) -> float:
-        """What no gossip can beat."""
+        """Seconds that no gossip can beat."""
         lines = [
             home(profile.up_mbit_s, profile.down_mbit_s, profile.rtt_ms) for profile in self.homes
         ]
@@ -87,19 +88,19 @@ class Setting:
 
     @property
     def push_bound_s(self) -> float:
-        """What no push to all can beat: N - 1 copies through the thinnest uplink, or all into the
-        thinnest downlink."""
+        """Seconds that no push to all can beat: N - 1 copies through the thinnest uplink, or all
+        into the thinnest downlink."""
         rate = min(min(profile.up_mbit_s, profile.down_mbit_s) for profile in self.homes)
         return (len(self.homes) - 1) * self.size / (rate * 125_000)
 
     @property
     def round_trip_s(self) -> float:
-        """Between two homes, of the farthest."""
+        """Seconds of a round trip between the two farthest homes."""
         return 2 * max(profile.rtt_ms for profile in self.homes) / 1000
 
 
 def settings(*, quick: bool) -> Iterator[Setting]:
-    """Everything that is measured."""
+    """All settings of the table."""
     profiles = read_profiles()
     cable, dsl = profiles.profile("cable"), profiles.profile("dsl")
     slow = cable.model_copy(update={"up_mbit_s": SLOW * cable.up_mbit_s})
@@ -141,18 +142,18 @@ class Node:
         print(json.dumps(order), file=self._process.stdin, flush=True)
 
     def answer(self) -> dict[str, Any]:
-        """What came of it; `RuntimeError` when it failed, `TimeoutError` when nothing came."""
+        """The answer; `RuntimeError` if the node failed, `TimeoutError` if nothing came."""
         stdout = self._process.stdout
         assert stdout
-        if not select.select([stdout], [], [], ANSWER_SECONDS)[0]:
-            raise TimeoutError(f"a node did not answer within {ANSWER_SECONDS} s")
+        if not select.select([stdout], [], [], ANSWER_S)[0]:
+            raise TimeoutError(f"a node did not answer within {ANSWER_S} s")
         answer: dict[str, Any] = json.loads(stdout.readline() or '{"error": "a node is gone"}')
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
 
     def stop(self) -> None:
-        """Let it go, by force if it does not."""
+        """Stop it, by force if necessary."""
         try:
             self._process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
@@ -248,7 +249,8 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def shares(traffic: Sequence[Mapping[str, int]], needed: int) -> dict[str, Any]:
-    """Shares of bytes, from each node's statistics; `needed` is what one node had to get."""
+    """Shares of bytes, from each node's statistics; `needed` is the bytes that one node had to
+    get."""
     sent = [each["payload_up_bytes"] for each in traffic]
     return {
         "duplicate_share": max(each["duplicate_bytes"] for each in traffic) / needed,
@@ -303,9 +305,11 @@ def line(row: Mapping[str, Any]) -> str:
 def main() -> None:
     """Measure everything and print the table."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.benchmarks.gossip.shaped",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", type=Path, help="where the results go as well")
+    parser.add_argument("--json", type=Path, help="file of the results")
     parser.add_argument("--quick", action="store_true", help="two small settings: does it work?")
     parser.add_argument(
         "--slowed", type=int, default=1, metavar="TIMES", help="measure in slow motion"

@@ -1,11 +1,10 @@
-"""How long gossip takes over home links, simulated: `python -m tests.benchmarks.gossip [--json
-PATH]`.
+"""Gossip over home links, simulated: `python -m tests.benchmarks.gossip [--json PATH]`.
 
-Real machines on the fluid network of tests/simulation/gossip.py, in virtual time: the same input
-gives the same table on every machine. Each row is so many rounds of one group of homes: the first,
-the median and the slowest of them in seconds, the bound that nothing can beat, the naive push of
-everybody to all, and the bytes that came twice. "At once" is the same without the order of uploads:
-whoever asks is served, and a pull hears nothing of its progress.
+Real machines of a node on the fluid network of tests/simulation/gossip.py, in virtual time: the
+same input gives the same table on every machine. Each row is several rounds of one group of homes:
+the first, the median and the slowest of them in seconds, the bound that nothing can beat, the naive
+push of every payload to all, and the bytes that came twice. "At once" is the same without the order
+of uploads: every request is served at once, and a pull hears nothing of its progress.
 """
 
 import argparse
@@ -40,7 +39,7 @@ class Row(NamedTuple):
 
 
 def rows(size: int, rounds: int) -> Iterator[Row]:
-    """Everything that is measured for one payload size."""
+    """All rows for one payload size."""
 
     def row(name: str, homes: tuple[Home, ...], **how: Any) -> Row:
         return Row(
@@ -117,16 +116,17 @@ def line(row: dict[str, Any]) -> str:
 def main() -> None:
     """Simulate everything and print the tables."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.benchmarks.gossip",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     document = []
     for name, size in SIZES.items():
-        print(
-            f"\nPayloads of {name}, {arguments.rounds} rounds, {NEIGHBOURS} neighbours unless said; seconds\n"
-        )
+        usual = f"{arguments.rounds} rounds, {NEIGHBOURS} neighbours unless said"
+        print(f"\nPayloads of {name}, {usual}; seconds\n")
         print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
         for row in rows(size, arguments.rounds):
             document.append(measured(row, name))

@@ -1,15 +1,15 @@
-"""One node's gossip, and the naive push beside it, as a process that does what it is told line by
-line.
+"""One node's gossip, and the naive push beside it, as a process that obeys orders line by line.
 
-    python -m tests.benchmarks.gossip.worker PLACE-AS-JSON         {"number", "host", "kinds", ...}
+    python -m tests.benchmarks.gossip.worker PLACE-AS-JSON       {"number", "host", "kinds", ...}
 
-    <- {"peer", "addresses", "push"}                               it listens
-    -> {"meet": {peer: addresses}, "push": [[host, port], ...]}    <- {}, once it is linked to all
-    -> {"gossip": ROUND, "at_ns": ...}                             <- {"seconds"}, once it holds everybody's payload
-    -> {"settle": ROUND}                                           <- {}, its payloads are deleted
-    -> {"push": SIZE, "at_ns": ...}                                <- {"seconds"}, once all others have its payload
-    -> {"statistics": null}                                        <- the `Statistics` of its links
-    -> the end of standard input                                   it stops
+    <- {"peer", "addresses", "push"}                             it listens
+    -> {"meet": {peer: addresses}, "push": [[host, port], ...]}  <- {}, once it is linked to all
+    -> {"gossip": ROUND, "at_ns": ...}                           <- {"seconds"}, once it holds all
+    -> {"settle": ROUND}                                         <- {}, its payloads are deleted
+    -> {"push": SIZE, "at_ns": ...}                              <- {"seconds"}, once all others
+                                                                    hold its payload
+    -> {"statistics": null}                                      <- the `Statistics` of its links
+    -> the end of standard input                                 it stops
 
 The swarm, its links and its log are those of a node; there is no coordinator and no training. Times
 are of the monotonic clock, which all processes of a machine share, and begin at the common instant
@@ -45,13 +45,13 @@ from tests.benchmarks.wan.slow_motion import slow_waits
 RUN = RunId("ab" * 16)
 
 LOG_BYTES_MAX = 1 << 30
-"""More than any round here; what is settled goes at once."""
+"""Limit of the log, larger than any round here; settled payloads are deleted at once."""
 
-LINK_SECONDS = 90
-"""Longest time until everybody is linked to everybody: libp2p's daemons start slowly on a busy
+LINK_S = 90
+"""Longest time until all nodes are linked to all: libp2p's daemons start slowly on a busy
 machine."""
 
-ROUND_SECONDS = 300
+ROUND_S = 300
 """Longest round; the longest that is measured, a push through a thin uplink, takes a minute."""
 
 _LENGTH_BYTES = 8
@@ -60,7 +60,7 @@ _READ_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which node this is, and where."""
+    """Number, address and settings of one node."""
 
     number: int
     host: str
@@ -71,14 +71,15 @@ class Place:
     size: int
     """Bytes of a payload."""
     slowed: int = 1
-    """So many times slower than life are the lines."""
+    """Factor by which lines are slower than life."""
 
 
 class Push:
     """One end of the naive push: a TCP connection to each other node, kept open.
 
-    Not gRPC's: sixteen of its calls on one thin uplink hold up each other's keepalive until it cuts
-    them."""
+    Not gRPC: sixteen of its calls on one thin uplink delay each other's keepalive until it closes
+    them.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -87,7 +88,7 @@ class Push:
         self._taken = dict[asyncio.Task[None], asyncio.StreamWriter]()
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns where."""
+        """Listen; returns host and port."""
         self._server = await asyncio.start_server(self._take, self._host, 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return self._host, port
@@ -101,7 +102,7 @@ class Push:
         await asyncio.gather(*(self._send(*stream, blob) for stream in self._streams))
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Stop."""
         if self._server:
             self._server.close()
         for writer in (*(writer for _, writer in self._streams), *self._taken.values()):
@@ -161,12 +162,12 @@ class Worker:
         }
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Stop."""
         await self._swarm.stop()
         await self._push.stop()
 
     async def obey(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Do what a line says."""
+        """Obey one order."""
         match order:
             case {"meet": members, "push": addresses}:
                 await self._meet(members, addresses)
@@ -190,8 +191,8 @@ class Worker:
         )
         self._others = len(members) - 1
         await asyncio.gather(*(self._push.connect(host, port) for host, port in push))
-        async with asyncio.timeout(LINK_SECONDS):
-            while len(self._mesh.links) < self._others:  # noqa: ASYNC110 (the swarm is who hears of links)
+        async with asyncio.timeout(LINK_S):
+            while len(self._mesh.links) < self._others:  # noqa: ASYNC110 (only the swarm hears of links)
                 await asyncio.sleep(0.05)
 
     async def _gossip(self, round: int, at_ns: int) -> float:
@@ -199,7 +200,7 @@ class Worker:
         held = self._held[round] = set()
         self._swarm.open(round)
         await _until(at_ns)
-        async with asyncio.timeout(ROUND_SECONDS):
+        async with asyncio.timeout(ROUND_S):
             await self._swarm.publish(round, payload)
             while len(held) < self._others:
                 self._news.clear()
@@ -208,7 +209,7 @@ class Worker:
 
     async def _pushed(self, size: int, at_ns: int) -> float:
         await _until(at_ns)
-        async with asyncio.timeout(ROUND_SECONDS):
+        async with asyncio.timeout(ROUND_S):
             await self._push.push(bytes(size))
         return _seconds_since(at_ns)
 

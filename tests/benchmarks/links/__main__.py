@@ -1,19 +1,19 @@
-"""How fast links are: `python -m tests.benchmarks.links --json PATH [--kinds ...] [--round-trips 0
-50 150]`.
+"""How fast links are: `python -m tests.benchmarks.links --json PATH`.
 
 Every kind of `tests.benchmarks.links.carriers` in one run, each node in a process of its own, on
-loopback and behind a relay that makes the way longer (`tests.benchmarks.links.delay`, which says
-what that does not show). Per kind and round trip:
+loopback and behind a relay that delays (`tests.benchmarks.links.delay`, which says what that does
+not show). Per kind and round trip:
 
     small_call_ms     a small question and its answer
-    stream_mb_per_s   1 and 8 MB over a link that is open and warm, until the sender knows that all has arrived
-    cpu_ms_per_mb     of both processes and their daemons while 8 MB go over and over
-    all_gather_ms     8 nodes, each gets 1 MB of each other one: from the word to start to the last one's report
+    stream_mb_per_s   1 and 8 MB over a link that is open and warm, until the sender knows that
+                      all has arrived
+    cpu_ms_per_mb     of both processes and their daemons while 8 MB are carried repeatedly
+    all_gather_ms     8 nodes, each gets 1 MB of each other one: from the order to start to the
+                      last one's report
 
 Medians with the least and most of the repeats. The kinds take turns on one machine, so ratios to
-`hivemind`, its own protobuf streams, mean more than numbers, and `load_before` tells of others at
-work. A relay shares the processors with the nodes: at a distance, read the times rather than the
-rates.
+`hivemind`, its own protobuf streams, mean more than numbers, and `load_before` tells of other work.
+A relay shares the processors with the nodes: at a distance, read the times rather than the rates.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from tests.benchmarks.links.measure import GATHER_NODES, machine, measure, ratio
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the measurements that the command line asks for."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.benchmarks.links",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--json", type=Path, help="where the results go; standard output without it"
-    )
+    parser.add_argument("--json", type=Path, help="file of the results (default: standard output)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument(
         "--round-trips", nargs="+", type=float, default=[0, 50, 150], help="milliseconds"
@@ -78,8 +78,8 @@ def _line(row: dict[str, Any]) -> str:
     )
     call, gather = row["small_call_ms"], row["all_gather_ms"]
     return (
-        f"{row['kind']} at {row['round_trip_ms']:g} ms: call {call['median']:.2f} ms, {streams} MB/s, "
-        f"CPU {row['cpu_ms_per_mb']:.2f} ms/MB, "
+        f"{row['kind']} at {row['round_trip_ms']:g} ms: call {call['median']:.2f} ms, "
+        f"{streams} MB/s, CPU {row['cpu_ms_per_mb']:.2f} ms/MB, "
         f"all-gather {gather['median']:.0f} ms ({gather['least']:.0f}-{gather['most']:.0f})"
     )
 

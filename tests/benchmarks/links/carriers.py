@@ -1,11 +1,13 @@
 """The ways to carry bytes that `tests.benchmarks.links` compares, behind one small interface.
 
-    grpc, libp2p               raw pipes, one kept open per dialled peer: a length, so many bytes; one byte back
-    grpc mesh, libp2p mesh     the same transports below a `Mesh`: framed, digests checked, acknowledged, pulled
-    hivemind                   the baseline: its own protobuf streams, one per transfer, one message back
+    grpc, libp2p             raw pipes, one kept open per dialled peer: a length, that many bytes;
+                             one byte back
+    grpc mesh, libp2p mesh   the same transports below a `Mesh`: framed, digests checked,
+                             acknowledged, pulled
+    hivemind                 the baseline: its own protobuf streams, one per transfer, one message
+                             back
 
-All cut what they carry into pieces of the size that was fastest for them, the mesh as it does for
-nodes.
+All cut the bytes into pieces of the size that was fastest for them, the mesh as it does for nodes.
 """
 
 import asyncio
@@ -24,12 +26,12 @@ from protocol.ids import PeerId
 
 PIECE_BYTES = {"grpc": 512 * 1024, "libp2p": 256 * 1024, "hivemind": 256 * 1024}
 TRIES = 5
-"""Times that a blob is carried when a link gave way, as nodes do; hivemind's streams end early in
-silence."""
+"""Attempts to carry a blob when a link fails, as nodes do; hivemind's streams end early without an
+error."""
 
 DIALS_MAX = 3
-REDIAL_SECONDS = 6
-"""libp2p dials an address again only after 5 s; a busy machine may need it."""
+REDIAL_S = 6
+"""Pause before another dial: libp2p dials an address again only after 5 s."""
 
 _LENGTH_BYTES = 8
 
@@ -47,10 +49,10 @@ class Carrier(Protocol):
         """A small question and its answer."""
 
     async def carry(self, address: str, size: int) -> None:
-        """Move so many bytes between the two; returns when it is known that all have arrived."""
+        """Move `size` bytes between the two; returns when all are known to have arrived."""
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Stop."""
 
 
 def make(kind: str, sizes: tuple[int, ...]) -> Carrier:
@@ -109,11 +111,9 @@ class PipeCarrier:
         self._pipes: dict[str, Pipe] = {}
 
     async def start(self) -> str:
-        """See `Carrier`."""
         return (await self._transport.start(_acknowledge))[0]
 
     async def connect(self, address: str) -> None:
-        """See `Carrier`."""
         for attempt in range(DIALS_MAX):
             try:
                 self._pipes[address] = await self._transport.dial(address)
@@ -121,14 +121,12 @@ class PipeCarrier:
             except UnavailableError:
                 if attempt == DIALS_MAX - 1:
                     raise
-                await asyncio.sleep(REDIAL_SECONDS)
+                await asyncio.sleep(REDIAL_S)
 
     async def call(self, address: str) -> None:
-        """See `Carrier`."""
         await self.carry(address, 1)
 
     async def carry(self, address: str, size: int) -> None:
-        """See `Carrier`."""
         pipe = self._pipes[address]
         first, *rest = _pieces(size, self._transport.kind)
         for piece in (size.to_bytes(_LENGTH_BYTES, "big") + first, *rest):
@@ -137,12 +135,11 @@ class PipeCarrier:
             raise UnavailableError(f"{address} closed the pipe")
 
     async def stop(self) -> None:
-        """See `Carrier`."""
         await self._transport.stop()
 
 
 async def _acknowledge(pipe: Pipe) -> None:
-    """Take blobs, one after the other, and answer each when its last byte has come."""
+    """Take blobs, one after the other, and answer each when its last byte has arrived."""
     with contextlib.suppress(UnavailableError):
         awaited, head = 0, b""
         while data := await pipe.read():
@@ -170,7 +167,7 @@ def _pieces(size: int, kind: str) -> list[bytes]:
 
 
 class MeshCarrier:
-    """What nodes use. An address is PEER@ADDRESS; what is carried is fetched from there."""
+    """The mesh of nodes. An address is PEER@ADDRESS; bytes are fetched from there."""
 
     def __init__(
         self, transport: Callable[[Ed25519PrivateKey], Transport], sizes: tuple[int, ...]
@@ -184,12 +181,10 @@ class MeshCarrier:
         self._remotes: dict[str, Any] = {}
 
     async def start(self) -> str:
-        """See `Carrier`."""
         addresses = await self._member.mesh.start(self._member)
         return f"{self._member.peer}@{addresses[0]}"
 
     async def connect(self, address: str) -> None:
-        """See `Carrier`."""
         peer, _, at = address.partition("@")
         self._remotes[address] = Remote(PeerId(peer), (at,))
         self._member.mesh.keep(list(self._remotes.values()))
@@ -198,11 +193,9 @@ class MeshCarrier:
                 await asyncio.sleep(0.01)
 
     async def call(self, address: str) -> None:
-        """See `Carrier`."""
         await self._member.mesh.offer(self._remotes[address], self._member.message())
 
     async def carry(self, address: str, size: int) -> None:
-        """See `Carrier`."""
         for attempt in range(TRIES):
             try:
                 await self._fetch(address, size)
@@ -220,7 +213,6 @@ class MeshCarrier:
         assert arrived == size, f"expected {size} bytes, got {arrived}"
 
     async def stop(self) -> None:
-        """See `Carrier`."""
         await self._member.mesh.stop()
 
 
@@ -245,7 +237,6 @@ class HivemindCarrier:
         self._peers: dict[str, Any] = {}
 
     async def start(self) -> str:
-        """See `Carrier`."""
         self._p2p = await self._p2p_class.create(
             auto_nat=False, nat_port_map=False, startup_timeout=120
         )
@@ -256,19 +247,16 @@ class HivemindCarrier:
         return str((await self._p2p.get_visible_maddrs())[0])
 
     async def connect(self, address: str) -> None:
-        """See `Carrier`."""
         at, _, peer = address.rpartition("/p2p/")
         self._peers[address] = self._peer_id.from_base58(peer)
         await self._p2p._client.connect(self._peers[address], [self._multiaddr(at)])
 
     async def call(self, address: str) -> None:
-        """See `Carrier`."""
         await self._p2p.call_protobuf_handler(
             self._peers[address], "call", self._message(), self._message
         )
 
     async def carry(self, address: str, size: int) -> None:
-        """See `Carrier`."""
 
         for _ in range(TRIES):
             answers = await self._p2p.iterate_protobuf_handler(
@@ -285,7 +273,6 @@ class HivemindCarrier:
             yield self._message(buffer=piece)
 
     async def stop(self) -> None:
-        """See `Carrier`."""
         if self._p2p:
             await self._p2p.shutdown()
 

@@ -1,12 +1,11 @@
-"""A longer way between two TCP ends on this machine: a relay that holds every byte for half a round
-trip.
+"""A relay that holds every byte between two TCP ends on this machine for half a round trip.
 
     with delayed([port], round_trip_ms=50) as (far,):
-        ...  # what connects to `far` talks to `port`, and each byte takes 25 ms there and 25 ms back
+        ...  # a client of `far` talks to `port`; each byte takes 25 ms there and 25 ms back
 
-The relay runs in a process of its own. It holds bytes, it does not shape them: no rate, no loss, no
-jitter, no congestion window, and TCP's own handshake stays short. So it shows what a protocol's own
-windows and round trips cost at a distance, and flatters everything alike. Bytes that the receiver
+The relay runs in a process of its own. It delays bytes, it does not shape them: no rate, no loss,
+no jitter, no congestion window, and TCP's own handshake stays short. So it shows what a protocol's
+own windows and round trips cost at a distance, and is equally kind to all. Bytes that the receiver
 does not take are held up to `HELD_BYTES_MAX`.
 """
 
@@ -19,16 +18,16 @@ from multiprocessing.connection import Connection
 from typing import cast
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""In one direction of one connection, beyond which the sender is not read: 75 ms at 850 MB/s are
-under way at most."""
+"""Bytes held in one direction of one connection, beyond which the sender is not read: 75 ms at 850
+MB/s are on the way at most."""
 
 
 class Way(asyncio.Protocol):
-    """One end of a connection at the relay: what it receives leaves at the other end after the
+    """One end of a connection at the relay: bytes that it receives leave at the other end after the
     delay."""
 
     def __init__(self, delay: float, on_open: Callable[["Way"], None] | None = None) -> None:
-        """`delay` in seconds; `on_open` is told when there is a connection."""
+        """`delay` in seconds; `on_open` is called when there is a connection."""
         self.other: Way | None = None
         self.lost = asyncio.Event()
         self._cut = False
@@ -40,20 +39,19 @@ class Way(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if self._on_open:
             self._transport.pause_reading()  # until there is an other end
             self._on_open(self)
 
     def join(self, other: "Way") -> None:
-        """Lead to `other` from now on."""
+        """Send to `other` from now on."""
         self.other = other
         if self._transport and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def cut(self) -> None:
-        """End the connection at once; what is held is lost."""
+        """Close the connection at once; held bytes are lost."""
         self._cut = True
         if self._timer:
             self._timer.cancel()
@@ -63,25 +61,23 @@ class Way(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's."""
         self._hold(data)
         self._held_bytes += len(data)
         if self._held_bytes > HELD_BYTES_MAX and self._transport:
             self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio's. The end travels as far as the bytes before it."""
+        """The end of the stream travels as far as the bytes before it."""
         self.lost.set()
         if not self._cut:
             self._hold(b"")
 
     def pause_writing(self) -> None:
-        """asyncio's: this end takes no more, so the other one holds on."""
+        """This end takes no more, so the other one pauses."""
         if self.other:
             self.other._paused = True
 
     def resume_writing(self) -> None:
-        """asyncio's."""
         if self.other:
             self.other._paused = False
             self.other._deliver()
@@ -116,7 +112,7 @@ class Way(asyncio.Protocol):
 
 
 class Relay:
-    """Listens on loopback and leads every connection to one port, the long way."""
+    """Listens on loopback and leads every connection to one port, with the delay."""
 
     def __init__(self, port: int, delay: float) -> None:
         self._port, self._delay = port, delay
@@ -134,7 +130,7 @@ class Relay:
         return port
 
     async def stop(self) -> None:
-        """Cut every connection and listen no more."""
+        """Close every connection and stop listening."""
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -165,7 +161,7 @@ class Relay:
 
 @contextmanager
 def delayed(ports: list[int], round_trip_ms: float) -> Iterator[list[int]]:
-    """The ports behind which the given ones lie so far away, in their order. 0 ms: the ports
+    """Ports that lead to the given ones with a delay, in their order. 0 ms: the ports
     themselves."""
     if not round_trip_ms:
         yield ports

@@ -21,9 +21,9 @@ STREAM_MB = (8, 1)  # the larger first: flow-control windows grow with use
 GATHER_NODES = 8
 GATHER_BYTES = MB
 WARM_UP = 3
-"""Unmeasured repeats before measured ones: windows grow, code is loaded."""
+"""Number of unmeasured repeats before measured ones: windows grow, code is loaded."""
 
-ANSWER_SECONDS = 300
+ANSWER_S = 300
 BASELINE = "hivemind"
 
 
@@ -55,7 +55,7 @@ def measure(kind: str, round_trip_ms: float, repeats: int, nodes: int) -> dict[s
 
 
 class Node:
-    """A carrier in a process of its own, that does what it is told."""
+    """A carrier in a process of its own that obeys orders."""
 
     def __init__(self, kind: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Id of the process."""
         assert self._process.pid
         return self._process.pid
 
@@ -75,21 +75,21 @@ class Node:
         self._connection.send(order)
 
     def answer(self) -> Any:
-        """What came of it."""
-        if not self._connection.poll(ANSWER_SECONDS):
-            raise TimeoutError(f"a node did not answer within {ANSWER_SECONDS} s")
+        """The answer; raises the node's error."""
+        if not self._connection.poll(ANSWER_S):
+            raise TimeoutError(f"a node did not answer within {ANSWER_S} s")
         answer = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def ask(self, *order: Any) -> Any:
-        """Both."""
+        """Give an order and wait for the answer."""
         self.tell(*order)
         return self.answer()
 
     def stop(self) -> None:
-        """Let it go, by force if it does not."""
+        """Stop it, by force if necessary."""
         self.tell("stop")
         self._process.join(10)
         self._process.kill()
@@ -98,8 +98,7 @@ class Node:
 
 @contextmanager
 def linked(kind: str, round_trip_ms: float, count: int) -> Iterator[list[Node]]:
-    """So many nodes, each linked to all others over that distance; with two, the first to the
-    second."""
+    """Nodes, each linked to all others over that distance; with two, the first to the second."""
     nodes = [Node(kind) for _ in range(count)]
     try:
         addresses: list[str] = _all(nodes, "start")
@@ -120,14 +119,13 @@ def linked(kind: str, round_trip_ms: float, count: int) -> Iterator[list[Node]]:
 
 
 def _all(nodes: Sequence[Node], *order: Any) -> list[Any]:
-    """Everyone at once."""
+    """Give all nodes an order at once and wait for their answers."""
     for node in nodes:
         node.tell(*order)
     return [node.answer() for node in nodes]
 
 
 def _node(kind: str, connection: Connection) -> None:
-    """The process."""
     try:
         import uvloop
     except ImportError:
@@ -169,7 +167,7 @@ async def _obey(carrier: Carrier, peers: list[str], order: str, values: list[Any
 
 
 async def _timed(work: Callable[[], Any], repeats: int) -> list[float]:
-    """Seconds of each, after some that do not count."""
+    """Seconds of each repeat after the unmeasured ones."""
     seconds = []
     for _ in range(WARM_UP + repeats):
         started = time.perf_counter()
@@ -193,7 +191,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How many times better than the baseline each kind is at each distance; above 1 is better."""
+    """Ratios of the baseline to each kind at each distance; above 1 the kind is better."""
     baselines = {row["round_trip_ms"]: row for row in results if row["kind"] == BASELINE}
     rows = []
     for row in results:
@@ -213,7 +211,7 @@ def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """The machine and the versions of the packages."""
     return {
         "system": platform.platform(),
         "processors": os.cpu_count(),

@@ -21,7 +21,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def far(serve: Serve, round_trip_ms: float) -> AsyncIterator[Streams]:
-    """A connection to who serves, so far away."""
+    """A connection to a server at that distance."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await serve(reader, writer)
@@ -79,7 +79,7 @@ async def test_a_reader_that_stops_holds_up_the_sender_and_loses_nothing() -> No
         assert await arrived == size
 
 
-async def test_nobody_behind_the_relay_ends_the_connection() -> None:
+async def test_a_relay_to_a_closed_port_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     relay = Relay(port, 0.001)

@@ -1,10 +1,8 @@
-"""`python -m tests.benchmarks.pages`: renders the tables and figures of docs/results/ from the data
-there.
+"""Pages and figures of docs/results/ from their data: `python -m tests.benchmarks.pages [--check]`.
 
 Everything between `<!-- begin: NAME -->` and `<!-- end -->` in a page is computed, as are the SVG
 figures and the CSV of the runs over home links. `--check` changes nothing and ends with 1 if a page
-does not say what the data say; figures are left out of that, for their bytes depend on the version
-of matplotlib.
+is stale. It leaves figures out: their bytes depend on the version of matplotlib.
 """
 
 import argparse
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from tests.benchmarks.pages import parity, tables, wan
 from tests.benchmarks.pages.blocks import Blocks, rendered
+from tests.benchmarks.parity.sweeps import SWEEPS
 
 RESULTS = Path("docs/results")
 
@@ -32,7 +31,7 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos},
-    "notes/parity-tries.md": {sweep: partial(parity.tables, sweep) for sweep in parity.SWEEPS},
+    "notes/parity-tries.md": {sweep: partial(parity.tables, sweep) for sweep in SWEEPS},
     "notes/gossip-tries.md": {
         "simulated-1mb": partial(tables.gossip_simulated, "1 MB"),
         "simulated-30kb": partial(tables.gossip_simulated, "30 kB"),
@@ -79,10 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     names = stale()
     for name in names:
-        print(
-            f"{RESULTS / name} does not say what the data say: run python -m tests.benchmarks.pages",
-            file=sys.stderr,
-        )
+        print(f"{RESULTS / name} is stale: run python -m tests.benchmarks.pages", file=sys.stderr)
     return int(bool(names))
 
 

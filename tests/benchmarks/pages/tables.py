@@ -153,16 +153,11 @@ def chaos() -> str:
     """Faults, what they cost and what survived."""
     found = document("chaos.json")
     seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
+    faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
     rows = [
-        (
-            "faults",
-            f"{sum(found['faults'].values())} in {found['minutes']:g} minutes on {found['nodes']} nodes",
-        ),
+        ("faults", f"{faults} in {found['minutes']:g} minutes on {found['nodes']} nodes"),
         *((text, str(found["faults"][kind])) for kind, text in FAULTS.items()),
-        (
-            "rounds committed",
-            f"{found['rounds_committed']} ({found['rounds_committed_without_faults']} without faults)",
-        ),
+        ("rounds committed", f"{found['rounds_committed']} ({undisturbed} without faults)"),
         ("rounds skipped", str(found["rounds_skipped"])),
         ("divergences", f"**{found['divergences']}**"),
         (

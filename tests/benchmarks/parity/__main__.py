@@ -1,5 +1,4 @@
-"""`python -m tests.benchmarks.parity`: does DeMo learn as well as AdamW, and what does each byte
-buy?
+"""Learning against AdamW, and what each byte buys: `python -m tests.benchmarks.parity`.
 
 Every cell trains the same byte-level transformer on the same text in one process, with the
 functions that a node uses, and leaves one file under `out/`. A finished cell is never trained
@@ -10,7 +9,7 @@ again, so a stopped sweep continues:
     python -m tests.benchmarks.parity --only 'demo-*overlap=1*'
     python -m tests.benchmarks.parity --report
     python -m tests.benchmarks.parity --set tries --report
-    python -m tests.benchmarks.parity --results out/again.jsonl --cells out/again    # train everything anew
+    python -m tests.benchmarks.parity --results out/again.jsonl --cells out/again    # all anew
 
 The report merges finished cells into the sweep's file under docs/results/data/ and writes a table,
 a CSV with every point and one SVG per length of training under `out/`. `python -m

@@ -1,11 +1,10 @@
-"""What DeMo is measured against: data-parallel AdamW and Signum, each given the cheapest network
-there is.
+"""The baselines of DeMo: data-parallel AdamW and Signum.
 
-AdamW steps on the mean of all authors' gradients, which is the gradient of the whole batch: it is
-taken in one pass, in float32. Its traffic is counted as if one bfloat16 gradient went up and one
-mean came down per author, a perfect reduction; rounding to bfloat16 is forgiven. Signum is the
-majority vote over signs of each author's own momentum (Bernstein et al., arXiv 1810.05291): one bit
-per parameter goes up and one comes down.
+AdamW steps on the mean of all authors' gradients, which is the gradient of the whole batch: one
+pass in float32. Its traffic is one bfloat16 gradient up and one mean down per author, as with a
+perfect reduction; the rounding to bfloat16 is not made. Signum is the majority vote over the signs
+of each author's own momentum (Bernstein et al., arXiv 1810.05291): one bit per parameter up and one
+down.
 """
 
 import numpy as np
@@ -48,7 +47,7 @@ class AdamW:
         return Traffic(dense, dense)
 
     def stand_at_committed(self) -> None:
-        """The network is where it is judged."""
+        """The network always stands at the parameters to measure."""
 
 
 class Signum:
@@ -83,7 +82,7 @@ class Signum:
         return Traffic(bits, bits)
 
     def stand_at_committed(self) -> None:
-        """The network is where it is judged."""
+        """The network always stands at the parameters to measure."""
 
 
 def packed_bytes(signs: dict[str, Tensor]) -> int:

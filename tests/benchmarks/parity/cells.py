@@ -1,10 +1,9 @@
-"""The cells of the parity study: what is trained, by which method. Which cells a sweep has:
-`sweeps`.
+"""The cells of the parity study: what is trained, and by which method. `sweeps` lists them.
 
-A task is what all cells of a sweep share: the network, the text and how much of it makes one step.
-A cell is one training on it. A cell's name says its method, rate and length, and every other field
-that differs from its default, so that names are unique, short and stable: they are the names of the
-result files. Its title, for tables and pictures, compares with the defaults of a run file instead.
+A task is what all cells of a sweep share: the network, the text and the samples of a step. A cell
+is one training on it. A cell's name holds its method, rate and length, and every other field that
+differs from its default, so names are unique and stable: results are found by them. Its title, for
+tables and figures, names what differs from the defaults of a run file.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ Transform = Literal["exact", "float", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What all cells of a sweep train: the demo's byte-level llama on the built-in corpus."""
+    """The network, text and measure of all cells of a sweep: the demo's byte-level llama on the
+    built-in corpus."""
 
     layers: int = 5
     """Layers of the network; everything else is the run file's default model."""
@@ -63,40 +63,41 @@ class Task:
         return {**ModelSpec().config, **sizes}
 
     def tokens(self, steps: int) -> int:
-        """Tokens trained in so many steps."""
+        """Tokens trained in this many steps."""
         return steps * self.batch_samples * self.sequence_length
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One training. `SettingsError` for what cannot be trained; fields of other methods keep their
-    defaults."""
+    """One training. `SettingsError` for a cell that cannot be trained; fields of other methods keep
+    their defaults."""
 
     method: Method
     learning_rate: float
     steps: int
 
     weight_decay: float = 0.0
-    """Decoupled. With AdamW only on matrices, as is usual; the others decay every parameter, as a
+    """Decoupled. AdamW decays only matrices, as is usual; the others decay every parameter, as a
     run does."""
 
     top_k: int = 32
 
     early_rounds: int = 0
-    """In so many rounds from the first on `early_top_k` is kept in place of `top_k`."""
+    """Number of first rounds in which `early_top_k` is used instead of `top_k`."""
 
     early_top_k: int = 64
 
     vote_rounds: int = 1
-    """Rounds whose votes a step adds up, from `vote_rounds_from` on. As in a run with a snapshot
-    every hundred steps: over those no votes are kept."""
+    """Rounds whose votes a step adds up, from `vote_rounds_from` on. No votes are kept over a
+    snapshot, here every hundred steps, as in a run."""
 
     vote_rounds_from: int = 300
     value_bits: int = 1
     alpha: float = 1.0
 
     update: Rule = "sign"
-    """What a step is of the sum of votes: the sign, or of matrices the nearest orthogonal update."""
+    """Update computed from the sum of votes: its sign or, for matrices, the nearest orthogonal
+    matrix."""
 
     gradients: Scale = "plain"
     """How each author's gradients enter its momentum: as they come, each tensor scaled to a root
@@ -106,7 +107,7 @@ class Cell:
     """beta of DeMo and of Signum."""
 
     recency: float = 0.0
-    """How much less of a young momentum is left (`DemoSettings.recency`)."""
+    """`DemoSettings.recency`: a young momentum decays faster."""
 
     adam_decays: tuple[float, float] = (0.9, 0.95)
     """beta1 and beta2 of AdamW."""
@@ -118,26 +119,26 @@ class Cell:
     """Rounds of delay between a payload and its application: 0 or 1."""
 
     guess: Guess = "none"
-    """With overlap: where gradients are taken, ahead of the committed parameters by a guess at the
-    pending update: no guess, a node's own (`Engine.guess`), the exact update that the own payload
-    alone would make, or the last commit's update once more."""
+    """With overlap: the guess at the pending update by which gradients are taken ahead of the
+    committed parameters. No guess, a node's own (`Engine.guess`), the exact update that the own
+    payload alone would make, or the last commit's update once more."""
 
     late: float = 1.0
-    """With overlap: the part of an author's samples of a round that it trains before the commit of
-    the round in front comes, at the guess; the others it trains at what the commit made."""
+    """With overlap: the part of an author's samples that it trains before the previous round's
+    commit arrives, at the guess. It trains the others at the parameters that the commit made."""
 
     overlap_from: int = 0
-    """With overlap: the first round that is begun before the one in front of it is applied."""
+    """With overlap: the first round that begins before the previous one is applied."""
 
     transform: Transform = "exact"
-    """DCT with the exact integer inverse; with a float inverse; or no DCT, coefficients being
+    """DCT with the exact integer inverse, with a float inverse, or no DCT: coefficients are
     parameters."""
 
     authors: int = 4
     """R, the contributors of every round."""
 
     seed: int = 0
-    """Of the initial weights and of the data order."""
+    """Seed of the initial weights and of the data order."""
 
     warmup_steps: int = 50
     shape: Literal["cosine", "linear", "constant"] = "cosine"
@@ -155,7 +156,8 @@ class Cell:
             )
         if self.overlap not in (0, 1) or self.guess not in ("none", "own", "payload", "last"):
             raise SettingsError(
-                f"expected an overlap of 0 or 1 and a known guess, got {self.overlap}, {self.guess!r}"
+                "expected an overlap of 0 or 1 and a known guess, "
+                f"got {self.overlap}, {self.guess!r}"
             )
         if self.guess != "none" and not self.overlap:
             raise SettingsError(
@@ -163,19 +165,22 @@ class Cell:
             )
         if not 0 < self.late <= 1 or (self.late < 1 and not self.overlap):
             raise SettingsError(
-                f"expected a late part above 0 and at most 1, 1 without overlap, got {self.late}"
+                f"expected a late part in (0, 1], and of 1 without overlap, got {self.late}"
             )
         if self.overlap_from < 0 or (self.overlap_from and not self.overlap):
             raise SettingsError(
-                f"expected an overlap_from of at least 0, 0 without overlap, got {self.overlap_from}"
+                "expected an overlap_from of at least 0, and of 0 without overlap, "
+                f"got {self.overlap_from}"
             )
         if self.update != "sign" and (self.method, self.transform) != ("demo", "exact"):
             raise SettingsError(
-                f"expected the sign with {self.method}, transform {self.transform}, got {self.update}"
+                f"expected the update sign with {self.method}, transform {self.transform}, "
+                f"got {self.update}"
             )
         if self.vote_rounds > 1 and (self.method, self.transform) != ("demo", "exact"):
             raise SettingsError(
-                f"expected vote_rounds 1 with {self.method}, transform {self.transform}, got more"
+                f"expected vote_rounds 1 with {self.method}, transform {self.transform}, "
+                f"got {self.vote_rounds}"
             )
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
@@ -192,16 +197,16 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """For people, among cells of one length: what differs from a run file's defaults. Unique
-        there too."""
+        """A name for people: what differs from a run file's defaults. Unique among cells of one
+        length."""
         usual = (
             DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
         )
         return ", ".join([f"{self.method} {self.learning_rate:g}", *self._unlike(usual, " ")])
 
     def _unlike(self, other: "Cell", between: str) -> Iterator[str]:
-        """Fields that another cell has otherwise, each with its value; method, rate and length left
-        out."""
+        """Fields that differ from another cell's, each with its value, except method, rate and
+        length."""
         for field in fields(self)[3:]:
             value = getattr(self, field.name)
             if value != getattr(other, field.name):
@@ -219,7 +224,7 @@ class Cell:
 
     @property
     def algorithm(self) -> AlgorithmSpec:
-        """What nodes see of the rounds' k and of whose votes count."""
+        """The part of a run file that decides k and the votes that count, round by round."""
         return AlgorithmSpec(
             top_k=self.top_k,
             early_rounds=self.early_rounds,
@@ -230,12 +235,12 @@ class Cell:
 
     @property
     def rounds(self) -> RoundsSpec:
-        """Which rounds overlap, as coordinator and nodes see it."""
+        """The part of a run file that decides which rounds overlap."""
         return RoundsSpec(overlap=self.overlap, overlap_from=self.overlap_from)  # type: ignore[arg-type]
 
     @property
     def schedule(self) -> ScheduleSpec:
-        """Rate and decay by step, as a coordinator computes them."""
+        """Learning rate and weight decay by step, as a coordinator computes them."""
         return ScheduleSpec(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -247,4 +252,4 @@ class Cell:
 
 
 DEFAULTS = Cell("demo", 0.003, 600, update="orthogonal", gradients="even", recency=1.5)
-"""The algorithm of a run file that says nothing else, for 600 steps."""
+"""The algorithm of a run file without an algorithm section, for 600 steps."""

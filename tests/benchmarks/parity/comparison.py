@@ -1,11 +1,11 @@
-"""What may be said of two settings: how sure their difference is, and how many bytes each sends.
+"""Two settings compared: how sure their difference is, and how many bytes each sends.
 
 Every payload must reach the other R - 1 nodes, so it leaves some uplink R - 1 times. With P
-parameters:
+parameters, the bytes that the mean node sends, and receives, per step:
 
-    exchange of payloads     (R - 1) * payload_bytes    sent by the mean node, and received by every node
-    one dense gradient       2 P                        sent once, in bfloat16
-    ring all-reduce          2 (R - 1) / R * 2 P        sent and received by every node, in bfloat16
+    exchange of payloads     (R - 1) * payload_bytes
+    one dense gradient       2 P                        in bfloat16, sent once
+    ring all-reduce          2 (R - 1) / R * 2 P        in bfloat16
 
 The first grows with R and the last hardly does, so the saving falls as 2 / R.
 """

@@ -1,15 +1,15 @@
-"""R authors of DeMo in one process, through the engine and the container that a node uses.
+"""R authors of DeMo in one process, through the engine and the payload codec of a node.
 
 All replicas are equal bit for bit, so there is one set of committed parameters and one network,
-which takes every author's gradients in turn; momentum is each author's own. A round:
+which takes every author's gradients in turn. Momentum is each author's own. A round:
 
-    each author    gradients of its samples -> momentum -> k largest of each chunk -> container
-    everybody      the containers -> coefficients -> one step of the committed parameters
+    each author    gradients of its samples -> momentum -> k largest of each chunk -> payload
+    all authors    the payloads -> coefficients -> one step of the committed parameters
 
-With overlap 1 a round is applied only when passes over the late part of the next one's samples are
-made (over all of them, if the cell does not say less). Those are made at the committed parameters
-or, with a guess, at those moved by what the author expects of the undecided round. Payloads travel
-once to every other author: R - 1 of them come down for each that goes up.
+With overlap 1 a round is applied only after the passes over the late part of the next round's
+samples, which is all of them unless the cell says less. Those passes are made at the committed
+parameters or, with a guess, at parameters moved by the update that the author expects. Traffic
+counts each payload once up and R - 1 payloads down.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ _RUN = RunId("0" * 32)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that one step cost an author, on the mean over authors."""
+    """Bytes of one step, the mean over authors."""
 
     up_bytes: float
     down_bytes: float
 
 
 class PlainEngine(Engine):
-    """DeMo without its transform: the momentum is kept in parameter space, each chunk transposed,
-    as the engine keeps its coefficients."""
+    """DeMo without its transform. The momentum is in parameter space, each chunk transposed, as the
+    engine stores coefficients."""
 
     def _kernels(self) -> None:
         return None
@@ -83,16 +83,16 @@ class DemoAuthors:
             raise SettingsError(f"expected a late part of whole samples of an author, got {late}")
         self._next_round = 0
         self._undecided: list[bytes] = []
-        """Containers of the round before the next, when it is not applied."""
+        """Payloads of the previous round while it is not applied."""
         self._sent: list[Extraction] = []
-        """Of each author in the newest round."""
+        """Extractions of all authors in the newest round."""
         self._earlier = EarlierVotes(cell.algorithm, RetentionSpec())
         self._last_update = torch.zeros(
             fixture.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8
         )
 
     def step(self) -> Traffic:
-        """Commit a round: with overlap, one of which the next round's late part knows only a guess."""
+        """Commit a round. With overlap the next round's late part is trained before, at a guess."""
         cell = self._fixture.cell
         if not self._undecided:
             self._undecided = self._finish(self._begin())
@@ -105,13 +105,12 @@ class DemoAuthors:
         return Traffic(size / cell.authors, size * (cell.authors - 1) / cell.authors)
 
     def stand_at_committed(self) -> None:
-        """Put the network where the log says, to be judged there."""
+        """Set the network to the committed parameters, to measure them."""
         for name, tensor in self._fixture.parameters.items():
             tensor.copy_(self.committed[name])
 
     def _begin(self) -> list[tuple[Passes, list[Tensor]]]:
-        """Everybody's passes of the next round, the first of them made, and what they have left in
-        the gradients."""
+        """All authors' passes of the next round after the first one, and the gradients it left."""
         fixture = self._fixture
         samples = fixture.samples(self._next_round).reshape(
             len(self.engines), -1, fixture.task.sequence_length + 1
@@ -127,7 +126,7 @@ class DemoAuthors:
         return begun
 
     def _finish(self, begun: Sequence[tuple[Passes, list[Tensor]]]) -> list[bytes]:
-        """Everybody's container of the round begun, after the rest of the passes: at the committed
+        """All authors' payloads of the round begun, after the remaining passes at the committed
         parameters."""
         fixture, round_ = self._fixture, self._next_round
         if fixture.cell.overlap:
@@ -158,7 +157,7 @@ class DemoAuthors:
         return [p.grad for p in self._fixture.trainee.parameters.values() if p.grad is not None]
 
     def _stand_for(self, author: int) -> None:
-        """Where this author takes the gradients of the next round."""
+        """Set the network to the parameters at which this author takes its early gradients."""
         fixture, kind = self._fixture, self._fixture.cell.guess
         if kind == "none" or not self._undecided:
             self.stand_at_committed()
@@ -174,7 +173,7 @@ class DemoAuthors:
         look_ahead(fixture.layout, self.committed, guess, fixture.parameters, rates=rates)
 
     def _apply(self, step: int, containers: Sequence[bytes]) -> None:
-        """Make the step of a round from its containers, with the scalars of its commit."""
+        """Make the step of a round from its payloads, with the scalars of its commit."""
         sent = [decode(container, self._shape(step))[1] for container in containers]
         layout, (rate, decay) = self._fixture.layout, self._fixture.rates(step)
         if self._fixture.cell.guess == "last":
@@ -191,7 +190,8 @@ class DemoAuthors:
             )
 
     def _guess(self, sent: Sequence[Coefficients]) -> Tensor:
-        """int8 [chunks, 64, 64]: the update that a commit of these would make, in sixteenths."""
+        """int8 [chunks, 64, 64], in sixteenths: the update that a commit of these coefficients
+        would make."""
         cell, layout = self._fixture.cell, self._fixture.layout
         sums = vote_sums(sent, layout.chunks)
         update = update_signs(sums, cell.transform).float()
@@ -204,7 +204,7 @@ class DemoAuthors:
 
 
 def vote_sums(sent: Sequence[Coefficients], chunks: int) -> Tensor:
-    """float32 [chunks, 64, 64]: S, every author's weight being 1."""
+    """float32 [chunks, 64, 64]: the vote sums S; every author has weight 1."""
     sums = torch.zeros(chunks * CHUNK_ENTRIES)
     for coefficients in sent:
         places = (

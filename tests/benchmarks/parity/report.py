@@ -1,4 +1,4 @@
-"""What the results of the parity study say: tables, a CSV with every point, SVG figures.
+"""Tables, a CSV with every point and SVG figures of the parity study.
 
 A line of a table and a curve is one setting: cells that differ in nothing but the seed, averaged. A
 figure shows, of settings that differ in nothing but the learning rate, the best one, and of every
@@ -16,7 +16,8 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from matplotlib import cycler, rcParams
+from cycler import cycler
+from matplotlib import rcParams
 
 from node.files import replacing_file
 from tests.benchmarks.figures import canvas, svg
@@ -225,10 +226,10 @@ def changes_figure(settings: Sequence[Setting], usual: Cell) -> bytes:
         cell = setting.cell
         colour = "tab:red" if cell == usual else "tab:blue" if cell.method == "demo" else "tab:gray"
         axes.plot(setting.bits_per_byte, place, "o", color=colour)
+        end = setting.bits_per_byte
         axes.annotate(
-            f"{setting.bits_per_byte:.3f}", (setting.bits_per_byte, place), (6, -3), textcoords="offset points",
-            fontsize="small",
-        )  # fmt: skip
+            f"{end:.3f}", (end, place), (6, -3), textcoords="offset points", fontsize="small"
+        )
     axes.set_yticks(
         range(len(shown)), [setting.cell.title for setting in reversed(shown)], fontsize="small"
     )

@@ -1,9 +1,9 @@
-"""What came of a cell, and where results are kept.
+"""Results of cells, and the files that keep them.
 
-A result holds the cell, the task and the text it was trained on, so that it can neither be mistaken
-for another nor be mixed with those of another task. A cell that has just been trained is one small
-file in a working directory. The report merges these files into the file of its sweep, which has one
-result per line and is what the repository keeps.
+A result holds the cell, the task and the text it was trained on, so it cannot be mistaken for
+another or be mixed with those of another task. A newly trained cell is one small file in a working
+directory. The report merges these files into the file of its sweep, which has one result per line
+and is what the repository keeps.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.benchmarks.records import read_records, write_records
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a curve stands after some steps."""
+    """One point of a curve."""
 
     step: int
     tokens: int
@@ -88,16 +88,17 @@ def load(path: Path) -> Result:
 
 
 def read_results(path: Path) -> list[Result]:
-    """All results of a merged file, of one task or several; `DataError` names a line that is none."""
+    """All results of a merged file, of one task or several; `DataError` names an invalid line."""
     records = enumerate(read_records(path), 1)
     return [_result_of(document, f"{path}, line {number}") for number, document in records]
 
 
 def load_all(path: Path, directory: Path, task: Task) -> list[Result]:
-    """All results of a task by name: those of the merged file and, before them, those of the
-    working directory.
+    """All results of a task by name: those of the merged file, and those of the working directory,
+    which replace merged ones of equal name.
 
-    `DataError` if the directory holds another task's, or if they were trained on different texts."""
+    `DataError` if the directory holds another task's, or if they were trained on different texts.
+    """
     trained = [load(each) for each in sorted(directory.glob("*.json"))]
     for result in trained:
         if result.task != task:
@@ -108,10 +109,11 @@ def load_all(path: Path, directory: Path, task: Task) -> list[Result]:
     found = {result.cell.name: result for result in [*merged, *trained]}
     results = [found[name] for name in sorted(found)]
     for result in results[1:]:
-        if result.corpus != results[0].corpus:
+        if result.corpus != (first := results[0]).corpus:
             raise DataError(
-                f"{path}, {directory}: expected results of one corpus, got {result.cell.name} of {result.corpus[:8]} "
-                f"beside {results[0].cell.name} of {results[0].corpus[:8]}"
+                f"{path}, {directory}: expected results of one corpus, "
+                f"got {result.cell.name} of {result.corpus[:8]} "
+                f"beside {first.cell.name} of {first.corpus[:8]}"
             )
     return results
 

@@ -1,8 +1,8 @@
-"""Which cells each sweep of the parity study has, and where its results are.
+"""The cells of each sweep of the parity study, and the file of its results.
 
-The study asks what a run file's defaults are worth, one change at a time. Tries are what led to
-those defaults, or was tried to better them: by older rules, and so not to be compared with the
-study's cells but where they say the same.
+The study changes the defaults of a run file one at a time. Tries led to those defaults or were
+meant to better them. They follow older rules, so compare them with the study's cells only where
+both say the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ LONG_8_EARLY = replace(LONG_8, top_k=7, early_rounds=200, early_top_k=16)
 
 LONG_7_VOTES = replace(LONG_8_EARLY, vote_rounds=2)
 LONG_6_VOTES = replace(LONG_7_VOTES, top_k=6)
-"""The same, every vote counting in two steps; and a tenth fewer bytes still."""
+"""The same with every vote counting in two steps; the second has a tenth fewer bytes."""
 
 ADAMW = Cell("adamw", 0.0015, 2000, adam_decays=(0.9, 0.99))
 ADAMW_95 = replace(ADAMW, adam_decays=(0.9, 0.95))
 
 
 def study_cells() -> Iterator[Cell]:
-    """All of the study, what decides most first."""
+    """All cells of the study, in order of importance."""
     yield from _deciding_cells()
     yield from _rate_cells()
     yield from _overlap_cells()
@@ -38,8 +38,8 @@ def study_cells() -> Iterator[Cell]:
 
 
 def _deciding_cells() -> Iterator[Cell]:
-    """Under three seeds: AdamW, the defaults, a larger k in the beginning only, k = 8, the votes of
-    two rounds in a step, and the delay of a round."""
+    """Three seeds each: AdamW, the defaults, a larger k in the first rounds only, k = 8, the votes
+    of two rounds in a step, and the delay of a round."""
     for seed in _SEEDS:
         for cell in (
             ADAMW,
@@ -55,7 +55,7 @@ def _deciding_cells() -> Iterator[Cell]:
 
 
 def _rate_cells() -> Iterator[Cell]:
-    """Either side at other rates; AdamW at other settings too, to be tuned as hard as we are."""
+    """Both methods at other rates, AdamW at other settings too, so that it is tuned as well."""
     yield from (replace(ADAMW, learning_rate=rate) for rate in (0.001, 0.002))
     yield from (replace(ADAMW, final_fraction=fraction) for fraction in (0.0, 0.3))
     yield from (replace(ADAMW_95, seed=seed) for seed in _SEEDS)
@@ -68,13 +68,13 @@ def _rate_cells() -> Iterator[Cell]:
 
 
 def _overlap_cells() -> Iterator[Cell]:
-    """From which round on a delay costs nothing, and with another k."""
+    """The first overlapping round from which a delay costs nothing, and another k."""
     yield from (overlapping(LONG, first) for first in (0, 200))
     yield overlapping(replace(LONG, top_k=64, learning_rate=0.004), 300)
 
 
 def _author_cells() -> Iterator[Cell]:
-    """The same batch cut among more or fewer authors; and the same bytes in all, of fewer or more
+    """The same batch cut among more or fewer authors, and the same bytes in all from fewer or more
     of them."""
     yield from (replace(LONG, authors=authors) for authors in (1, 16))
     yield from (replace(DEFAULTS, authors=authors) for authors in (1, 16))
@@ -84,7 +84,7 @@ def _author_cells() -> Iterator[Cell]:
 
 
 def _change_cells() -> Iterator[Cell]:
-    """One change at a time of the defaults, and of what they are compared with, at 600 steps."""
+    """One change at a time of the defaults and of the baselines, at 600 steps."""
     adamw, sign = Cell("adamw", 0.0015, 600), replace(DEFAULTS, update="sign", learning_rate=0.001)
     yield from (replace(adamw, learning_rate=rate) for rate in (0.0015, 0.003, 0.006))
     yield replace(adamw, weight_decay=0.1)
@@ -109,15 +109,15 @@ def overlapping(cell: Cell, first_round: int) -> Cell:
 
 
 _SIGN = Cell("demo", 0.001, 600)
-"""As published: by sign, of gradients as they come, with one beta."""
+"""The published algorithm: update by sign, gradients unchanged, one beta."""
 
 _STEADY = replace(DEFAULTS, recency=0.0)
-"""The defaults with one beta all the way. Those results kept what a sign did not say in the
-momentum."""
+"""The defaults with one beta throughout. These results kept the difference between a sent
+coefficient and its sign in the momentum."""
 
 
 def try_cells() -> Iterator[Cell]:
-    """The rule as published, the steps from it to the defaults, and what was tried to better them."""
+    """The published rule, the steps from it to the defaults, and attempts to better them."""
     yield from _sign_cells()
     yield from _steady_cells()
     yield from _longer_cells()
@@ -137,8 +137,8 @@ def _longer_cells() -> Iterator[Cell]:
 
 
 def _early_cells() -> Iterator[Cell]:
-    """A larger k from the beginning on or in the beginning only: with other lengths, warm-up, ends
-    and memory, with more rounds' votes, and overlapping after it."""
+    """A larger k throughout or in the first rounds only: other lengths, warm-ups, ends and
+    memories, more rounds' votes, and overlap afterwards."""
     for seed in _SEEDS:
         yield replace(LONG, top_k=64, learning_rate=0.004, warmup_steps=25, seed=seed)
         yield replace(LONG_8_EARLY, seed=seed)
@@ -198,13 +198,13 @@ def _steady_cells() -> Iterator[Cell]:
 
 
 def _try_32_cells() -> Iterator[Cell]:
-    """Half the rounds, each of twice the text, at the bytes of k = 8 in 2000 of them."""
+    """Half the rounds, each of twice the text, at the bytes of 2000 rounds with k = 8."""
     yield replace(_STEADY, learning_rate=0.004, steps=1000, top_k=16, authors=8, warmup_steps=40)
 
 
 def _try_64_cells() -> Iterator[Cell]:
-    """A quarter of the rounds, each of four times the text; and either side at such a batch for as
-    many steps."""
+    """A quarter of the rounds, each of four times the text, and both methods at such a batch for
+    600 steps."""
     for rate in (0.003, 0.005):
         yield replace(_STEADY, learning_rate=rate, steps=500, authors=8, warmup_steps=20)
     yield Cell("adamw", 0.003, 600)
@@ -213,7 +213,7 @@ def _try_64_cells() -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Cells that are trained alike, and so may be compared."""
+    """Cells that are trained on one task and may be compared."""
 
     cells: Callable[[], Iterator[Cell]]
     task: Task

@@ -1,7 +1,6 @@
-"""The fixture on which every method of the parity study stands: network, text, data order,
-schedule, measure.
+"""Network, text, data order, schedule and measure, the same for every method of the parity study.
 
-The network starts from the run's own exact genesis, the samples of a round are the next ones of the
+The network starts from the run's own exact genesis. The samples of a round are the next ones of the
 run's own data order, cut evenly among the authors, and validation windows are always the same. So
 two cells of one seed see the same weights and the same samples in the same order, whatever their
 method and number of authors.
@@ -69,14 +68,14 @@ class Fixture:
         return self._corpus.batch(round_ * batch, batch, self.task.sequence_length, self.cell.seed)
 
     def gradients(self, samples: npt.NDArray[np.int64]) -> dict[str, Tensor | None]:
-        """Mean gradient over samples where the network stands; valid until the next call.
-        `GradientError` for numbers that have blown up."""
+        """Mean gradient over samples at the network's parameters, valid until the next call.
+        `GradientError` for numbers that are not finite."""
         do_work(self.trainee, [samples])
         return self.finite_gradients()
 
     def finite_gradients(self) -> dict[str, Tensor | None]:
-        """What passes have left, valid until the next one. `GradientError` for numbers that have
-        blown up."""
+        """Gradients that the passes left, valid until the next pass. `GradientError` for numbers
+        that are not finite."""
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         require_finite(gradients)
         return gradients
@@ -86,10 +85,11 @@ class Fixture:
         return learning_rate(self.cell.schedule, step)
 
     def rates(self, step: int) -> tuple[float, float]:
-        """(learning rate, decay) of a step, the float32 values that its commit would carry."""
+        """(learning rate, decay) of a step: the float32 values that its commit would carry."""
         rate_bits, decay_bits = scalars(self.cell.schedule, step)
         return float32_value(rate_bits), float32_value(decay_bits)
 
     def validation_bits_per_byte(self) -> float:
-        """Cross-entropy where the network stands; a token is a byte, or the end of a document."""
+        """Cross-entropy at the network's parameters; a token is a byte, or the end of a
+        document."""
         return self.trainee.evaluate(self._validation) / math.log(2)

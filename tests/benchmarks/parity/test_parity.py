@@ -232,7 +232,7 @@ def test_traffic_is_the_containers_up_and_the_others_down(corpus: Corpus) -> Non
     ("method", "learning_rate", "bits"),
     [("adamw", 0.01, 16), ("signum", 0.003, 1), ("demo", 0.01, None)],
 )
-def test_every_method_learns_and_says_what_it_sent(
+def test_every_method_learns_and_counts_its_bytes(
     corpus: Corpus, method: Method, learning_rate: float, bits: int | None
 ) -> None:
     cell = Cell(method, learning_rate, 7, authors=2, warmup_steps=0, momentum_decay=0.9)
@@ -249,7 +249,9 @@ def test_every_method_learns_and_says_what_it_sent(
     )
 
 
-def test_numbers_that_blow_up_are_a_result(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_not_finite_end_a_cell_and_are_its_result(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = iter([None, None, GradientError("expected numbers, got NaN")])
 
     def judged(_: object) -> None:

@@ -75,7 +75,7 @@ def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_els
     }
 
 
-def test_a_title_says_what_differs_from_a_run_files_defaults() -> None:
+def test_a_title_names_the_differences_from_a_run_files_defaults() -> None:
     assert DEFAULTS.title == "demo 0.003"
     assert (
         replace(DEFAULTS, top_k=8, authors=8, seed=1).title
@@ -87,7 +87,7 @@ def test_a_title_says_what_differs_from_a_run_files_defaults() -> None:
     assert Cell("adamw", 0.006, 600).title == "adamw 0.006"
 
 
-def test_a_name_says_all_that_is_not_the_default() -> None:
+def test_a_name_holds_every_field_that_is_not_the_default() -> None:
     assert Cell("demo", 0.004, 600).name == "demo-lr0.004-n600"
     odd = Cell("adamw", 0.006, 600, adam_decays=(0.9, 0.99), seed=2)
     assert odd.name == "adamw-lr0.006-n600-adam_decays=0.9+0.99-seed=2"

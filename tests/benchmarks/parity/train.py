@@ -57,13 +57,14 @@ def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
             points.append(
                 Point(step, task.tokens(step), round(measured, 5), round(up), round(down))
             )
+    threads = torch.get_num_threads()
     return Result(
         cell=cell,
         task=task,
         corpus=corpus.manifest.digest.hex(),
         parameters=fixture.layout.parameters,
         seconds=round(time.monotonic() - started_s, 1),
-        machine=f"{platform.machine()} CPU, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        machine=f"{platform.machine()} CPU, {threads} threads, torch {torch.__version__}",
         points=tuple(points),
         failure=failure,
     )

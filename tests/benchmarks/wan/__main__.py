@@ -1,19 +1,18 @@
-"""The headline: `python -m tests.benchmarks.wan`, the same model and batch by four methods on the
-same home links.
+"""One training over home links by four methods: `python -m tests.benchmarks.wan`.
 
 Eight nodes, each behind a line of its own in a laboratory of network namespaces, train 20 million
 parameters at a global batch of eight samples: by PyTorch's DistributedDataParallel, by hivemind, by
 DiLoCo, and by Lockstep with overlap 0 and 1 over gRPC and libp2p. Bytes, links, protocols and the
-optimizer's arithmetic are real; a forward and backward pass is a sleep (`model`). How many steps a
-method needs to a fixed validation loss is found apart from that, in one process that really trains
-(`curves`). Every new measurement is one file under out/; the report merges them into
-docs/results/data/wan.jsonl. What is known is not measured again:
+optimizer's arithmetic are real; a forward and backward pass is a sleep (`model`). The number of
+steps to a fixed validation loss comes from one process that really trains (`curves`). Every new
+measurement is one file under out/, which the report merges into docs/results/data/wan.jsonl. Known
+trials are not measured again:
 
     python -m tests.benchmarks.wan --list
-    python -m tests.benchmarks.wan                           what the committed results hold, about an hour
+    python -m tests.benchmarks.wan                           all default trials, about an hour
     python -m tests.benchmarks.wan --only 'lte-lockstep-1-*'
-    python -m tests.benchmarks.wan --curves                  steps to the loss, two hours of one core
-    python -m tests.benchmarks.wan --report --json out.json  table, CSV and figures from what is there
+    python -m tests.benchmarks.wan --curves                  steps to the loss, two core hours
+    python -m tests.benchmarks.wan --report --json out.json  table, CSV and figures
 """
 
 import argparse
@@ -43,12 +42,12 @@ from tests.benchmarks.wan.report import rows, write_report
 from tests.benchmarks.wan.results import load_all, measured, predicted, save
 
 SLOWED = (4, 8, 16, 32)
-"""Eight nodes on two cores: each has a fourth of a core. In so slow a motion a home has one, two,
-four or eight."""
+"""Slow motions. Eight nodes share two cores: slowed this many times, a home has one, two, four or
+eight cores."""
 
 PASSES_S = (COMPUTE_S, 1.5, 0.5)
-"""Of a forward and backward pass: slow homes, and one with less than half the speed of one core
-that needs 0.22 s."""
+"""Seconds of a forward and backward pass: slow homes, and homes with less than half the speed of a
+core that needs 0.22 s."""
 
 DEFAULT = (
     "cable-ddp",
@@ -67,22 +66,21 @@ DEFAULT = (
     "cable-lockstep-1-grpc-orthogonal-k64-compute1.5-slowed32",
     "dsl-poor-lockstep-1-grpc",
 )
-"""What the committed results hold."""
+"""Trials of the committed results, as patterns."""
 
 STEPS = {"ddp": (2, 4), "hivemind": (3, 4), "diloco": (3, 3), "lockstep": (8, 22)}
-"""Least and most steps of a trial, those of the warm-up included; of DiLoCo inner ones, before an
-outer step."""
+"""Least and most steps of a trial, warm-up included; for DiLoCo inner steps before an outer one."""
 
 TRIAL_S = 330.0
-"""A trial makes fewer steps, if it may, where its steps are predicted to take longer in all."""
+"""Time of a trial's steps, by prediction; a trial makes fewer steps to keep it, down to its
+least."""
 
 TRIAL_S_MAX = 900.0
-"""A trial that would still take longer is not made: the report computes its step from bytes and
-rate."""
+"""Time above which a trial is not made; the report computes its step from bytes and rate."""
 
 
 def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
-    """Every trial that can be asked for: each method on each profile, and Lockstep in slow motion
+    """All trials that can be asked for: each method on each profile, and Lockstep in slow motion
     too."""
     found = []
     for profile in read_profiles().profiles:
@@ -105,16 +103,14 @@ def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
 
 
 AVERAGING_S_LEAST = 60.0
-"""hivemind's averaging_timeout is twice what an all-reduce takes, as its guide asks, or its
-default, which is this."""
+"""Least averaging_timeout of hivemind, its default. Its guide asks for twice an all-reduce."""
 
 START_S, PATIENCE = 240.0, 4.0
-"""A trial has failed that takes this long to start, and this many times longer than predicted."""
+"""Seconds that a trial may take to start, and times that it may take longer than predicted."""
 
 
 def trial_s(trial: Trial) -> float:
-    """How long the steps of a trial ought to take in all: of DiLoCo inner ones and one whole outer
-    step."""
+    """Predicted time of all steps of a trial; for DiLoCo of its inner steps and one outer step."""
     step_s = predicted(trial).seconds
     outer_s = INNER_STEPS * (step_s - trial.compute_s) if trial.method == "diloco" else 0.0
     return trial.slowed * (outer_s + trial.steps * (trial.compute_s if outer_s else step_s))
@@ -134,8 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.list:
         for trial in wanted:
             state = "done " if trial.name in known else "waits"
+            seconds = predicted(trial).seconds
             messages.print(
-                f"{state} {trial.name}: {trial.steps} steps, {predicted(trial).seconds:.1f} s each predicted"
+                f"{state} {trial.name}: {trial.steps} steps, {seconds:.1f} s each predicted"
             )
         return 0
     failed: list[str] = []
@@ -160,10 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(wanted: Sequence[Trial], archive: Archive) -> list[str]:
-    """Every trial that has no result yet, one after the other; before the first of a profile its
-    links.
+    """Make every trial that has no result yet; before the first one of a profile, check its lines.
 
-    The names of those that failed: they do not stop the others, and the next call makes them again."""
+    Returns the names of those that failed: they do not stop the others, and the next call makes
+    them again.
+    """
     if reason := unable():
         raise UsageError(reason)
     failed = []
@@ -240,7 +238,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=float,
         action="append",
-        help=f"of a forward and backward pass; repeatable (default: {' and '.join(f'{each:g}' for each in PASSES_S)})",
+        help="of a forward and backward pass; repeatable "
+        f"(default: {' and '.join(f'{each:g}' for each in PASSES_S)})",
     )
     parser.add_argument(
         "--results",

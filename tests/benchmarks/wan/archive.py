@@ -1,4 +1,4 @@
-"""Where the benchmark's documents are: new ones in files of their own, kept ones together.
+"""Files of the benchmark's documents: new ones alone, kept ones together.
 
 A trial that was just measured, a line that was just checked and a curve in training are a JSON file
 each in a working directory. The report merges them into one file with one document per line, which
@@ -25,7 +25,8 @@ class Archive:
     """The working directory; its documents replace merged ones."""
 
     def documents(self) -> dict[str, Any]:
-        """All of them, by name in alphabetical order; `DataError` names a file that holds no JSON."""
+        """All documents, by name in alphabetical order; `DataError` names a file that holds no
+        JSON."""
         found = {}
         for number, record in enumerate(read_records(self.path), 1):
             try:

@@ -1,16 +1,15 @@
-"""How many steps each method needs to a fixed validation loss: `python -m tests.benchmarks.wan
+"""Steps that each method needs to a fixed validation loss: `python -m tests.benchmarks.wan
 --curves`.
 
-One process trains the very network of the runs on links, on real text, by the functions that a node
-uses: eight authors of DeMo with containers of real bytes, AdamW on the whole batch, and DiLoCo
-(Douillard et al., arXiv 2311.08105: eight workers take H steps of AdamW each by themselves; then
-Nesterov's step on the mean of how far they came). All methods see the same samples in the same
-order. Learning rates are constant after a short warm-up, so that a curve does not depend on when it
-ends.
+One process trains the network of the runs on links, on real text, by the functions that a node
+uses: eight authors of DeMo with payloads of real bytes, AdamW on the whole batch, and DiLoCo
+(Douillard et al., arXiv 2311.08105: eight workers take H steps of AdamW each; then Nesterov's step
+on the mean of their changes). All methods see the same samples in the same order. Learning rates
+are constant after a short warm-up, so that a curve does not depend on its length.
 
-Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss then goes on until
-the validation loss has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step,
-so its curve has a point every H steps.
+Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss continues until the
+validation loss has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step, so
+its curve has a point every H steps.
 """
 
 import copy
@@ -38,15 +37,15 @@ from tests.benchmarks.wan.model import CONFIGS
 
 AUTHORS = 8
 TARGET_NATS = 2.2
-"""The fixed validation loss, per byte. The genesis has 9.4."""
+"""The fixed validation loss, per byte; the genesis has 9.4."""
 
 STEPS_MAX = 400
 SWEEP_STEPS = 40
 INNER_STEPS = 50
-"""H of DiLoCo."""
+"""H of DiLoCo: inner steps per outer step."""
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
-"""Of DiLoCo's outer step, as its paper recommends."""
+"""Rate and momentum of DiLoCo's outer step, as its paper recommends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,11 @@ class WanTask(Task):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The network's configuration."""
         return CONFIGS["20m"]
 
 
 class DiLoCo:
-    """Workers that meet every H steps. `alone` is the number of steps since they did."""
+    """Workers that meet every H steps."""
 
     def __init__(self, fixture: Fixture) -> None:
         self._fixture, cell = fixture, fixture.cell
@@ -89,7 +87,7 @@ class DiLoCo:
         self._step = 0
 
     def step(self) -> Traffic:
-        """One step of every worker; after H of them the outer one."""
+        """One step of every worker, and the outer step after H of them."""
         fixture = self._fixture
         samples = fixture.samples(self._step).reshape(
             len(self._workers), -1, fixture.task.sequence_length + 1
@@ -107,11 +105,11 @@ class DiLoCo:
         return Traffic(dense, dense)
 
     def stand_at_committed(self) -> None:
-        """Put the network at the parameters of the last outer step."""
+        """Set the network to the parameters of the last outer step."""
         _set(self._fixture.parameters, self._global)
 
     def _meet(self) -> None:
-        """The mean of what the workers subtracted is the outer gradient; all go on from the outer
+        """The outer gradient is the mean of the workers' changes; all continue from the outer
         step."""
         deltas: dict[str, Tensor | None] = {
             name: tensor - torch.stack([worker[name] for worker in self._workers]).mean(0)
@@ -140,14 +138,13 @@ def _step_with(
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is trained, how, and the rates to try."""
+    """A training and the rates to try."""
 
     cell: Cell
     trainer: Callable[[Fixture], Trainer]
     rates: tuple[float, ...]
     point_steps: int | None = None
-    """From one point of the curve to the next, where the task's own makes no sense; sweeps are
-    rounded up to it."""
+    """Steps from one point to the next, where the task's own do not fit; sweeps are rounded up."""
 
 
 _ADAMW = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
@@ -170,7 +167,7 @@ CURVES = {
     ),
     "diloco": Curve(_ADAMW, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
 }
-"""By name, as `methods` names them."""
+"""Curves by the name that `methods` uses."""
 
 
 Points = list[tuple[int, float]]
@@ -178,12 +175,12 @@ Points = list[tuple[int, float]]
 
 
 def steps_to(points: Points, nats: float) -> int | None:
-    """The first step at which the loss was that low; None where it never was."""
+    """The first step with a loss of at most `nats`; None if there is none."""
     return next((step for step, loss in points if loss <= nats), None)
 
 
 class Training:
-    """One curve at one rate, which can be taken up again."""
+    """One curve at one rate; training can be resumed."""
 
     def __init__(self, task: Task, curve: Curve, rate: float, corpus: Corpus) -> None:
         self.rate = rate
@@ -195,7 +192,8 @@ class Training:
         self._take_point()
 
     def go_on(self, until_step: int, target_nats: float) -> None:
-        """Train to the first point at or after that step, or at that loss."""
+        """Train to the first point at or after `until_step`, or with a loss of at most
+        `target_nats`."""
         while self.points[-1][0] < until_step and self.points[-1][1] > target_nats:
             self._trainer.step()
             self._step += 1
@@ -218,11 +216,12 @@ def train_curve(
     target_nats: float,
     say: Callable[[str], None],
 ) -> None:
-    """All rates for a while, the best one until it is that good; each result is on disk when it is
-    there.
+    """Sweep all rates, then train the best one to the target; each result is written when it
+    exists.
 
-    What an earlier call has swept is not swept again. Its best rate, if it is still the best,
-    starts anew."""
+    Rates that an earlier call has swept are not swept again. Its best rate, if it is still the
+    best, starts anew.
+    """
     curve, started_s = CURVES[name], time.monotonic()
     known: dict[str, Any] = {"method": name, "task": asdict(task), "swept": [], "seconds": 0.0}
     if path.exists():
@@ -250,8 +249,8 @@ def train_curve(
 
 
 def best_rate(swept: Sequence[Mapping[str, Any]]) -> float:
-    """That of the least loss at the end of its sweep, or of the earliest end where some have
-    reached the target."""
+    """The rate with the least loss at the end of its sweep; among several that reached the target,
+    the one that did first."""
     best = min(swept, key=lambda one: tuple(reversed(one["points"][-1])))
     return float(best["rate"])
 
@@ -264,7 +263,7 @@ def run_curves(
     only: Sequence[str] = ("*",),
     say: Callable[[str], None] = print,
 ) -> None:
-    """Every method that one of the patterns names and that is not done yet."""
+    """Train every method whose name matches a pattern and that has no finished curve."""
     torch.set_num_threads(1)
     done = load_curves(archive)
     for name in CURVES:
@@ -285,5 +284,5 @@ def load_curves(archive: Archive) -> dict[str, Points]:
 
 
 def curve_path(directory: Path, name: str) -> Path:
-    """Where a method's curve is."""
+    """Path of a method's curve."""
     return directory / f"curve-{name}.json"

@@ -1,15 +1,14 @@
-"""One method on one kind of link: the laboratory, the processes in it, and what crossed their lines
-meanwhile.
+"""One method on one kind of link: the laboratory, its processes, and the bytes on its lines.
 
-    laboratory of N homes on one profile -> the method's processes, one per home -> notes of their steps
-                                         -> the kernel's counters of every line, about twice a second
+    N homes on one profile -> the method's processes, one per home -> notes of their steps
+                           -> the kernel's counters of every line, about twice a second
 
-Bytes of a step are read off the counters at the instants that the notes name.
+Bytes of a step are read from the counters at the instants that the notes name.
 
 Slow motion: eight nodes on two cores wait for each other where eight homes would not. A trial that
 is slowed four times has lines of a fourth of the rate and four times the delay, and sleeps four
-times as long for its computation; the arithmetic of all nodes, which shares the cores, then takes
-of the whole what it would take on machines of their own.
+times as long for its computation. The arithmetic of all nodes, which shares the cores, then takes
+the part of the whole that it would take on machines of their own.
 """
 
 import bisect
@@ -53,14 +52,14 @@ POLL_S = 0.5
 ROOT = Path(__file__).parents[3]
 
 COMPUTE_S = 2.0
-"""Of a forward and backward pass, unless said otherwise."""
+"""Seconds of a forward and backward pass by default."""
 
 ROUND_MS = 600_000
-"""Every instant of a round is this late at the latest: rounds here end when all have announced,
-never by the clock."""
+"""Latest instant of every part of a round: rounds here end when all have announced, never by
+time."""
 
 Rates = Callable[[int, float, float], tuple[float, float]]
-"""(node, from, until) on the monotonic clock -> bytes that went up and came down on its line."""
+"""(node, from, until) on the monotonic clock -> bytes up and down on its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,11 @@ class Trial:
     steps: int = 4
     matchmaking_s: float = MATCHMAKING_S
     averaging_s: float = 120.0
-    """After which hivemind gives up an averaging."""
+    """Seconds after which hivemind gives up an averaging."""
     limit_s: float = 900.0
-    """After which the trial has failed."""
+    """Seconds after which the trial has failed."""
     slowed: int = 1
-    """So many times slower than life go lines and computation."""
+    """Factor by which lines and computation are slower than life."""
 
     @property
     def how(self) -> Method:
@@ -97,19 +96,19 @@ class Trial:
 
 
 def card_suffix(compute_s: float) -> str:
-    """What names of files say of a pass that does not take the usual time."""
+    """Suffix of file names for a pass that does not take the usual time."""
     return "" if compute_s == COMPUTE_S else f"-compute{compute_s:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a trial showed."""
+    """Observations of a trial."""
 
     notes: tuple[list[StepNote], ...]
-    """Of each node."""
+    """Notes of each node."""
     crossed: Rates
     facts: dict[str, Any]
-    """What else is worth keeping."""
+    """Other facts to keep."""
 
 
 class Meter:
@@ -140,8 +139,8 @@ class Meter:
 def interpolated(
     times: Sequence[float], counts: Sequence[tuple[int, int]], time_s: float
 ) -> tuple[float, float]:
-    """Both counts at an instant, from readings in order; before the first and after the last
-    reading these."""
+    """Both counts at an instant, from readings in order; outside of them the first or last
+    reading."""
     after = bisect.bisect_left(times, time_s)
     if after == 0 or after == len(times):
         up, down = counts[min(after, len(times) - 1)]
@@ -153,7 +152,7 @@ def interpolated(
 
 @contextmanager
 def laboratory_of(profile: str, nodes: int, slowed: int = 1) -> Iterator[Laboratory]:
-    """A home per node on this profile, and a coordinator on a line that nothing limits."""
+    """A home per node on this profile, and a coordinator on a line without limits."""
     link = slow_motion(read_profiles().profile(profile).link(), slowed)
     homes = [Home(f"node-{number}", link) for number in range(nodes)]
     with Laboratory(Plan((*homes, Home(COORDINATOR)))) as laboratory:
@@ -161,7 +160,8 @@ def laboratory_of(profile: str, nodes: int, slowed: int = 1) -> Iterator[Laborat
 
 
 def run(trial: Trial, directory: Path) -> Seen:
-    """Make the measurement; `directory` takes notes, logs and state. Raises what a process died of."""
+    """Make the measurement; `directory` takes notes, logs and state. Raises a dead process's last
+    words."""
     with laboratory_of(trial.profile, trial.nodes, trial.slowed) as laboratory:
         meter = Meter(laboratory, trial.nodes)
         run_method = _run_lockstep if trial.how.kind == "lockstep" else _run_ranks
@@ -185,7 +185,7 @@ def _notes_path(directory: Path, number: int) -> Path:
 def _run_ranks(
     trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter
 ) -> dict[str, Any]:
-    """One process per home, to the end of all."""
+    """Run one process per home until all have ended."""
     rank = Rank(
         method=trial.method,
         rank=0,
@@ -243,7 +243,7 @@ def _ended(processes: Sequence["subprocess.Popen[Any]"], directory: Path) -> boo
 
 
 def group_sizes(directory: Path) -> dict[str, int]:
-    """How often hivemind's logs speak of an averaging with so many peers, and of one that failed."""
+    """Number of averagings in hivemind's logs by kind and peers, and of failed ones."""
     found: dict[str, int] = {}
     for path in sorted(directory.glob("node-*.log")):
         for line in path.read_text(errors="replace").splitlines():
@@ -257,7 +257,8 @@ def group_sizes(directory: Path) -> dict[str, int]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, one thread, with this tree's modules, and nothing of Lockstep's settings."""
+    """This process's environment with one thread and this tree's modules, without Lockstep's
+    settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {
@@ -283,7 +284,7 @@ def _until(trial: Trial, meter: Meter, done: Callable[[], bool]) -> None:
 
 
 class StandInNode(Child):
-    """`lockstep join` with a computation that is stood for."""
+    """`lockstep join` with a stand-in for its computation."""
 
     def _spawn(self, command: Sequence[str], log: Any) -> "subprocess.Popen[bytes]":
         python, _, _, *words = command
@@ -338,7 +339,7 @@ def run_spec(trial: Trial) -> RunSpec:
 def _run_lockstep(
     trial: Trial, directory: Path, laboratory: Laboratory, meter: Meter
 ) -> dict[str, Any]:
-    """The whole run, to its last round."""
+    """Train the whole run, to its last round."""
     write_run_file(directory / "run.toml", run_spec(trial))
     data = tiny_corpus(directory / "data")
     settings = ClusterSettings(

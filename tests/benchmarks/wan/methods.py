@@ -1,5 +1,4 @@
-"""The methods that the headline compares, each with the settings of its trials and the curve that
-it follows."""
+"""The methods that are compared, each with the settings of its trials and its curve."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +8,12 @@ from node.demo.aggregate import Rule
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to train the network over the links. All but the first two fields are of Lockstep
-    alone."""
+    """One way to train the network over the links. Fields after the first two belong to
+    Lockstep."""
 
     kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
     curve: str
-    """What tells its steps to a loss (`curves`)."""
+    """Name of the curve that gives its steps to a loss."""
     overlap: Literal[0, 1] = 0
     transport: Literal["grpc", "libp2p"] = "grpc"
     update: Rule = "sign"
@@ -23,12 +22,12 @@ class Method:
 
 
 def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
-    """With the update that is the default of a run."""
+    """Lockstep with the default update of a run."""
     return Method("lockstep", curve, overlap, update="orthogonal", gradients="even", top_k=top_k)
 
 
 BASE = "ddp"
-"""What the others are compared with."""
+"""The method that the others are compared with."""
 
 METHODS = {
     BASE: Method("ddp", "adamw"),
@@ -43,4 +42,4 @@ METHODS = {
     "lockstep-1-grpc-orthogonal-k64": _orthogonal("lockstep-1-orthogonal-k64", overlap=1, top_k=64),
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
 }
-"""By name; in the order of the report."""
+"""Methods by name, in the order of the report."""

@@ -1,11 +1,10 @@
-"""What every method of the headline trains: one llama of 20 million parameters, by a computation
-that is stood for.
+"""The network that every method trains, 20 million parameters, with a stand-in for its computation.
 
 Two cores cannot compute eight such models at once. So in the runs on links a forward and a backward
-pass is a sleep of fixed length, that of a home's graphics card, after which every parameter has a
-gradient of its real size: a window on a pool of random numbers, another one at each step.
-Everything downstream of the gradients is real: the optimizer's arithmetic, the bytes, the links.
-Random gradients keep every chunk of a payload full; real ones can only be smaller.
+pass is a sleep of fixed length, after which every parameter has a gradient of its real size: a
+window on a pool of random numbers, another one at each step. Everything downstream of the gradients
+is real: the optimizer's arithmetic, the bytes, the links. Random gradients keep every chunk of a
+payload full; real ones can only be smaller.
 """
 
 import time
@@ -35,18 +34,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "tiny": CONFIG,
 }
-"""The networks, as a run file holds them: that of the figures, and one for tests."""
+"""Configurations as in a run file: the network of the results, and one for tests."""
 
 POOL_SLACK = 1 << 20
-"""Numbers in the pool beyond the parameters: windows may begin at as many places."""
+"""Numbers in the pool beyond the parameters, which is the number of possible windows."""
 
 STRIDE = 104_729
-"""From a step's window to the next one's: a prime, so that places return late."""
+"""Distance of one step's window from the next one's: a prime, so that places return late."""
 
 
 def shapes(config: Mapping[str, Any]) -> Shapes:
-    """Shapes of a llama's parameters with tied embeddings, without building it; from the input to
-    the output."""
+    """Shapes of a llama's parameters with tied embeddings, from input to output, without building
+    it."""
     width, inner, layers = (
         config["hidden_size"],
         config["intermediate_size"],
@@ -73,7 +72,7 @@ class GradientPool:
         )
 
     def copy(self, gradients: Sequence[Tensor], step: int, first: int = 0) -> None:
-        """Fill gradients of a step, of which `first` numbers precede these in the order of the
+        """Fill some gradients of a step; `first` numbers precede them in the order of the
         parameters."""
         start = first + step * STRIDE % POOL_SLACK
         for gradient in gradients:
@@ -86,8 +85,8 @@ class StandIn(nn.Module):
     backward.
 
     Backward goes through the parameters from the last to the first, each taking its share of the
-    time by its size, as in a real network: what sends gradients while backward goes on has the time
-    to."""
+    time by its size, as in a real network, so a method can send gradients during backward.
+    """
 
     def __init__(self, sizes: Shapes, compute_s: float, seed: int) -> None:
         super().__init__()
@@ -131,25 +130,25 @@ class _Layer(torch.autograd.Function):
 
 @dataclass(slots=True)
 class StepNote:
-    """What one process did in one step, on the clock that all processes of the machine share."""
+    """Times of one step of one process, on the clock that all processes of the machine share."""
 
     began_s: float
     compute_s: float = 0.0
-    """Slept in place of computing."""
+    """Seconds slept in place of computing."""
 
     arithmetic_s: float = 0.0
-    """Spent in the optimizer's arithmetic, waits for a core included."""
+    """Seconds in the optimizer's arithmetic, waits for a core included."""
 
     arithmetic_cpu_s: float = 0.0
-    """Of a core, of it."""
+    """Seconds of a core in that arithmetic."""
 
     sync: bool = False
-    """Whether this was DiLoCo's outer step."""
+    """True for DiLoCo's outer step."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """The steps of a process, on disk as they begin; the last line is where the last one ended."""
+    """The steps of a process, on disk as they begin; the last line is the end of the last step."""
 
     file: IO[bytes]
     now: StepNote = field(default_factory=lambda: StepNote(-1.0))
@@ -160,25 +159,25 @@ class Notes:
         return cls(path.open("wb", buffering=0))
 
     def next_step(self, *, sync: bool = False) -> StepNote:
-        """A step ends here, and the next one begins."""
+        """End the current step and begin the next one."""
         if self.now.began_s >= 0:
             self.file.write(msgspec.json.encode(self.now) + b"\n")
         self.now = StepNote(time.monotonic(), sync=sync)
         return self.now
 
     def close(self) -> None:
-        """The last step ends here."""
+        """End the last step."""
         self.next_step()
         self.abandon()
 
     def abandon(self) -> None:
-        """The step under way is none: the last one ended where it began."""
+        """Drop the current step: the last one ended where it began."""
         self.file.write(msgspec.json.encode(self.now) + b"\n")
         self.file.close()
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """What happens within is the optimizer's arithmetic."""
+        """Count the time within as the optimizer's arithmetic."""
         began_s, cpu_s = time.monotonic(), time.thread_time()
         try:
             yield
@@ -188,6 +187,6 @@ class Notes:
 
 
 def read_notes(path: Path) -> list[StepNote]:
-    """The steps of a process, then one that only says when the last one ended."""
+    """The steps of a process, then one that marks the end of the last step."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line, type=StepNote) for line in lines]

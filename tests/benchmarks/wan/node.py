@@ -1,10 +1,11 @@
-"""`lockstep join` as it is, but for the forward and backward pass: `python -m
-tests.benchmarks.wan.node join ...`.
+"""`lockstep join` with a stand-in for the forward and backward pass.
 
-Three things are put in before the command starts, told by the environment: `Trainee.passes` draws
-its samples, sleeps and leaves the pool's gradients; what is arithmetic of DeMo (gradients into
-momentum, extract, encode, decode, apply, digest, guess) is timed; and the steps are noted. In slow
-motion gossip has as much more patience. Everything else is the product's.
+    python -m tests.benchmarks.wan.node join ...
+
+Three things are replaced before the command starts, as the environment says. `Trainee.passes` draws
+its samples, sleeps and leaves the pool's gradients; DeMo's arithmetic (gradients into momentum,
+extract, encode, decode, apply, digest, guess) is timed; and the steps are noted. In slow motion
+gossip has as much more patience. Everything else is the product's.
 """
 
 import functools
@@ -28,7 +29,7 @@ from tests.benchmarks.wan.model import GradientPool, Notes
 from tests.benchmarks.wan.slow_motion import slow_waits
 
 VARIABLE = "WAN_STAND_IN"
-"""Of the environment: a `StandIn` as JSON."""
+"""Environment variable that holds a `StandIn` as JSON."""
 
 ARITHMETIC = (
     (Trainer, "_extract"),
@@ -36,23 +37,23 @@ ARITHMETIC = (
     (Replica, "accumulate"),
     (Replica, "apply"),
 )
-"""Functions of a round that compute and neither wait nor speak to anybody."""
+"""Functions of a round that compute and neither wait nor send."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """What stands for computing in one node."""
+    """The stand-in for computing in one node."""
 
     compute_s: float
     seed: int
     notes: str
     """Path of the file that takes them."""
     slowed: int
-    """So many times slower than life go lines and computation."""
+    """Factor by which lines and computation are slower than life."""
 
 
 def stand_in(settings: StandIn) -> None:
-    """Change this process's trainer."""
+    """Replace the computation of this process's trainer."""
     notes = Notes.to(Path(settings.notes))
     pools: list[GradientPool] = []
 
@@ -88,7 +89,7 @@ class OnePass:
         )
 
     def next(self) -> bool:
-        """Everything at once, the first time."""
+        """Makes the whole pass, the first time."""
         if self.samples:
             return False
         time.sleep(self._compute_s)
@@ -105,7 +106,7 @@ class OnePass:
         return True
 
     def finish(self) -> Work:
-        """A loss of 0: there is none."""
+        """Returns a loss of 0: there is none."""
         return Work(self.samples, 0.0, self.samples * (self._batches[0].shape[1] - 1))
 
 

@@ -1,11 +1,12 @@
-"""One process of a method that Lockstep is measured against: `python -m tests.benchmarks.wan.ranks
-RANK-AS-JSON`.
+"""One process of a baseline: `python -m tests.benchmarks.wan.ranks RANK-AS-JSON`.
 
-    ddp         PyTorch's DistributedDataParallel over gloo, AdamW, float32; buckets travel while backward goes on
-    diloco      AdamW steps alone, then one all-reduce over gloo of how far everybody came, and Nesterov's outer step
-    hivemind    `hivemind.Optimizer`, set up as the configuration guide in its own documentation says
+    ddp         PyTorch's DistributedDataParallel over gloo, AdamW, float32;
+                buckets travel during backward
+    diloco      AdamW steps alone, then one all-reduce over gloo of every rank's change,
+                and Nesterov's outer step
+    hivemind    `hivemind.Optimizer`, set up as the configuration guide in its documentation says
 
-All ranks begin with equal parameters, so nothing is sent before the first step but the handshakes.
+All ranks begin with equal parameters, so only handshakes are sent before the first step.
 """
 
 import os
@@ -28,46 +29,46 @@ from tests.benchmarks.wan.model import CONFIGS, Notes, StandIn, shapes
 GLOO_PORT, HIVEMIND_PORT = 29500, 29600
 
 PATIENCE_S = 1800.0
-"""Longer than any step on a link of these figures."""
+"""Longest wait for a step on any link of these results."""
 
 LEARNING_RATE = 1e-3
-"""Of no consequence: the gradients are random."""
+"""Learning rate of all ranks, without effect: the gradients are random."""
 
 MATCHMAKING_S = 15.0
-"""What hivemind's guide says for the internet, and its default; a test on one machine needs no more
-than 3."""
+"""Matchmaking time of hivemind by its guide for the internet, and its default; a test on one
+machine needs 3 at most."""
 
 WARMUP_NUMBERS = 1 << 18
-"""Of the all-reduce that opens gloo's connections before the first step."""
+"""Numbers in the all-reduce that opens gloo's connections before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one process is told."""
+    """The orders of one process."""
 
     method: str
     rank: int
     ranks: int
     address: str
-    """Of its own computer."""
+    """Address of its own computer."""
     master: str
-    """Of the computer of rank 0."""
+    """Address of the computer of rank 0."""
     size: str
     steps: int
-    """Steps to make; of DiLoCo inner ones, before one outer step."""
+    """Steps to make; for DiLoCo inner ones, before one outer step."""
     compute_s: float
     matchmaking_s: float
     averaging_s: float
     directory: str
-    """Holds everybody's notes."""
+    """Directory of all ranks' notes."""
 
     @property
     def notes(self) -> Path:
-        """Where its steps are noted."""
+        """Path of its notes."""
         return Path(self.directory, f"node-{self.rank}.jsonl")
 
     def model(self) -> StandIn:
-        """The network, its gradients its own."""
+        """The network, with gradients of its own."""
         return StandIn(shapes(CONFIGS[self.size]), self.compute_s, self.rank)
 
 
@@ -139,10 +140,11 @@ def gloo(rank: Rank) -> Iterator[None]:
 def hivemind(rank: Rank, notes: Notes) -> None:
     """Epochs of `hivemind.Optimizer`: one of them is one step of the global batch.
 
-    The guide's settings: optimizer offloaded, float16 on the way for gradients and state, and the
-    delays that it calls optional left off, so that a step is that of AdamW on the whole batch. Who
-    has made its steps trains on until all have: nobody's averaging is to wait for a peer that has
-    left."""
+    The guide's settings: optimizer offloaded, float16 for gradients and state, and the delays that
+    it calls optional left off, so that a step is that of AdamW on the whole batch. A rank that has
+    made its steps continues to train until all have: no averaging shall wait for a peer that has
+    left.
+    """
     import hivemind as library
 
     where = Path(rank.directory, "hivemind-peers")
@@ -202,7 +204,7 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def _all_done(rank: Rank, epoch: int) -> bool:
-    """Whether every rank has made its steps; tells of this one."""
+    """Whether every rank has made its steps; tells the others of this one."""
     if epoch < rank.steps:
         return False
     Path(rank.directory, f"done-{rank.rank}").touch()
@@ -210,7 +212,7 @@ def _all_done(rank: Rank, epoch: int) -> bool:
 
 
 def _meet(rank: Rank, word: str) -> None:
-    """Waits until every rank has come here; over the disk, for the links are being measured."""
+    """Waits until every rank has come here; over the disk, since the links are being measured."""
     Path(rank.directory, f"{word}-{rank.rank}").touch()
     for other in range(rank.ranks):
         _lines_of(Path(rank.directory, f"{word}-{other}"))
@@ -220,7 +222,7 @@ RANKS = {"ddp": ddp, "diloco": diloco, "hivemind": hivemind}
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the rank that the command line describes."""
     rank = msgspec.json.decode(sys.argv[1], type=Rank)
     torch.set_num_threads(1)
     notes = Notes.to(rank.notes)

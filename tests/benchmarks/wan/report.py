@@ -1,6 +1,6 @@
-"""What the measurements and the curves say together: a table, a CSV and a picture for each profile.
+"""Measurements and curves together: a table, a CSV and a figure for each setting.
 
-Time to the fixed loss is (steps that the curves needed) times (seconds per step on the links).
+Time to the fixed loss is (steps of the curve) times (seconds per step on the links).
 """
 
 import csv
@@ -21,14 +21,14 @@ TABLE_NAME, CSV_NAME = "table.md", "measurements.csv"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; None where nothing is known."""
+    """One line of the table; None for unknown figures."""
 
     profile: str
     compute_s: float
-    """Of a forward and backward pass."""
+    """Seconds of a forward and backward pass."""
     method: str
     slowed: int
-    """How many times slower than life it was measured; times are those of life."""
+    """Factor by which it was measured slower than life; times are those of life."""
     how: str
     """ "measured" or "computed"."""
     up_bytes: float
@@ -44,18 +44,18 @@ class Row:
     steps: int | None = None
     loss_s: float | None = None
     times_less: float | None = None
-    """Wall time to the loss, of DDP over this."""
+    """DDP's time to the loss divided by this one's."""
 
     @property
     def setting(self) -> tuple[str, float]:
-        """What rows must share to be compared."""
+        """The values that comparable rows share."""
         return self.profile, self.compute_s
 
 
 def rows(
     measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m"
 ) -> list[Row]:
-    """A row for each measurement, and a computed one for DDP where it was too slow to be measured."""
+    """A row for each measurement, and a computed one for DDP where a trial would take too long."""
     found = [_measured(one, size) for one in measurements]
     for nodes, setting in dict.fromkeys(
         (one.nodes, (one.profile, one.compute_s)) for one in measurements
@@ -72,7 +72,8 @@ def rows(
 def _measured(one: Measurement, size: str) -> Row:
     expected = predicted(Trial(one.profile, one.method, one.nodes, size, one.compute_s))
     return Row(
-        one.profile, one.compute_s, one.method, one.slowed, "measured", one.up_bytes, one.down_bytes, expected.seconds,
+        one.profile, one.compute_s, one.method, one.slowed, "measured",
+        one.up_bytes, one.down_bytes, expected.seconds,
         one.seconds, min(one.step_s), max(one.step_s),
         one.computing, one.computing_alone, one.arithmetic_s, one.arithmetic_cpu_s,
     )  # fmt: skip
@@ -82,8 +83,8 @@ def _computed(trial: Trial) -> Row:
     expected = predicted(trial)
     seconds = expected.seconds
     return Row(
-        trial.profile, trial.compute_s, trial.method, 1, "computed", expected.bytes, expected.bytes, seconds,
-        seconds, seconds, seconds,
+        trial.profile, trial.compute_s, trial.method, 1, "computed",
+        expected.bytes, expected.bytes, seconds, seconds, seconds, seconds,
         trial.compute_s / seconds, trial.compute_s / seconds, None, None,
     )  # fmt: skip
 
@@ -108,8 +109,8 @@ def write_report(directory: Path, found: Sequence[Row], curves: Mapping[str, Poi
 
 
 def comparable(found: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each profile and computing time in which a method reached the loss, by a name for
-    files."""
+    """Rows by profile and computing time, named for files; only those in which a method reached the
+    loss."""
     settings = {
         row.setting: [other for other in found if other.setting == row.setting] for row in found
     }
@@ -183,7 +184,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that a person would choose."""
+    """A duration in the unit that a person would choose."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

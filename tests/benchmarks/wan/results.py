@@ -1,19 +1,19 @@
-"""What the headline says of one method on one profile: predicted from bytes and rates, and
-measured.
+"""One method on one profile: predicted from bytes and rates, and measured.
 
-Predictions are the bare arithmetic of payloads over the slower way of the line, no headers, losses
-or waits:
+Predictions are payload bytes over the slower direction of the line, without headers, losses or
+waits:
 
     ddp         2 (n-1)/n * 4 bytes * P, forward before, backward meanwhile
-    hivemind    the same at 2 bytes for the gradients and again for the parameters, which travel behind the next step
+    hivemind    the same at 2 bytes for the gradients and again for the parameters,
+                which travel behind the next step
     diloco      ddp's bytes once in H steps, nothing meanwhile
     lockstep    n-1 payloads; behind the computation with overlap 1
 
-A step's time is from the beginning of its computation to that of the next one. Computing is the
-time slept in the name of the forward and backward pass and the time in the optimizer's own
-arithmetic, on a machine where eight nodes share two cores; `computing_alone` counts of the
-arithmetic only what it took of a core, as if waiting for one were idleness. Of a trial in slow
-motion all times but those of a core are divided by how many times it was slowed.
+A step lasts from the beginning of its computation to that of the next one. Computing is the sleep
+in place of the forward and backward pass, and the time in the optimizer's own arithmetic, on a
+machine where eight nodes share two cores. `computing_alone` counts only the core time of that
+arithmetic, as if waits for a core were idle. In slow motion all times but core times are divided by
+the factor.
 """
 
 import json
@@ -38,25 +38,25 @@ from tests.benchmarks.wan.methods import METHODS
 from tests.benchmarks.wan.model import CONFIGS, StepNote, shapes
 
 WARMUP = {"ddp": 1, "hivemind": 1, "diloco": 1, "lockstep": 2}
-"""First steps of a kind that are not counted: connections are new and windows small."""
+"""Number of first steps, by kind, that are not counted: connections are new and windows small."""
 
 Span = tuple[StepNote, float]
-"""A step and when it ended."""
+"""A step and the instant of its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one step."""
+    """Prediction of one step."""
 
     bytes: float
-    """Up from a node, on the mean over nodes; as many come down."""
+    """Bytes up from a node, the mean over nodes; as many come down."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Of one method on one profile; figures of a step are means over nodes and steps unless said
-    otherwise."""
+    """Measurement of one method on one profile; figures of a step are means over nodes and steps if
+    not said otherwise."""
 
     profile: str
     method: str
@@ -64,20 +64,20 @@ class Measurement:
     parameters: int
     compute_s: float
     step_s: tuple[float, ...]
-    """Of every counted step, the mean over nodes."""
+    """Seconds of every counted step, the mean over nodes."""
     up_bytes: float
     down_bytes: float
     up_bytes_most: float
-    """Of the busiest node."""
+    """Bytes up per step of the busiest node."""
     computing: float
-    """Share of the time, see above."""
+    """Share of the time spent computing."""
     computing_alone: float
     arithmetic_s: float
     arithmetic_cpu_s: float
-    """As it was, also in slow motion."""
+    """Core time, not divided in slow motion."""
     facts: dict[str, Any]
     slowed: int = 1
-    """All other times were measured in motion so many times slower, and are divided by it."""
+    """Factor of slow motion by which all other times were divided."""
 
     @property
     def seconds(self) -> float:
@@ -86,7 +86,7 @@ class Measurement:
 
 
 def parameters_of(size: str) -> int:
-    """Of the network of this size."""
+    """Number of parameters of the network of this size."""
     return sum(_product(shape) for shape in shapes(CONFIGS[size]).values())
 
 
@@ -98,7 +98,7 @@ def _product(shape: Sequence[int]) -> int:
 
 
 def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
-    """What a step ought to send and take."""
+    """Predict a step's bytes and seconds."""
     link = link or read_profiles().profile(trial.profile).link()
     assert link.up
     assert link.down
@@ -126,15 +126,17 @@ def chunk_bits(top_k: int) -> float:
 
 
 def measured(trial: Trial, seen: Seen) -> Measurement:
-    """What the notes of a trial and its lines' counters come to; `DataError` for too few steps."""
+    """The measurement made from a trial's notes and its lines' counters; `DataError` for too few
+    steps."""
     seen = at_the_speed_of_life(seen, trial.slowed)
     warmup = WARMUP[trial.how.kind]
     spans = [_spans(notes) for notes in seen.notes]
     steps = [[span for span in own if not span[0].sync][warmup:] for own in spans]
     syncs = [[span for span in own if span[0].sync] for own in spans]
     if not all(steps) or (trial.method == "diloco" and not all(syncs)):
+        counts = [len(own) for own in spans]
         raise DataError(
-            f"{trial.name}: expected more than {warmup} steps of every node, got {list(map(len, spans))}"
+            f"{trial.name}: expected more than {warmup} steps of every node, got {counts}"
         )
     share = 1 / INNER_STEPS  # of an outer step in every inner one
     sync_s = fmean(_length(span) for own in syncs for span in own) if any(syncs) else 0.0
@@ -173,8 +175,7 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
 
 
 def at_the_speed_of_life(seen: Seen, slowed: int) -> Seen:
-    """What was seen in slow motion, on a clock that runs as many times slower; what cores did is
-    left as it was."""
+    """Observations of slow motion, on a clock slower by that factor; core times are unchanged."""
 
     def on_that_clock(note: StepNote) -> StepNote:
         times = {
@@ -200,8 +201,8 @@ def _length(span: Span) -> float:
 def _bytes(
     seen: Seen, node: int, steps: Sequence[Span], syncs: Sequence[Span]
 ) -> tuple[float, float]:
-    """Of a mean step of one node, up and down; of DiLoCo its part of the outer step, for it sends
-    nothing else."""
+    """Bytes up and down of a mean step of one node; for DiLoCo a step's part of the outer step,
+    since it sends nothing else."""
     counted = syncs or steps
     up, down = seen.crossed(node, counted[0][0].began_s, counted[-1][1])
     over = INNER_STEPS * len(syncs) if syncs else len(steps)
@@ -212,7 +213,7 @@ def _bytes(
 
 
 def path_of(directory: Path, trial: Trial) -> Path:
-    """Where a trial's measurement is."""
+    """Path of a trial's measurement."""
     return directory / f"{trial.name}.json"
 
 
@@ -223,8 +224,8 @@ def save(directory: Path, trial: Trial, measurement: Measurement) -> None:
 
 
 def load_all(archive: Archive, names: Iterable[str] = METHODS) -> list[Measurement]:
-    """All measurements, by profile in the order of their names and by method; `DataError` names one
-    that is none."""
+    """All measurements, by profile in the order of their names and by method; `DataError` names an
+    invalid one."""
     order = {name: number for number, name in enumerate(names)}
     found = []
     for name, document in archive.documents().items():

@@ -1,9 +1,8 @@
-"""Slow motion: home lines that are so many times slower, for machines that cannot be so many homes
-at once.
+"""Slow motion: slower home lines, for machines that cannot compute for all homes at once.
 
-What all homes of a laboratory compute shares the cores of one machine. Where everything that
-crosses a line takes a multiple of its time, and seconds are divided by that again, the same
-computing takes as much less of the whole.
+The computation of all homes of a laboratory shares the cores of one machine. Where everything that
+crosses a line takes a multiple of its time, and seconds are divided by that factor again, the same
+computation takes a smaller part of the whole.
 """
 
 from dataclasses import replace
@@ -24,13 +23,13 @@ WAITS = (
     (session, "SILENCE_MS"),
     (open_link, "PROGRESS_SECONDS"),
 )
-"""Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so
-many times fewer bytes, and a heartbeat waits as many times longer behind those that queue."""
+"""Times by which gossip and links judge lines. In each of them a slowed line carries fewer bytes,
+and a heartbeat waits longer behind the bytes in the queue, both by the factor."""
 
 
 def slow_motion(link: HomeLink, times: int) -> HomeLink:
-    """The line so many times slower: rate, delay and the wait in its queue, which has as many
-    bytes. Jitter stays."""
+    """The line slowed by a factor: rate, delay and the wait in its queue, which keeps its bytes.
+    Jitter stays."""
 
     def slower(way: Way | None) -> Way | None:
         return way and replace(
@@ -44,11 +43,10 @@ def slow_motion(link: HomeLink, times: int) -> HomeLink:
 
 
 def slow_waits(times: int) -> None:
-    """Give the gossip of this process as much more patience."""
+    """Multiply the patience of this process's gossip."""
     for module, name in WAITS:
         setattr(module, name, times * getattr(module, name))
-    initialise = (
-        SwarmLimits.__init__
-    )  # nobody states a `stall_ms`, and a dataclass keeps its defaults there
+    # No caller states a `stall_ms`, and a dataclass keeps its defaults in `__init__`.
+    initialise = SwarmLimits.__init__
     *others, stall_ms = initialise.__defaults__ or ()
-    initialise.__defaults__ = (*others, times * stall_ms)  # type: ignore[attr-defined]
+    initialise.__defaults__ = (*others, times * stall_ms)

@@ -63,7 +63,7 @@ def test_time_to_the_loss_is_steps_times_seconds_and_is_compared_with_ddp() -> N
     assert (ours.least_s, ours.step_s, ours.most_s) == (2.5, 3.0, 4.0)
 
 
-def test_slow_motion_divides_what_was_measured_but_not_what_the_cores_did() -> None:
+def test_slow_motion_divides_measured_times_but_not_core_times() -> None:
     trial = Trial("cable", "lockstep-0-grpc", nodes=1, size="tiny")
     notes = steps(50, 50, 8, 10, 8)
     life, slow = (measured(replace(trial, slowed=times), seen(notes)) for times in (1, 4))
@@ -198,7 +198,7 @@ def test_committed_results_are_the_default_trials_their_lines_and_all_curves() -
     assert load_curves(committed).keys() == CURVES.keys()
 
 
-def test_what_is_there_is_not_measured_again(
+def test_known_trials_are_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = archive_in(tmp_path)

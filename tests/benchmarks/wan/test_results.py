@@ -190,7 +190,8 @@ def test_counters_between_two_readings_lie_on_a_straight_line() -> None:
 
 def test_hiveminds_log_says_with_how_many_it_averaged(tmp_path: Path) -> None:
     (tmp_path / "node-0.log").write_text(
-        "Nov 21 [INFO] Averaged gradients with 8 peers\nNov 21 [INFO] Averaged parameters with 7 peers\n"
+        "Nov 21 [INFO] Averaged gradients with 8 peers\n"
+        "Nov 21 [INFO] Averaged parameters with 7 peers\n"
         "Nov 21 [INFO] Proceeding with local gradients\n"
     )
     (tmp_path / "node-1.log").write_text("Nov 21 [INFO] Averaged gradients with 8 peers\nother\n")

@@ -1,4 +1,4 @@
-"""Curves that are really trained, and every method once over two shaped lines with a tiny network."""
+"""Curves that are really trained, and every method once over two shaped lines."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.open(tiny_corpus(tmp_path_factory.mktemp("corpus")))
 
 
-def test_the_first_step_that_low_counts() -> None:
+def test_steps_to_a_loss_are_those_of_its_first_point() -> None:
     points = [(0, 9.0), (10, 3.0), (20, 2.0), (30, 2.5)]
     assert steps_to(points, 2.5) == 20
     assert steps_to(points, 1.0) is None
@@ -202,7 +202,7 @@ def test_lockstep_trains_to_equal_digests_with_computing_stood_for(
 
 @needs_ground
 @pytest.mark.slow
-def test_hivemind_averages_with_everybody(tmp_path: Path) -> None:
+def test_hivemind_averages_with_all_peers(tmp_path: Path) -> None:
     trial, found = smoke(
         tmp_path, "hivemind", steps=3, compute_s=2.0, matchmaking_s=3.0, averaging_s=30.0
     )
