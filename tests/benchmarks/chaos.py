@@ -359,20 +359,10 @@ def main() -> int:
     """Both runs, the table, the document; 1 when a replica differed, or a node did not recover or
     leave."""
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
-    parser.add_argument(
-        "--minutes", type=float, default=10.0, help="length of each of the two runs"
-    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="length of each run")
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument(
-        "--seed", type=int, default=1, help="decides kind, target, time and length of all faults"
-    )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=EVERY_S,
-        metavar="SECONDS",
-        help="mean time between two faults",
-    )
+    parser.add_argument("--seed", type=int, default=1, help="decides all faults")
+    parser.add_argument("--every", type=float, default=EVERY_S, help="mean seconds between faults")
     parser.add_argument("--json", default="", help="write the document there; - prints it")
     arguments = parser.parse_args()
     if arguments.every <= 0:

@@ -59,10 +59,9 @@ def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     return authors.committed
 
 
-def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
-    """The same from a node's replicas, one for each author, with commits as a coordinator makes
-    them."""
-    spec = RunSpec(
+def twin_run(cell: Cell) -> RunSpec:
+    """The run that trains as a cell says."""
+    return RunSpec(
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
@@ -70,6 +69,12 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
         schedule=cell.schedule,
         rounds=cell.rounds,
     )
+
+
+def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
+    """The same from a node's replicas, one for each author, with commits as a coordinator makes
+    them."""
+    spec = twin_run(cell)
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
     replicas = [Replica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
