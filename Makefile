@@ -36,6 +36,7 @@ check: $(SETUP)  ## format, lint, types, layers, generated code and pages, the s
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.benchmarks.pages --check
 	@rm -rf build/proto && mkdir -p build/proto
 	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto
 	@for file in $(GENERATED); do cmp protocol/$$file build/proto/protocol/$$file \
