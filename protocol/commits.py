@@ -93,7 +93,7 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
         Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
             signed.signature, _DOMAIN + sha256(signed.body)
         )
-    except InvalidSignature:
+    except (InvalidSignature, ValueError):  # ValueError: the key has another length
         raise RemoteProtocolError(
             "expected a commit signed by this run's coordinator, got another signature"
         ) from None

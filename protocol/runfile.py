@@ -315,7 +315,7 @@ def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
         )
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # too deep, or a number with too many digits
         raise SettingsError(f"{origin}: not valid TOML: {error}") from None
     return _validated(values, origin)
 
@@ -328,7 +328,7 @@ def parse_run_json(text: bytes, origin: str) -> RunSpec:
         )
     try:
         values = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SettingsError(f"{origin}: not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{origin}: expected an object, got {type(values).__name__}")

@@ -1,5 +1,6 @@
 """Commits: signed, canonical, chained, bounded; one flipped bit is enough to be refused."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -227,3 +228,22 @@ def test_bytes_and_digest_are_pinned() -> None:
         genesis_digest(RUN).hex()
         == "198ee995be17f203501656d1ccf20a2772850f25f8aef50b23abf1b55a483396"
     )
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_coordinators_key_of_another_length_signed_nothing(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="signed by this run's coordinator"):
+        open_commit(sign_commit(commit(), KEY), bytes(size))
+
+
+@pytest.mark.parametrize("body", [b"\x91" * 5000, b"\x81\xa1\xff\x01", b"\xa4\xed\xa0\x80a"])
+def test_a_signed_body_that_breaks_its_decoder_is_a_remote_error(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        open_commit(signed_body(body), PUBLIC)
+
+
+@bounded
+@given(st.binary(max_size=120))
+def test_any_signed_bytes_are_a_commit_or_a_remote_error(body: bytes) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        open_commit(signed_body(body), PUBLIC)

@@ -1,5 +1,6 @@
 """The run file: every mistake is named, and every party sees the same run."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -313,3 +314,42 @@ def test_all_votes_of_a_step_are_counted_exactly() -> None:
     assert parse_run_file(most.format(4096)).algorithm.vote_rounds == 16
     with pytest.raises(SettingsError, match="vote_rounds"):
         parse_run_file("[algorithm]\nvote_rounds = 17")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5000,
+        "a = " + "{b=" * 2000,
+        "seed = " + "9" * 5000,
+        "x" * 300,
+        "a.a = 1\na = 2",
+    ],
+)
+def test_toml_that_breaks_its_parser_is_a_settings_error(text: str) -> None:
+    with pytest.raises(SettingsError, match="run file: "):
+        parse_run_file(text)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"[" * 5000,
+        b'{"a":' * 5000,
+        b'{"seed":' + b"9" * 5000 + b"}",
+        b"\xff\xfe",
+        b'"\xed\xa0\x80"',
+    ],
+)
+def test_json_that_breaks_its_parser_is_a_settings_error(blob: bytes) -> None:
+    with pytest.raises(SettingsError, match="told: "):
+        parse_run_json(blob, "told")
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_run_file_or_an_error_for_people(blob: bytes) -> None:
+    with contextlib.suppress(SettingsError, VersionError):
+        parse_run_json(blob, "told")
+    with contextlib.suppress(SettingsError, VersionError):
+        parse_run_file(blob.decode(errors="replace"))
