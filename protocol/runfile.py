@@ -121,7 +121,7 @@ class AlgorithmSpec(_Section):
     ("even")."""
 
     def top_k_at(self, round: int) -> int:
-        """k of a round."""
+        """K of a round."""
         return self.early_top_k if round < self.early_rounds else self.top_k
 
     @property

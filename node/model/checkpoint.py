@@ -143,7 +143,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
-    """safetensors reports a full disk in its own type, and a serialization error is nothing else
+    """Safetensors reports a full disk in its own type, and a serialization error is nothing else
     here.
     """
     try:

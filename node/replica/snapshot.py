@@ -210,12 +210,12 @@ class Snapshots:
             self._forget(digest)  # the same parameters after an earlier round
         self._paths[digest] = path
         self._verified.add(digest)
-        old = sorted(self._paths, key=lambda digest: _round_of(self._paths[digest]))[
-            :-SNAPSHOTS_KEPT
-        ]
-        held = [digest for digest in old if self._is_held(digest)][:SNAPSHOTS_HELD_MAX]
-        for digest in [digest for digest in old if digest not in held]:
-            self._forget(digest)
+        by_age = sorted(self._paths, key=lambda each: _round_of(self._paths[each]))
+        old = by_age[:-SNAPSHOTS_KEPT]
+        held = [each for each in old if self._is_held(each)][:SNAPSHOTS_HELD_MAX]
+        for each in old:
+            if each not in held:
+                self._forget(each)
 
     def _is_held(self, digest: Digest) -> bool:
         first, last = self._read_seconds.get(digest, (-math.inf, -math.inf))

@@ -132,7 +132,8 @@ class Run:
     @property
     def divergences(self) -> int:
         """Rounds with two digests, nodes told to resync, and whether a replay differs from a
-        checkpoint."""
+        checkpoint.
+        """
         return self.disputed + self.resyncs + bool(self.differs)
 
 
@@ -159,7 +160,8 @@ class FaultInjector:
 
     def advance(self, commits: Sequence[Commit], head: int) -> None:
         """Apply faults that are due, mend those that are over, and judge recoveries by new
-        commits."""
+        commits.
+        """
         now_s = time.monotonic() - self._started_s
         while self._waiting and self._waiting[0].at_s <= now_s:
             self._inject(self._waiting.pop(0), now_s, head)
@@ -357,7 +359,8 @@ def table(found: dict[str, Any]) -> Table:
 
 def main() -> int:
     """Both runs, the table, the document; 1 when a replica differed, or a node did not recover or
-    leave."""
+    leave.
+    """
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of each run")
     parser.add_argument("--nodes", type=int, default=8)

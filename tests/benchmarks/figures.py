@@ -1,5 +1,6 @@
 """SVG figures that are the same bytes for the same data: no date, no random identifiers, text as
-text."""
+text.
+"""
 
 import io
 

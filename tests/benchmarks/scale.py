@@ -118,7 +118,8 @@ class Members:
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
         """Each member's receipts, batched as `node.round.witness` does: its link takes one payload
-        after another."""
+        after another.
+        """
         born = self.announced.pop(round, {})
         peers = list(self.links)
         share = self.reporters / len(peers)
@@ -154,7 +155,8 @@ class Members:
 
 class Desk:
     """A coordinator without sockets: messages are handled in batches, journalled, and answered in
-    bytes."""
+    bytes.
+    """
 
     def __init__(self, spec: RunSpec, members: Members, directory: Path) -> None:
         self.members, self.rounds = members, Rounds(spec, RUN)

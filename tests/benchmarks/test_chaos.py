@@ -1,5 +1,6 @@
 """The schedule, the bookkeeping of recoveries and the table; and a short schedule of faults on real
-processes."""
+processes.
+"""
 
 import argparse
 import io

@@ -1,5 +1,6 @@
 """The benchmark of a coordinator's cost: its runs commit, and what must not grow with the square
-does not."""
+does not.
+"""
 
 import json
 import sys

@@ -37,7 +37,7 @@ def test_the_bytes_of_a_struct_are_its_fields_in_declaration_order() -> None:
 
 
 def test_the_bytes_of_a_commit_are_those_of_every_version_before() -> None:
-    """msgspec's encoder, which wrote the first runs, made bytes of this SHA-256."""
+    """Msgspec's encoder, which wrote the first runs, made bytes of this SHA-256."""
     golden = "4a51cdb319c4ffb960119de74dda0d6e66cd05aa759008013d7eea7ed258cff9"
     assert sha256(commit_bytes(commit())).hex() == golden
 

@@ -87,7 +87,8 @@ def memory_bandwidth(device: torch.device) -> float:
 
 def multiply_adds_per_second(device: torch.device) -> float:
     """Rate of one large float32 matrix product, or of the engine's own if that is faster; best of
-    five each."""
+    five each.
+    """
     size = SQUARE_SIDE[device.type]
     square, rows = (torch.ones(size, columns, device=device) for columns in (size, 64))
     matrix = integer_matrix(device)

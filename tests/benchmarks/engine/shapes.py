@@ -5,7 +5,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 def llama_20m() -> Shapes:
     """A llama of 20 million parameters: 8 layers of width 384, vocabulary 16384, tied
-    embeddings."""
+    embeddings.
+    """
     width, inner, layers, vocabulary = 384, 1024, 8, 16384
     shapes: Shapes = {"embedding": (vocabulary, width), "norm": (width,)}
     for layer in range(layers):
@@ -21,7 +22,8 @@ def llama_20m() -> Shapes:
 
 def gpt2_124m() -> Shapes:
     """GPT-2 small: 124 million parameters, vocabulary 50257 (a prime times 29: it needs padding),
-    biases."""
+    biases.
+    """
     width, layers = 768, 12
     shapes: Shapes = {
         "wte": (50257, width),

@@ -27,7 +27,8 @@ Times = dict[str, float]
 
 class Ours:
     """A step of the engine: one author extracts and encodes, then R payloads are decoded and
-    applied."""
+    applied.
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor], payloads: int, top_k: int) -> None:
         self._device = next(iter(parameters.values())).device
@@ -109,7 +110,8 @@ class Theirs:
 
     def step(self, gradients: Mapping[str, Tensor]) -> Times:
         """Seconds of each part. The other authors' payloads are copies; their content makes no
-        difference to the time."""
+        difference to the time.
+        """
         clock = Clock(self._device)
         sent = self._demo.extract(gradients)
         clock.lap("extract")

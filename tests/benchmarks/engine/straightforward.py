@@ -41,7 +41,8 @@ class Straightforward:
 
     def extract(self, gradients: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """(index int64, value float32), each [blocks, k], per parameter; what is sent leaves the
-        momentum."""
+        momentum.
+        """
         sent = {}
         for name, gradient in gradients.items():
             momentum = self.momentum[name].mul_(self._decay).add_(gradient)

@@ -89,7 +89,8 @@ class Setting:
     @property
     def push_bound_s(self) -> float:
         """Seconds that no push to all can beat: N - 1 copies through the thinnest uplink, or all
-        into the thinnest downlink."""
+        into the thinnest downlink.
+        """
         rate = min(min(profile.up_mbit_s, profile.down_mbit_s) for profile in self.homes)
         return (len(self.homes) - 1) * self.size / (rate * 125_000)
 
@@ -250,7 +251,8 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def shares(traffic: Sequence[Mapping[str, int]], needed: int) -> dict[str, Any]:
     """Shares of bytes, from each node's statistics; `needed` is the bytes that one node had to
-    get."""
+    get.
+    """
     sent = [each["payload_up_bytes"] for each in traffic]
     return {
         "duplicate_share": max(each["duplicate_bytes"] for each in traffic) / needed,
@@ -320,8 +322,8 @@ def main() -> None:
         parser.exit(1, f"{reason}\n")
     results = list[dict[str, Any]]()
     print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n", flush=True)
-    for setting in settings(quick=arguments.quick):
-        setting = replace(setting, slowed=arguments.slowed)
+    for each in settings(quick=arguments.quick):
+        setting = replace(each, slowed=arguments.slowed)
         if setting.name.startswith(arguments.only):
             try:
                 results.append(measure(setting))

@@ -24,7 +24,8 @@ MB/s are on the way at most."""
 
 class Way(asyncio.Protocol):
     """One end of a connection at the relay: bytes that it receives leave at the other end after the
-    delay."""
+    delay.
+    """
 
     def __init__(self, delay: float, on_open: Callable[["Way"], None] | None = None) -> None:
         """`delay` in seconds; `on_open` is called when there is a connection."""
@@ -162,7 +163,8 @@ class Relay:
 @contextmanager
 def delayed(ports: list[int], round_trip_ms: float) -> Iterator[list[int]]:
     """Ports that lead to the given ones with a delay, in their order. 0 ms: the ports
-    themselves."""
+    themselves.
+    """
     if not round_trip_ms:
         yield ports
         return

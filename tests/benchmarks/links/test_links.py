@@ -1,5 +1,6 @@
 """The benchmark of links measures what it says: bytes that all arrive, over a way as long as it was
-asked to be."""
+asked to be.
+"""
 
 import asyncio
 import contextlib

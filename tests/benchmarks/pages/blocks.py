@@ -1,4 +1,4 @@
-"""Parts of a Markdown page that are computed from data, between two comments:
+"""Parts of a Markdown page that are computed from data. Each stands between two comments.
 
 <!-- begin: NAME -->
 the part
@@ -16,7 +16,8 @@ _BLOCK = re.compile(r"(?<=<!-- begin: )(?P<name>[a-z0-9-]+) -->\n.*?(?=<!-- end 
 
 def rendered(text: str, blocks: Blocks) -> str:
     """The page with every block computed anew. `ValueError` for an unknown block and for one that
-    is missing."""
+    is missing.
+    """
     found = [match["name"] for match in _BLOCK.finditer(text)]
     if sorted(found) != sorted(blocks):
         raise ValueError(f"expected the blocks {sorted(blocks)}, got {sorted(found)}")

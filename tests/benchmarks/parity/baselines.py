@@ -63,7 +63,8 @@ class Signum:
 
     def step(self) -> Traffic:
         """M <- beta * M + (1 - beta) * G for each author;  P <- P * decay - lr * sign(sum of
-        sign(M))."""
+        sign(M)).
+        """
         fixture = self._fixture
         samples = fixture.samples(self._step).reshape(
             len(self._momenta), -1, fixture.task.sequence_length + 1

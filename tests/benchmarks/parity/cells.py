@@ -24,7 +24,8 @@ Transform = Literal["exact", "float", "off"]
 @dataclass(frozen=True, slots=True)
 class Task:
     """The network, text and measure of all cells of a sweep: the demo's byte-level llama on the
-    built-in corpus."""
+    built-in corpus.
+    """
 
     layers: int = 5
     """Layers of the network; everything else is the run file's default model."""
@@ -70,7 +71,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One training. `SettingsError` for a cell that cannot be trained; fields of other methods keep
-    their defaults."""
+    their defaults.
+    """
 
     method: Method
     learning_rate: float
@@ -198,7 +200,8 @@ class Cell:
     @property
     def title(self) -> str:
         """A name for people: what differs from a run file's defaults. Unique among cells of one
-        length."""
+        length.
+        """
         usual = (
             DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
         )
@@ -206,7 +209,8 @@ class Cell:
 
     def _unlike(self, other: "Cell", between: str) -> Iterator[str]:
         """Fields that differ from another cell's, each with its value, except method, rate and
-        length."""
+        length.
+        """
         for field in fields(self)[3:]:
             value = getattr(self, field.name)
             if value != getattr(other, field.name):

@@ -47,7 +47,8 @@ def difference(ours: Sequence[Result], theirs: Sequence[Result]) -> Difference:
     """The difference at the last step, paired by seed: cells of one seed share weights and data
     order.
 
-    Seeds that only one side has are left out. `ValueError` if they share none."""
+    Seeds that only one side has are left out. `ValueError` if they share none.
+    """
     ends = [
         {result.cell.seed: result.last.bits_per_byte for result in side} for side in (ours, theirs)
     ]

@@ -47,7 +47,8 @@ class Traffic:
 
 class PlainEngine(Engine):
     """DeMo without its transform. The momentum is in parameter space, each chunk transposed, as the
-    engine stores coefficients."""
+    engine stores coefficients.
+    """
 
     def _kernels(self) -> None:
         return None
@@ -127,7 +128,8 @@ class DemoAuthors:
 
     def _finish(self, begun: Sequence[tuple[GradientAccumulation, list[Tensor]]]) -> list[bytes]:
         """All authors' payloads of the round begun, after the remaining passes at the committed
-        parameters."""
+        parameters.
+        """
         fixture, round_ = self._fixture, self._next_round
         if fixture.cell.overlap:
             self.stand_at_committed()
@@ -191,7 +193,8 @@ class DemoAuthors:
 
     def _guess(self, sent: Sequence[Coefficients]) -> Tensor:
         """int8 [chunks, 64, 64], in sixteenths: the update that a commit of these coefficients
-        would make."""
+        would make.
+        """
         cell, layout = self._fixture.cell, self._fixture.layout
         sums = vote_sums(sent, layout.chunks)
         update = update_signs(sums, cell.transform).float()

@@ -86,7 +86,8 @@ class Setting:
     @property
     def exchange_bytes(self) -> float:
         """Bytes that the mean node sends per step when all authors exchange; AdamW's gradients go
-        around a ring."""
+        around a ring.
+        """
         authors, parameters = self.cell.authors, self.results[0].parameters
         if authors == 1:
             return 0.0
@@ -120,7 +121,8 @@ def pictured(settings: Iterable[Setting]) -> list[Setting]:
     """The settings of a figure, from settings with the best first; failed ones are left out.
 
     Of DeMo's settings that differ only in the learning rate it has the best; of every other method
-    the best one."""
+    the best one.
+    """
     best: dict[Cell, Setting] = {}
     for setting in settings:
         cell = setting.cell
@@ -178,7 +180,8 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
     A setting without a label has its title.
 
     The genesis, and all that is far above most curves' first point, is left out: it would hide the
-    rest."""
+    rest.
+    """
     figure = canvas(12.0, 6.5)
     panels = figure.subplots(1, 2, sharey=True)
     for panel in panels:
@@ -218,7 +221,8 @@ def curves_figure(settings: Sequence[Setting], labels: Mapping[Cell, str] | None
 
 def changes_figure(settings: Sequence[Setting], usual: Cell) -> bytes:
     """SVG: a line per setting of one length with its bits per byte at the end, the usual one and
-    others marked."""
+    others marked.
+    """
     shown = pictured(settings)
     figure = canvas(9.0, 0.24 * len(shown) + 1.2)
     axes = figure.add_subplot()

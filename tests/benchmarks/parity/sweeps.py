@@ -39,7 +39,8 @@ def study_cells() -> Iterator[Cell]:
 
 def _deciding_cells() -> Iterator[Cell]:
     """Three seeds each: AdamW, the defaults, a larger k in the first rounds only, k = 8, the votes
-    of two rounds in a step, and the delay of a round."""
+    of two rounds in a step, and the delay of a round.
+    """
     for seed in _SEEDS:
         for cell in (
             ADAMW,
@@ -75,7 +76,8 @@ def _overlap_cells() -> Iterator[Cell]:
 
 def _author_cells() -> Iterator[Cell]:
     """The same batch cut among more or fewer authors, and the same bytes in all from fewer or more
-    of them."""
+    of them.
+    """
     yield from (replace(LONG, authors=authors) for authors in (1, 16))
     yield from (replace(DEFAULTS, authors=authors) for authors in (1, 16))
     yield from (
@@ -138,7 +140,8 @@ def _longer_cells() -> Iterator[Cell]:
 
 def _early_cells() -> Iterator[Cell]:
     """A larger k throughout or in the first rounds only: other lengths, warm-ups, ends and
-    memories, more rounds' votes, and overlap afterwards."""
+    memories, more rounds' votes, and overlap afterwards.
+    """
     for seed in _SEEDS:
         yield replace(LONG, top_k=64, learning_rate=0.004, warmup_steps=25, seed=seed)
         yield replace(LONG_8_EARLY, seed=seed)
@@ -204,7 +207,8 @@ def _try_32_cells() -> Iterator[Cell]:
 
 def _try_64_cells() -> Iterator[Cell]:
     """A quarter of the rounds, each of four times the text, and both methods at such a batch for
-    600 steps."""
+    600 steps.
+    """
     for rate in (0.003, 0.005):
         yield replace(_STEADY, learning_rate=rate, steps=500, authors=8, warmup_steps=20)
     yield Cell("adamw", 0.003, 600)

@@ -37,7 +37,8 @@ class Fixture:
 
     def __init__(self, task: Task, cell: Cell, corpus: Corpus) -> None:
         """`SettingsError` for a text too short to train without repetition, or a batch that cannot
-        be cut evenly."""
+        be cut evenly.
+        """
         self.task, self.cell = task, cell
         needed, there = cell.steps * task.batch_samples, corpus.samples(task.sequence_length)
         if needed > there:
@@ -63,19 +64,22 @@ class Fixture:
 
     def samples(self, round_: int) -> npt.NDArray[np.int64]:
         """All samples of a round, [batch_samples, sequence_length + 1]: author i has the i-th part
-        of them."""
+        of them.
+        """
         batch = self.task.batch_samples
         return self._corpus.batch(round_ * batch, batch, self.task.sequence_length, self.cell.seed)
 
     def gradients(self, samples: npt.NDArray[np.int64]) -> dict[str, Tensor | None]:
         """Mean gradient over samples at the network's parameters, valid until the next call.
-        `GradientError` for numbers that are not finite."""
+        `GradientError` for numbers that are not finite.
+        """
         do_work(self.trainee, [samples])
         return self.finite_gradients()
 
     def finite_gradients(self) -> dict[str, Tensor | None]:
         """Gradients that the passes left, valid until the next pass. `GradientError` for numbers
-        that are not finite."""
+        that are not finite.
+        """
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         require_finite(gradients)
         return gradients
@@ -91,5 +95,6 @@ class Fixture:
 
     def validation_bits_per_byte(self) -> float:
         """Cross-entropy at the network's parameters; a token is a byte, or the end of a
-        document."""
+        document.
+        """
         return self.trainee.evaluate(self._validation) / math.log(2)

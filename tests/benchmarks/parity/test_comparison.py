@@ -1,5 +1,6 @@
 """Differences are paired by seed, with Student's interval; an exchange counts every payload per
-receiver."""
+receiver.
+"""
 
 from dataclasses import replace
 

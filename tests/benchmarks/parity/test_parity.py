@@ -1,5 +1,6 @@
 """The parity study's harness does what nodes do, counts what they would send, and never trains a
-cell twice."""
+cell twice.
+"""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -73,7 +74,8 @@ def twin_run(cell: Cell) -> RunSpec:
 
 def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     """The same from a node's replicas, one for each author, with commits as a coordinator makes
-    them."""
+    them.
+    """
     spec = twin_run(cell)
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]

@@ -1,5 +1,6 @@
 """Results of the parity study: which cells a sweep has, where they are kept, what a report says of
-them."""
+them.
+"""
 
 from dataclasses import asdict, replace
 from pathlib import Path

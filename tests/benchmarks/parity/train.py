@@ -80,7 +80,8 @@ def run_cells(
     threads: int = 1,
 ) -> None:
     """Train cells, `jobs` at a time in processes of their own, and leave a file of each in the
-    directory."""
+    directory.
+    """
     open_corpus(data)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(

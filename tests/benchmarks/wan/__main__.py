@@ -81,7 +81,8 @@ TRIAL_S_MAX = 900.0
 
 def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
     """All trials that can be asked for: each method on each profile, and Lockstep in slow motion
-    too."""
+    too.
+    """
     found = []
     for profile in read_profiles().profiles:
         for method, slowed in product(METHODS, (1, *SLOWED)):

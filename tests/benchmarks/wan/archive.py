@@ -26,7 +26,8 @@ class Archive:
 
     def documents(self) -> dict[str, Any]:
         """All documents, by name in alphabetical order; `DataError` names a file that holds no
-        JSON."""
+        JSON.
+        """
         found = {}
         for number, record in enumerate(read_records(self.path), 1):
             try:

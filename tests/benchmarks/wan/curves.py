@@ -110,7 +110,8 @@ class DiLoCo:
 
     def _meet(self) -> None:
         """The outer gradient is the mean of the workers' changes; all continue from the outer
-        step."""
+        step.
+        """
         deltas: dict[str, Tensor | None] = {
             name: tensor - torch.stack([worker[name] for worker in self._workers]).mean(0)
             for name, tensor in self._global.items()
@@ -193,7 +194,8 @@ class Training:
 
     def go_on(self, until_step: int, target_nats: float) -> None:
         """Train to the first point at or after `until_step`, or with a loss of at most
-        `target_nats`."""
+        `target_nats`.
+        """
         while self.points[-1][0] < until_step and self.points[-1][1] > target_nats:
             self._trainer.step()
             self._step += 1
@@ -250,7 +252,8 @@ def train_curve(
 
 def best_rate(swept: Sequence[Mapping[str, Any]]) -> float:
     """The rate with the least loss at the end of its sweep; among several that reached the target,
-    the one that did first."""
+    the one that did first.
+    """
     best = min(swept, key=lambda one: tuple(reversed(one["points"][-1])))
     return float(best["rate"])
 

@@ -140,7 +140,8 @@ def interpolated(
     times: Sequence[float], counts: Sequence[tuple[int, int]], time_s: float
 ) -> tuple[float, float]:
     """Both counts at an instant, from readings in order; outside of them the first or last
-    reading."""
+    reading.
+    """
     after = bisect.bisect_left(times, time_s)
     if after == 0 or after == len(times):
         up, down = counts[min(after, len(times) - 1)]
@@ -161,7 +162,8 @@ def laboratory_of(profile: str, nodes: int, slowed: int = 1) -> Iterator[Laborat
 
 def run(trial: Trial, directory: Path) -> Seen:
     """Make the measurement; `directory` takes notes, logs and state. Raises a dead process's last
-    words."""
+    words.
+    """
     with laboratory_of(trial.profile, trial.nodes, trial.slowed) as laboratory:
         meter = Meter(laboratory, trial.nodes)
         run_method = _run_lockstep if trial.how.kind == "lockstep" else _run_ranks
@@ -258,7 +260,8 @@ def group_sizes(directory: Path) -> dict[str, int]:
 
 def environment() -> dict[str, str]:
     """This process's environment with one thread and this tree's modules, without Lockstep's
-    settings."""
+    settings.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {

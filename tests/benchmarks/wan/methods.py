@@ -9,7 +9,8 @@ from node.demo.aggregate import Rule
 @dataclass(frozen=True, slots=True)
 class Method:
     """One way to train the network over the links. Fields after the first two belong to
-    Lockstep."""
+    Lockstep.
+    """
 
     kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
     curve: str

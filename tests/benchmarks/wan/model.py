@@ -45,7 +45,8 @@ STRIDE = 104_729
 
 def shapes(config: Mapping[str, Any]) -> Shapes:
     """Shapes of a llama's parameters with tied embeddings, from input to output, without building
-    it."""
+    it.
+    """
     width, inner, layers = (
         config["hidden_size"],
         config["intermediate_size"],
@@ -73,7 +74,8 @@ class GradientPool:
 
     def copy(self, gradients: Sequence[Tensor], step: int, first: int = 0) -> None:
         """Fill some gradients of a step; `first` numbers precede them in the order of the
-        parameters."""
+        parameters.
+        """
         start = first + step * STRIDE % POOL_SLACK
         for gradient in gradients:
             gradient.copy_(self._pool[start : start + gradient.numel()].view_as(gradient))

@@ -5,7 +5,8 @@
 Three things are replaced before the command starts, as the environment says. `TrainingModel.passes`
 draws its samples, sleeps and leaves the pool's gradients; DeMo's arithmetic (gradients into
 momentum, extract, encode, decode, apply, digest, guess) is timed; and the steps are noted. In slow
-motion gossip has as much more patience. Everything else is the product's. """
+motion gossip has as much more patience. Everything else is the product's.
+"""
 
 import functools
 import os

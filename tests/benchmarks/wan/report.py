@@ -110,7 +110,8 @@ def write_report(directory: Path, found: Sequence[Row], curves: Mapping[str, Poi
 
 def comparable(found: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by profile and computing time, named for files; only those in which a method reached the
-    loss."""
+    loss.
+    """
     settings = {
         row.setting: [other for other in found if other.setting == row.setting] for row in found
     }
@@ -206,7 +207,8 @@ def csv_of(found: Sequence[Row]) -> str:
 
 def figure_of(found: Sequence[Row], curves: Mapping[str, Points]) -> bytes:
     """SVG: validation loss over wall time in one setting, a line for each method, the first to
-    arrive named first."""
+    arrive named first.
+    """
     figure = canvas(8, 6.5)
     axes = figure.add_subplot()
     drawn = [

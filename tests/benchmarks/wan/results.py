@@ -56,7 +56,8 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Measurement of one method on one profile; figures of a step are means over nodes and steps if
-    not said otherwise."""
+    not said otherwise.
+    """
 
     profile: str
     method: str
@@ -127,7 +128,8 @@ def chunk_bits(top_k: int) -> float:
 
 def measured(trial: Trial, seen: Seen) -> Measurement:
     """The measurement made from a trial's notes and its lines' counters; `DataError` for too few
-    steps."""
+    steps.
+    """
     seen = at_the_speed_of_life(seen, trial.slowed)
     warmup = WARMUP[trial.how.kind]
     spans = [_spans(notes) for notes in seen.notes]
@@ -202,7 +204,8 @@ def _bytes(
     seen: Seen, node: int, steps: Sequence[Span], syncs: Sequence[Span]
 ) -> tuple[float, float]:
     """Bytes up and down of a mean step of one node; for DiLoCo a step's part of the outer step,
-    since it sends nothing else."""
+    since it sends nothing else.
+    """
     counted = syncs or steps
     up, down = seen.crossed(node, counted[0][0].began_s, counted[-1][1])
     over = INNER_STEPS * len(syncs) if syncs else len(steps)
@@ -225,7 +228,8 @@ def save(directory: Path, trial: Trial, measurement: Measurement) -> None:
 
 def load_all(archive: Archive, names: Iterable[str] = METHODS) -> list[Measurement]:
     """All measurements, by profile in the order of their names and by method; `DataError` names an
-    invalid one."""
+    invalid one.
+    """
     order = {name: number for number, name in enumerate(names)}
     found = []
     for name, document in archive.documents().items():

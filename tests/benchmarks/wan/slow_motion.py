@@ -29,7 +29,8 @@ and a heartbeat waits longer behind the bytes in the queue, both by the factor."
 
 def slow_motion(link: HomeLink, times: int) -> HomeLink:
     """The line slowed by a factor: rate, delay and the wait in its queue, which keeps its bytes.
-    Jitter stays."""
+    Jitter stays.
+    """
 
     def slower(way: LinkDirection | None) -> LinkDirection | None:
         return way and replace(

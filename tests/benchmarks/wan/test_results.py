@@ -133,7 +133,8 @@ def test_a_trial_on_a_slow_line_makes_fewer_steps_or_is_left_out() -> None:
 
 def crossed(node: int, from_s: float, until_s: float) -> tuple[float, float]:
     """A line on which 100 bytes a second go up, 10 more for each number of a node, and twice as
-    many come down."""
+    many come down.
+    """
     rate = 100 + 10 * node
     return rate * (until_s - from_s), 2 * rate * (until_s - from_s)
 
