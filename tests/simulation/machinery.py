@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import node.gossip.payload_log
-import node.replica.snapshot
+from node.gossip import payload_log
+from node.replica import snapshot
 from tests.simulation import disk
 from tests.simulation.world import PROCESS, World
 
@@ -73,11 +73,11 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         if getattr(module, name, None) is original
     ]
     changes += [
-        (node.payload_log, "os", files),
-        (node.snapshot, "os", files),
-        (node.snapshot, "replacing_file", disk.replacing_file),
+        (payload_log, "os", files),
+        (snapshot, "os", files),
+        (snapshot, "replacing_file", disk.replacing_file),
+        (snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)),
     ]
-    changes.append((node.snapshot, "RANGE_BYTES", min(node.snapshot.RANGE_BYTES, 8 * part_bytes)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

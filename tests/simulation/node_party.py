@@ -12,7 +12,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo
 from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
 from node.gossip.payload_log import PayloadLog
@@ -21,6 +21,7 @@ from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.status import NodeStatus
+from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
