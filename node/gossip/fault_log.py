@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 
-from node.gossip.machine.events import Blame
+from node.gossip.machine import events
 from protocol.ids import PeerId, RunId, short
 
 REMARKS_MAX = 1024
@@ -19,7 +19,7 @@ class FaultLog:
         self._run_id = run_id
         self._last: OrderedDict[PeerId, str] = OrderedDict()
 
-    def log(self, blame: Blame) -> None:
+    def log(self, blame: events.Blame) -> None:
         """Say it, unless it was the last that was said of this peer."""
         if self._last.get(blame.peer) != blame.reason:
             _log.warning(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from node.gossip.machine.events import Failure, Progressed, Pull, Pulled, PullFailed
+from node.gossip.machine import events
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import (
@@ -43,7 +43,7 @@ class Fetcher:
         log: PayloadLog,
         link: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        tell: Callable[[Progressed | Pulled | PullFailed], None],
+        tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
     ) -> None:
         self._size_max = size_max
         self._log = log
@@ -54,7 +54,7 @@ class Fetcher:
         self._transfers: dict[Digest, Transfer] = {}
         self._discarded_bytes = 0
 
-    def start(self, pull: Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
+    def start(self, pull: events.Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
         """Begin a pull, from where an earlier one of the same payload stopped."""
         self._tasks[pull.digest] = self._spawn(self._run(pull, source, clock_ms))
 
@@ -76,7 +76,9 @@ class Fetcher:
             transfer.discarded for transfer in self._transfers.values()
         )
 
-    async def _run(self, pull: Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
+    async def _run(
+        self, pull: events.Pull, source: PeerAddress, clock_ms: Callable[[], int]
+    ) -> None:
         transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
         transfer.begin(pull.source)
         try:
@@ -87,10 +89,14 @@ class Fetcher:
         else:
             size = len(transfer.buffer)
             self._discarded_bytes += self._transfers.pop(pull.digest).discarded
-            self._end(pull, Pulled(pull.digest, pull.source, size, rate))
+            self._end(pull, events.Pulled(pull.digest, pull.source, size, rate))
 
     async def _fetch(
-        self, pull: Pull, source: PeerAddress, transfer: Transfer, clock_ms: Callable[[], int]
+        self,
+        pull: events.Pull,
+        source: PeerAddress,
+        transfer: Transfer,
+        clock_ms: Callable[[], int],
     ) -> int:
         """Fill the transfer; at how many bytes per second they came, 0 if there were none to come.
 
@@ -113,14 +119,14 @@ class Fetcher:
                     began_ms = clock_ms()
                 if complete:
                     return 1000 * counted // max(1, clock_ms() - began_ms)
-                self._tell(Progressed(pull.digest, pull.source, len(part.data)))
+                self._tell(events.Progressed(pull.digest, pull.source, len(part.data)))
         raise UnavailableError(
             f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes"
         )
 
-    def _end(self, pull: Pull, event: Pulled | PullFailed) -> None:
+    def _end(self, pull: events.Pull, event: events.Pulled | events.PullFailed) -> None:
         del self._tasks[pull.digest]
-        if isinstance(event, PullFailed):
+        if isinstance(event, events.PullFailed):
             _log.debug(
                 "round %d: a pull from %s failed: %s", pull.round, short(pull.source), event.reason
             )
@@ -137,16 +143,16 @@ class Fetcher:
             self._discarded_bytes += transfer.discarded + len(transfer.buffer)
 
 
-def _failed(pull: Pull, transfer: Transfer, error: Exception) -> PullFailed:
-    failure = Failure.UNAVAILABLE
+def _failed(pull: events.Pull, transfer: Transfer, error: Exception) -> events.PullFailed:
+    failure = events.Failure.UNAVAILABLE
     if isinstance(error, NotHeldError):
-        failure = Failure.ABSENT
+        failure = events.Failure.ABSENT
     elif isinstance(error, WithdrawnError):
-        failure = Failure.WITHDRAWN
+        failure = events.Failure.WITHDRAWN
     elif isinstance(error, RemoteProtocolError):
         mixed = not transfer.sources <= {pull.source}
-        failure = Failure.UNAVAILABLE if mixed else Failure.FAULTY
+        failure = events.Failure.UNAVAILABLE if mixed else events.Failure.FAULTY
         transfer.restart(alone=transfer.alone or mixed)
-    return PullFailed(
+    return events.PullFailed(
         pull.digest, pull.source, failure, f"payload {pull.digest.hex()[:8]}: {error}"
     )

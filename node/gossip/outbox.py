@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from node.gossip.machine.events import Offer
+from node.gossip.machine import events
 from node.links.network import PeerAddress, PeerNetwork
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import PeerId, RunId, short
@@ -33,9 +33,9 @@ class Outbox:
         self._link = link
         self._spawn = spawn
         self._failed = failed
-        self._waiting: dict[PeerId, list[Offer]] = {}
+        self._waiting: dict[PeerId, list[events.Offer]] = {}
 
-    def add(self, offer: Offer, to: PeerAddress) -> None:
+    def add(self, offer: events.Offer, to: PeerAddress) -> None:
         """Send an offer after those to the same peer that are on their way."""
         if offer.peer in self._waiting:
             self._waiting[offer.peer].append(offer)
@@ -58,7 +58,7 @@ class Outbox:
         finally:
             del self._waiting[to.peer_id]
 
-    def _message(self, offers: list[Offer]) -> Offers:
+    def _message(self, offers: list[events.Offer]) -> Offers:
         listed = [
             OfferedPayload(round=offer.round, digest=digest, payload_bytes=size)
             for offer in offers
@@ -68,7 +68,7 @@ class Outbox:
         return Offers(run_id=self._run_id, sender=self._own, offers=listed, idle=idle)
 
 
-def _batch(waiting: list[Offer]) -> list[Offer]:
+def _batch(waiting: list[events.Offer]) -> list[events.Offer]:
     """The first offers, at least one, as many as one message holds."""
     count, listed = 1, len(waiting[0].payloads)
     for offer in waiting[1:]:

@@ -22,36 +22,8 @@ from typing import Any, assert_never
 from node.gossip.blob_server import BlobServer, Shelf
 from node.gossip.fault_log import FaultLog
 from node.gossip.fetcher import Fetcher
-from node.gossip.machine.events import (
-    Blame,
-    Drop,
-    Effect,
-    Event,
-    Failure,
-    Found,
-    Idle,
-    Linked,
-    Lost,
-    MembersChanged,
-    Offer,
-    Offered,
-    OfferFailed,
-    Progressed,
-    Published,
-    Pull,
-    Pulled,
-    PullFailed,
-    Refuse,
-    ReportHolding,
-    RoundStarted,
-    Served,
-    Settled,
-    SwarmLimits,
-    Tick,
-    Want,
-    Wanted,
-    Withdraw,
-)
+from node.gossip.machine import events
+from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
 from node.gossip.outbox import Outbox
 from node.gossip.payload_log import PayloadLog
@@ -114,7 +86,7 @@ class Swarm:
         self._saves: set[asyncio.Task[None]] = set()
         self._pulls = Fetcher(limits.payload_bytes_max, log, link, self._spawn, self._pull_moved)
         self._offering = Outbox(
-            own, run_id, link, self._spawn, lambda *failed: self._feed(OfferFailed(*failed))
+            own, run_id, link, self._spawn, lambda *failed: self._feed(events.OfferFailed(*failed))
         )
         self._collecting: dict[int, Commit] = {}
         self._linked: frozenset[PeerId] = frozenset()
@@ -161,11 +133,11 @@ class Swarm:
             **members,
         }  # relays first: a link to one leads to everybody
         self._link.keep([self._remote(peer) for peer in self._addresses if peer != self._own])
-        self._feed(MembersChanged(frozenset(members), frozenset(relays or ())))
+        self._feed(events.MembersChanged(frozenset(members), frozenset(relays or ())))
 
     def open(self, round: int) -> None:
         """The coordinator opened a round: its payloads are exchanged from now on."""
-        self._feed(RoundStarted(round))
+        self._feed(events.RoundStarted(round))
         if self._log.digests(round):  # from before a restart
             self._spawn(self._recall(round))
 
@@ -263,12 +235,16 @@ class Swarm:
             )
         sender, refusals = parse_peer_id(offers.sender), list[str]()
         for offer in offers.offers:
-            event = Offered(sender, offer.round, parse_digest(offer.digest), offer.payload_bytes)
+            event = events.Offered(
+                sender, offer.round, parse_digest(offer.digest), offer.payload_bytes
+            )
             refusals += [
-                effect.reason for effect in self._feed(event) if isinstance(effect, Blame | Refuse)
+                effect.reason
+                for effect in self._feed(event)
+                if isinstance(effect, events.Blame | events.Refuse)
             ]
         if offers.idle:
-            self._feed(Idle(sender))
+            self._feed(events.Idle(sender))
         if refusals:
             raise RemoteProtocolError(refusals[0])
 
@@ -289,68 +265,68 @@ class Swarm:
     def on_linked(self, peers: frozenset[PeerId]) -> None:
         """Links are open to these peers now."""
         self._linked = peers
-        self._feed(Linked(peers))
+        self._feed(events.Linked(peers))
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         """A peer has taken the last byte of a blob."""
-        self._feed(Served(peer, digest))
+        self._feed(events.Served(peer, digest))
 
     # ---- the exchange
 
-    def _feed(self, event: Event) -> list[Effect]:
+    def _feed(self, event: events.Event) -> list[events.Effect]:
         effects = self._exchange.handle(event, self._clock_ms())
         for effect in effects:
             self._act(effect)
         return effects
 
-    def _act(self, effect: Effect) -> None:
+    def _act(self, effect: events.Effect) -> None:
         match effect:
-            case Offer():
+            case events.Offer():
                 self._offering.add(effect, self._remote(effect.peer))
-            case Pull():
+            case events.Pull():
                 self._pulls.start(effect, self._remote(effect.source), self._clock_ms)
-            case Withdraw():
+            case events.Withdraw():
                 self._link.withdraw(effect.source, effect.digest, effect.unless_soon)
-            case Drop():
+            case events.Drop():
                 self._pulls.drop(effect.digest)
-            case ReportHolding():
+            case events.ReportHolding():
                 self._report_holding(effect.round, list(effect.digests))
-            case Blame():
+            case events.Blame():
                 self._remarks.log(effect)
-            case Refuse():
+            case events.Refuse():
                 pass  # the link tells the peer, who offers again
             case _:
                 assert_never(effect)
 
-    def _pull_moved(self, event: Progressed | Pulled | PullFailed) -> None:
+    def _pull_moved(self, event: events.Progressed | events.Pulled | events.PullFailed) -> None:
         if (
-            isinstance(event, PullFailed)
-            and event.failure is Failure.ABSENT
+            isinstance(event, events.PullFailed)
+            and event.failure is events.Failure.ABSENT
             and event.digest in self._absences
         ):
             self._absences[event.digest][event.source] += 1
         self._feed(event)
-        if not isinstance(event, Progressed):
+        if not isinstance(event, events.Progressed):
             self._wake()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._feed(Tick(self._link.idle))
+            self._feed(events.Tick(self._link.idle))
 
     async def _keep(self, round: int, digest: Digest, blob: bytes) -> None:
         await asyncio.to_thread(self._log.put, round, blob)
-        self._feed(Published(round, digest, len(blob)))
+        self._feed(events.Published(round, digest, len(blob)))
         self._wake()
 
     async def _recall(self, round: int) -> None:
         for digest in self._log.digests(round):
             blob = await asyncio.to_thread(self._log.get, digest)
             if blob is not None:
-                self._feed(Found(round, digest, len(blob)))
+                self._feed(events.Found(round, digest, len(blob)))
 
     def _forget(self, round: int) -> None:
-        self._feed(Settled(round))
+        self._feed(events.Settled(round))
         self._pulls.forget(round)
         self._wake()
 
@@ -359,14 +335,14 @@ class Swarm:
     async def _collected(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         """Ask for what the log lacks, and look again whenever something arrived."""
         payloads: dict[Digest, bytes] = {}
-        wants: list[Want] = []
+        wants: list[events.Want] = []
         for entry, known in zip(commit.entries, holders, strict=True):
             blob = await asyncio.to_thread(self._log.get, entry.digest)
             if blob is not None:
                 payloads[entry.digest] = blob
             size = entry.payload_bytes if blob is None else len(blob)
-            wants.append(Want(entry.digest, size, tuple(known), held=blob is not None))
-        self._feed(Wanted(commit.round, tuple(wants)))
+            wants.append(events.Want(entry.digest, size, tuple(known), held=blob is not None))
+        self._feed(events.Wanted(commit.round, tuple(wants)))
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -395,7 +371,7 @@ class Swarm:
     async def _take(self, digest: Digest, payloads: dict[Digest, bytes]) -> None:
         blob = await asyncio.to_thread(self._log.get, digest)
         if blob is None:
-            self._feed(Lost(digest))
+            self._feed(events.Lost(digest))
         else:
             payloads[digest] = blob
 

@@ -20,32 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from node.gossip.machine.events import (
-    Blame,
-    Drop,
-    Effect,
-    Event,
-    Failure,
-    Idle,
-    Linked,
-    MembersChanged,
-    Offer,
-    Offered,
-    OfferFailed,
-    Progressed,
-    Published,
-    Pull,
-    Pulled,
-    PullFailed,
-    Refuse,
-    ReportHolding,
-    RoundStarted,
-    Served,
-    Settled,
-    SwarmLimits,
-    Tick,
-    Withdraw,
-)
+from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.links.upload_queue import Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
@@ -306,7 +281,7 @@ class Gossip:
         self._count = len(setting.homes)
         self._members = range(self._count - setting.relays)
         self._numbers = {peer(number): number for number in range(self._count)}
-        limits = SwarmLimits(payload_bytes_max=setting.size, neighbours=setting.neighbours)
+        limits = events.SwarmLimits(payload_bytes_max=setting.size, neighbours=setting.neighbours)
         self._nodes: list[Node] = []
         for number in range(self._count):
             exchange = Exchange(peer(number), limits)
@@ -377,14 +352,14 @@ class Gossip:
         members = frozenset(map(peer, self._members))
         relays = frozenset(self._numbers) - members
         for number in range(self._count):
-            self._feed(number, MembersChanged(members, relays))
+            self._feed(number, events.MembersChanged(members, relays))
             if self._setting.links is not None:
                 others = (
                     other
                     for other in range(self._count)
                     if other != number and self._linked(number, other)
                 )
-                self._feed(number, Linked(frozenset(map(peer, others))))
+                self._feed(number, events.Linked(frozenset(map(peer, others))))
             self._tick(number)
 
     def _begin(self) -> None:
@@ -395,8 +370,8 @@ class Gossip:
         )
         for number, node in enumerate(self._nodes):
             node.done_ms, node.held = 0.0, set()
-            self._feed(number, Settled(self._round - 1))
-            self._feed(number, RoundStarted(self._round))
+            self._feed(number, events.Settled(self._round - 1))
+            self._feed(number, events.RoundStarted(self._round))
         for number in self._members:
             self._after(
                 jitter.uniform(0, self._setting.jitter_ms),
@@ -408,7 +383,7 @@ class Gossip:
 
     def _publish(self, number: int) -> None:
         self._hold(number, self._own(number))
-        self._feed(number, Published(self._round, self._own(number), self._setting.size))
+        self._feed(number, events.Published(self._round, self._own(number), self._setting.size))
 
     def _hold(self, number: int, digest: Digest) -> None:
         node = self._nodes[number]
@@ -417,52 +392,56 @@ class Gossip:
             node.done_ms = self._now_ms
 
     def _tick(self, number: int) -> None:
-        self._feed(number, Tick(not self._nodes[number].asked))
+        self._feed(number, events.Tick(not self._nodes[number].asked))
         self._serve(number)
         self._after(TICK_MS, lambda: self._tick(number))
 
     # ---- the machines
 
-    def _feed(self, number: int, event: Event) -> None:
+    def _feed(self, number: int, event: events.Event) -> None:
         for effect in self._nodes[number].exchange.handle(event, int(self._now_ms)):
             self._act(number, effect)
 
-    def _act(self, number: int, effect: Effect) -> None:
+    def _act(self, number: int, effect: events.Effect) -> None:
         match effect:
-            case Offer():
+            case events.Offer():
                 self._offer(number, effect)
-            case Pull():
+            case events.Pull():
                 self._pull(number, effect)
-            case Drop():
+            case events.Drop():
                 self._drop(number, effect)
-            case Withdraw():
+            case events.Withdraw():
                 fetch = self._nodes[number].fetches[effect.digest]
                 self._nodes[number].other_up += MESSAGE_BYTES
                 self._after(
                     self._delay_ms(number, fetch.source),
                     lambda: self._withdrawn(fetch, effect.unless_soon),
                 )
-            case Blame() | Refuse():
-                assert isinstance(effect, Refuse), f"an honest peer is blamed: {effect}"
-            case ReportHolding():
+            case events.Blame() | events.Refuse():
+                assert isinstance(effect, events.Refuse), f"an honest peer is blamed: {effect}"
+            case events.ReportHolding():
                 pass
             case _:
                 assert_never(effect)
 
-    def _offer(self, number: int, offer: Offer) -> None:
+    def _offer(self, number: int, offer: events.Offer) -> None:
         to = self._numbers[offer.peer]
         self._nodes[number].other_up += MESSAGE_BYTES + OFFER_BYTES * len(offer.payloads)
         lost = self._rng is not None and self._rng.random() < 0.1
         if lost or not self._linked(number, to):
-            self._after(DIAL_MS, lambda: self._feed(number, OfferFailed(offer.peer, offer.round)))
+            self._after(
+                DIAL_MS, lambda: self._feed(number, events.OfferFailed(offer.peer, offer.round))
+            )
             return
         if offer.idle:
-            self._after(self._delay_ms(number, to), lambda: self._feed(to, Idle(peer(number))))
+            self._after(
+                self._delay_ms(number, to), lambda: self._feed(to, events.Idle(peer(number)))
+            )
         for digest, size in offer.payloads:
-            offered = Offered(peer(number), offer.round, digest, size)
+            offered = events.Offered(peer(number), offer.round, digest, size)
             self._after(self._delay_ms(number, to), lambda event=offered: self._feed(to, event))
 
-    def _pull(self, number: int, pull: Pull) -> None:
+    def _pull(self, number: int, pull: events.Pull) -> None:
         node, source = self._nodes[number], self._numbers[pull.source]
         lacking = pull.size - node.arrived[pull.digest]
         breaks = self._rng is not None and self._rng.random() < 0.05
@@ -482,20 +461,21 @@ class Gossip:
         if self._linked(number, source):
             self._after(self._delay_ms(number, source), lambda: self._asked(fetch))
         else:
-            self._after(DIAL_MS, lambda: self._fail(fetch, Failure.UNAVAILABLE))
+            self._after(DIAL_MS, lambda: self._fail(fetch, events.Failure.UNAVAILABLE))
 
-    def _drop(self, number: int, drop: Drop) -> None:
+    def _drop(self, number: int, drop: events.Drop) -> None:
         fetch = self._nodes[number].fetches.pop(drop.digest)
         fetch.over = True
         self._nodes[number].other_up += MESSAGE_BYTES
         self._after(self._delay_ms(number, fetch.source), lambda: self._end(fetch))
 
-    def _fail(self, fetch: Fetch, failure: Failure) -> None:
+    def _fail(self, fetch: Fetch, failure: events.Failure) -> None:
         if not fetch.over:
             fetch.over = True
             del self._nodes[fetch.target].fetches[fetch.digest]
             self._feed(
-                fetch.target, PullFailed(fetch.digest, peer(fetch.source), failure, "simulated")
+                fetch.target,
+                events.PullFailed(fetch.digest, peer(fetch.source), failure, "simulated"),
             )
 
     # ---- a pull at its source
@@ -505,7 +485,7 @@ class Gossip:
         if fetch.digest not in node.held:
             self._after(
                 self._delay_ms(fetch.target, fetch.source),
-                lambda: self._fail(fetch, Failure.ABSENT),
+                lambda: self._fail(fetch, events.Failure.ABSENT),
             )
             return
         upload = fetch.upload
@@ -527,7 +507,7 @@ class Gossip:
             self._end(fetch)
             self._after(
                 self._delay_ms(fetch.source, fetch.target),
-                lambda: self._fail(fetch, Failure.WITHDRAWN),
+                lambda: self._fail(fetch, events.Failure.WITHDRAWN),
             )
 
     def _serve(self, number: int) -> None:
@@ -555,7 +535,7 @@ class Gossip:
         self._after(delay_ms, lambda: self._part(fetch, count))
         self._after(2 * delay_ms, lambda: self._acknowledged(fetch, count))
         if fetch.cut and fetch.flow is not None and not fetch.flow.part:
-            self._after(delay_ms, lambda: self._fail(fetch, Failure.WITHDRAWN))
+            self._after(delay_ms, lambda: self._fail(fetch, events.Failure.WITHDRAWN))
 
     def _acknowledged(self, fetch: Fetch, count: int) -> None:
         node, upload = self._nodes[fetch.source], fetch.upload
@@ -566,7 +546,7 @@ class Gossip:
         if fetch.lacking == 0:
             self._end(fetch)
             if not fetch.cut:
-                self._feed(fetch.source, Served(*upload))
+                self._feed(fetch.source, events.Served(*upload))
         self._serve(fetch.source)
 
     def _end(self, fetch: Fetch) -> None:
@@ -596,16 +576,16 @@ class Gossip:
         if node.arrived[fetch.digest] < fetch.size:
             if fetch.breaks:  # noticed at both ends at once
                 self._end(fetch)
-                self._fail(fetch, Failure.UNAVAILABLE)
+                self._fail(fetch, events.Failure.UNAVAILABLE)
             elif self._setting.ordered:
-                self._feed(number, Progressed(fetch.digest, peer(fetch.source), count))
+                self._feed(number, events.Progressed(fetch.digest, peer(fetch.source), count))
             return
         fetch.over = True
         del node.fetches[fetch.digest]
         self._hold(number, fetch.digest)
         first_ms, first = fetch.first
         rate = int(1000 * (fetch.wanted - first) / max(1.0, self._now_ms - first_ms))
-        self._feed(number, Pulled(fetch.digest, peer(fetch.source), fetch.size, rate))
+        self._feed(number, events.Pulled(fetch.digest, peer(fetch.source), fetch.size, rate))
 
 
 def links_among(*groups: Collection[int]) -> frozenset[tuple[int, int]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.gossip.machine.events import Effect
+from node.gossip.machine import events
 from tests.simulation.gossip import (
     EQUAL,
     PROFILES,
@@ -200,7 +200,7 @@ class Recorded(Gossip):
         super().__init__(setting)
         self.history = hashlib.sha256()
 
-    def _act(self, number: int, effect: Effect) -> None:
+    def _act(self, number: int, effect: events.Effect) -> None:
         self.history.update(f"{self._now_ms:.6f} {number} {effect}\n".encode())
         super()._act(number, effect)
 

@@ -31,33 +31,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from node.gossip.machine.events import (
-    Blame,
-    Effect,
-    Event,
-    Failure,
-    Found,
-    Idle,
-    Lack,
-    Linked,
-    Lost,
-    MembersChanged,
-    Offer,
-    Offered,
-    OfferFailed,
-    Progressed,
-    Published,
-    Pulled,
-    PullFailed,
-    Refuse,
-    ReportHolding,
-    RoundStarted,
-    Served,
-    Settled,
-    SwarmLimits,
-    Tick,
-    Wanted,
-)
+from node.gossip.machine import events
 from node.gossip.machine.idle_uplink import IdleUplink
 from node.gossip.machine.pull_policy import MissingPayload, PullPolicy
 from node.gossip.machine.round_state import PeerSet, Round
@@ -77,7 +51,7 @@ usual."""
 class Exchange:
     """The machine. `handle` is the only way in; the methods below it only look."""
 
-    def __init__(self, own: PeerId, limits: SwarmLimits) -> None:
+    def __init__(self, own: PeerId, limits: events.SwarmLimits) -> None:
         self._own = own
         self._limits = limits
         self._peers = PeerSet()
@@ -87,48 +61,48 @@ class Exchange:
         self._invitations = IdleUplink()
         self._newest: int | None = None  # newest round that was opened or decided here
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
         """Take one event at the given time and say what to do.
 
         Raises `LocalProtocolError` for a payload published in a round that was never opened, or a
         second one."""
-        effects: list[Effect] = []
+        effects: list[events.Effect] = []
         match event:
-            case MembersChanged():
+            case events.MembersChanged():
                 self._on_members(event)
-            case Linked():
+            case events.Linked():
                 self._on_linked(event.peers)
-            case RoundStarted():
+            case events.RoundStarted():
                 effects = self._on_started(event.round)
-            case Published():
+            case events.Published():
                 effects = self._on_published(event)
-            case Found():
+            case events.Found():
                 effects = self._on_found(event)
-            case Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
+            case events.Offered():  # never makes an offer here: skipping those keeps the most frequent event cheap
                 return [
                     *self._on_offered(event),
                     *self._moves(now_ms, event.digest),
                     *self._new_pulls(now_ms),
                 ]
-            case Idle():
+            case events.Idle():
                 return self._pulls.come_over(event.sender, self._pulled(), now_ms)
-            case OfferFailed():
+            case events.OfferFailed():
                 self._on_offer_failed(event, now_ms)
-            case Wanted():
+            case events.Wanted():
                 effects = self._on_wanted(event)
-            case Progressed():  # makes no offer either
+            case events.Progressed():  # makes no offer either
                 return self._on_progressed(event, now_ms)
-            case Pulled():
+            case events.Pulled():
                 effects = self._on_pulled(event)
-            case PullFailed():
+            case events.PullFailed():
                 effects = self._on_pull_failed(event, now_ms)
-            case Served():
+            case events.Served():
                 self._on_served(event)
-            case Lost():
+            case events.Lost():
                 self._on_lost(event.digest)
-            case Settled():
+            case events.Settled():
                 effects = self._on_settled(event.round)
-            case Tick():
+            case events.Tick():
                 effects = self._on_tick(event, now_ms)
             case _:
                 assert_never(event)
@@ -146,11 +120,11 @@ class Exchange:
         payloads = self._rounds[round].payloads if round in self._rounds else {}
         return digest in payloads and payloads[digest].held
 
-    def lacking(self, round: int) -> list[Lack]:
+    def lacking(self, round: int) -> list[events.Lack]:
         """What a commit names and this node does not hold yet, sorted by digest."""
         payloads = self._rounds[round].payloads if round in self._rounds else {}
         return [
-            Lack(digest, self._pulls.source(digest), len(payload.holders))
+            events.Lack(digest, self._pulls.source(digest), len(payload.holders))
             for digest, payload in sorted(payloads.items())
             if payload.wanted and not payload.held
         ]
@@ -176,7 +150,7 @@ class Exchange:
 
     # ---- events
 
-    def _on_members(self, event: MembersChanged) -> None:
+    def _on_members(self, event: events.MembersChanged) -> None:
         peers = event.members | event.relays
         self._peers = replace(
             self._peers, members=tuple(sorted(event.members)), relays=tuple(sorted(event.relays))
@@ -200,7 +174,7 @@ class Exchange:
         round.payloads_max = max(round.payloads_max, len(self._peers.members))
         round.neighbours = self._peers.neighbours(number, self._own, self._limits.neighbours)
 
-    def _on_started(self, number: int) -> list[Effect]:
+    def _on_started(self, number: int) -> list[events.Effect]:
         round = self._rounds.get(number)
         if round is None and self._newest is not None and number <= self._newest:
             return []  # said again after a reconnect, and decided here since
@@ -215,7 +189,7 @@ class Exchange:
         self._choose_neighbours(number, round)
         return round
 
-    def _on_published(self, event: Published) -> list[Effect]:
+    def _on_published(self, event: events.Published) -> list[events.Effect]:
         round = self._rounds.get(event.round)
         if round is None and self._newest is not None and event.round <= self._newest:
             return []  # decided while the payload was being made: the trainer reclaims it
@@ -235,37 +209,43 @@ class Exchange:
         round.payloads.setdefault(event.digest, Payload(event.size)).own = True
         return self._hold(event.digest, event.size)
 
-    def _on_found(self, event: Found) -> list[Effect]:
+    def _on_found(self, event: events.Found) -> list[events.Effect]:
         round = self._rounds.get(event.round)
         if round is None or round.committed:
             return []  # late: decided while the log was being read
         round.payloads.setdefault(event.digest, Payload(event.size))
         return self._hold(event.digest, event.size)
 
-    def _on_offered(self, event: Offered) -> list[Effect]:
+    def _on_offered(self, event: events.Offered) -> list[events.Effect]:
         sender, size_max = event.sender, self._limits.payload_bytes_max
         if sender not in self._sources:
-            return [Blame(sender, f"expected an offer from a member, got one from {short(sender)}")]
+            return [
+                events.Blame(
+                    sender, f"expected an offer from a member, got one from {short(sender)}"
+                )
+            ]
         if not 1 <= event.size <= size_max:
             return [
-                Blame(
+                events.Blame(
                     sender,
                     f"expected a payload of 1..{size_max} bytes, got an offer of {event.size}",
                 )
             ]
         if self._newest is None:
             return [
-                Refuse(sender, f"no round is known here yet, got an offer for round {event.round}")
+                events.Refuse(
+                    sender, f"no round is known here yet, got an offer for round {event.round}"
+                )
             ]
         if event.round > self._newest + AHEAD_ROUNDS_MAX:
             text = f"expected an offer up to round {self._newest + AHEAD_ROUNDS_MAX}, got round {event.round}"
-            return [Refuse(sender, text)]  # a matter of time: this node may be catching up
+            return [events.Refuse(sender, text)]  # a matter of time: this node may be catching up
         round = self._rounds.get(event.round)
         if round is None and event.round <= self._newest:
             return []  # late: the round is decided here, and not yet where the offer comes from
         return self._take_offer(event, round or self._new_round(event.round))
 
-    def _take_offer(self, event: Offered, round: Round) -> list[Effect]:
+    def _take_offer(self, event: events.Offered, round: Round) -> list[events.Effect]:
         payload, sender = round.payloads.get(event.digest), event.sender
         round.callers.add(sender)
         if payload is None:
@@ -274,28 +254,28 @@ class Exchange:
             vouched = sum(sender in payload.holders for payload in round.payloads.values())
             if vouched >= round.payloads_max:
                 text = f"expected at most {round.payloads_max} payloads in round {event.round}, got one more offer"
-                return [Blame(sender, text)]
+                return [events.Blame(sender, text)]
             if len(round.payloads) >= round.payloads_max:
                 return [
-                    Refuse(
+                    events.Refuse(
                         sender, f"round {event.round} has {len(round.payloads)} payloads already"
                     )
                 ]
             payload = round.payloads[event.digest] = Payload(event.size)
         elif payload.size != event.size and not (payload.wanted and not payload.held):
             text = f"payload {event.digest.hex()[:8]}: expected {payload.size} bytes, got an offer of {event.size}"
-            return [Blame(sender, text) if payload.held else Refuse(sender, text)]
+            return [events.Blame(sender, text) if payload.held else events.Refuse(sender, text)]
         payload.holders.add(sender)
         payload.absent.pop(sender, None)
         return []
 
-    def _on_offer_failed(self, event: OfferFailed, now_ms: int) -> None:
+    def _on_offer_failed(self, event: events.OfferFailed, now_ms: int) -> None:
         self._sources.offer_failed(event.peer, now_ms)
         if event.round in self._rounds:  # else it is decided
             for payload in self._rounds[event.round].payloads.values():
                 payload.told.discard(event.peer)
 
-    def _on_wanted(self, event: Wanted) -> list[Effect]:
+    def _on_wanted(self, event: events.Wanted) -> list[events.Effect]:
         round = self._rounds.get(event.round) or self._new_round(event.round)
         named = {
             want.digest: round.payloads.get(want.digest, Payload(want.size)) for want in event.wants
@@ -310,13 +290,13 @@ class Exchange:
             payload.holders |= set(want.holders) - {self._own}
         return self._drop_unneeded(left_out)
 
-    def _on_progressed(self, event: Progressed, now_ms: int) -> list[Effect]:
+    def _on_progressed(self, event: events.Progressed, now_ms: int) -> list[events.Effect]:
         if event.digest not in self._pulls:
             return []  # late: dropped before the bytes came
         self._pulls.progressed(event, now_ms)
         return self._moves(now_ms, event.digest)
 
-    def _on_pulled(self, event: Pulled) -> list[Effect]:
+    def _on_pulled(self, event: events.Pulled) -> list[events.Effect]:
         self._pulls.ended(
             event.digest, event.source
         )  # else it was dropped, but had just ended well
@@ -324,7 +304,7 @@ class Exchange:
         self._is_holder(event.digest, event.source)
         return self._hold(event.digest, event.size)
 
-    def _on_served(self, event: Served) -> None:
+    def _on_served(self, event: events.Served) -> None:
         if event.peer in self._sources:
             self._is_holder(event.digest, event.peer)
 
@@ -333,24 +313,28 @@ class Exchange:
             if digest in round.payloads:
                 round.payloads[digest].holders.add(peer)
 
-    def _hold(self, digest: Digest, size: int) -> list[Effect]:
+    def _hold(self, digest: Digest, size: int) -> list[events.Effect]:
         effects = self._pulls.drop(digest)
         for number, round in sorted(self._rounds.items()):
             payload = round.payloads.get(digest)
             if payload and not payload.held:
                 payload.held, payload.size = True, size
                 if not payload.own:
-                    effects.append(ReportHolding(number, (digest,)))
+                    effects.append(events.ReportHolding(number, (digest,)))
         return effects
 
-    def _on_pull_failed(self, event: PullFailed, now_ms: int) -> list[Effect]:
+    def _on_pull_failed(self, event: events.PullFailed, now_ms: int) -> list[events.Effect]:
         if not self._pulls.ended(event.digest, event.source):
             return []  # late: dropped before the news of its end came
-        if event.failure in (Failure.UNAVAILABLE, Failure.FAULTY):
+        if event.failure in (events.Failure.UNAVAILABLE, events.Failure.FAULTY):
             self._sources.failed(event.source, now_ms)
-        if event.failure in (Failure.ABSENT, Failure.FAULTY):
+        if event.failure in (events.Failure.ABSENT, events.Failure.FAULTY):
             self._not_a_holder(event.digest, event.source, now_ms)
-        return [Blame(event.source, event.reason)] if event.failure is Failure.FAULTY else []
+        return (
+            [events.Blame(event.source, event.reason)]
+            if event.failure is events.Failure.FAULTY
+            else []
+        )
 
     def _not_a_holder(self, digest: Digest, peer: PeerId, now_ms: int) -> None:
         for round in self._rounds.values():
@@ -369,11 +353,11 @@ class Exchange:
             if digest in round.payloads:
                 round.payloads[digest].held = False
 
-    def _on_settled(self, number: int) -> list[Effect]:
+    def _on_settled(self, number: int) -> list[events.Effect]:
         self._newest = number if self._newest is None else max(self._newest, number)
         return self._forget(number)
 
-    def _on_tick(self, event: Tick, now_ms: int) -> list[Effect]:
+    def _on_tick(self, event: events.Tick, now_ms: int) -> list[events.Effect]:
         if not event.idle:
             self._invitations.end()
         if not (event.idle and self._invitations.due(now_ms)):
@@ -384,14 +368,14 @@ class Exchange:
             for peer in round.waiting(self._sources, now_ms)
         }
         chosen = self._invitations.next(list(waiting), now_ms)
-        return [Offer(peer, waiting[peer], (), idle=True) for peer in chosen]
+        return [events.Offer(peer, waiting[peer], (), idle=True) for peer in chosen]
 
-    def _forget(self, number: int) -> list[Effect]:
+    def _forget(self, number: int) -> list[events.Effect]:
         round = self._rounds.pop(number, None)
         return self._drop_unneeded(round.payloads) if round else []
 
-    def _drop_unneeded(self, digests: Iterable[Digest]) -> list[Effect]:
-        drops: list[Effect] = []
+    def _drop_unneeded(self, digests: Iterable[Digest]) -> list[events.Effect]:
+        drops: list[events.Effect] = []
         for digest in sorted(digests):
             if not any(digest in round.payloads for round in self._rounds.values()):
                 drops += self._pulls.drop(digest)
@@ -399,7 +383,7 @@ class Exchange:
 
     # ---- decisions
 
-    def _offers(self, now_ms: int) -> list[Effect]:
+    def _offers(self, now_ms: int) -> list[events.Effect]:
         rounds = sorted(self._rounds.items())
         return [
             offer
@@ -407,7 +391,7 @@ class Exchange:
             for offer in round.offers(number, self._sources, now_ms)
         ]
 
-    def _moves(self, now_ms: int, *digests: Digest) -> list[Effect]:
+    def _moves(self, now_ms: int, *digests: Digest) -> list[events.Effect]:
         """Move the pulls of these payloads, or of all, to better sources."""
         return self._pulls.move(self._pulled(*digests), now_ms)
 
@@ -426,7 +410,7 @@ class Exchange:
             if digest in r.payloads
         )
 
-    def _new_pulls(self, now_ms: int) -> list[Effect]:
+    def _new_pulls(self, now_ms: int) -> list[events.Effect]:
         return self._pulls.begin(self._missing() if self._pulls.room else (), now_ms)
 
     def _missing(self) -> list[MissingPayload]:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.gossip.machine.events import Drop, Effect, Progressed, Pull, SwarmLimits, Withdraw
+from node.gossip.machine import events
 from node.gossip.machine.sources import Payload, Sources, rate_of
 from protocol.ids import Digest, PeerId
 
@@ -74,7 +74,7 @@ class LivePull:
 class PullPolicy:
     """The pulls of one exchange, at most one per digest."""
 
-    def __init__(self, limits: SwarmLimits, sources: Sources) -> None:
+    def __init__(self, limits: events.SwarmLimits, sources: Sources) -> None:
         self._limits = limits
         self._sources = sources
         self._pulls: dict[Digest, LivePull] = {}
@@ -102,12 +102,12 @@ class PullPolicy:
         del self._pulls[digest]
         return True
 
-    def drop(self, digest: Digest) -> list[Effect]:
+    def drop(self, digest: Digest) -> list[events.Effect]:
         """Stop a pull, if there is one."""
         pull = self._pulls.pop(digest, None)
-        return [Drop(pull.source, digest)] if pull else []
+        return [events.Drop(pull.source, digest)] if pull else []
 
-    def progressed(self, event: Progressed, now_ms: int) -> None:
+    def progressed(self, event: events.Progressed, now_ms: int) -> None:
         """Bytes arrived: with the first of them the wait is over, and the time that their sending
         may take begins."""
         pull = self._pulls.get(event.digest)
@@ -122,9 +122,9 @@ class PullPolicy:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms
 
-    def begin(self, wishes: Sequence[MissingPayload], now_ms: int) -> list[Effect]:
+    def begin(self, wishes: Sequence[MissingPayload], now_ms: int) -> list[events.Effect]:
         """Pull the first of these for which there is room and a source."""
-        effects: list[Effect] = []
+        effects: list[events.Effect] = []
         if not wishes:  # as at almost every tick
             return effects
         reachable, busy = self._sources.reachable(now_ms), self._busy()
@@ -139,9 +139,9 @@ class PullPolicy:
                 busy = self._busy()
         return effects
 
-    def move(self, wishes: Iterable[MissingPayload], now_ms: int) -> list[Effect]:
+    def move(self, wishes: Iterable[MissingPayload], now_ms: int) -> list[events.Effect]:
         """Move those of these pulls that are better off elsewhere; the others go on."""
-        effects: list[Effect] = []
+        effects: list[events.Effect] = []
         for wish in wishes:
             pull = self._pulls[wish.digest]
             overdue = now_ms >= pull.deadline_ms
@@ -154,15 +154,15 @@ class PullPolicy:
             ceiling = pull.rate(now_ms) or rate_of(wish.payload.size, now_ms - pull.started_ms)
             self._sources.no_faster(pull.source, ceiling)
             if overdue:
-                effects += [Drop(pull.source, wish.digest), self._pull(wish, source, now_ms)]
+                effects += [events.Drop(pull.source, wish.digest), self._pull(wish, source, now_ms)]
             else:
                 pull.withdrawn = True
-                effects.append(Withdraw(pull.source, wish.digest))
+                effects.append(events.Withdraw(pull.source, wish.digest))
         return effects
 
     def come_over(
         self, host: PeerId, wishes: Iterable[MissingPayload], now_ms: int
-    ) -> list[Effect]:
+    ) -> list[events.Effect]:
         """Move one pull that waits elsewhere to an idle holder: of those that wait where this node
         waits for most, the one that has waited longest."""
         if host not in self._sources or host in self._busy():
@@ -173,7 +173,7 @@ class PullPolicy:
         wish = min(movable, key=self._by_queue)
         pull = self._pulls[wish.digest]
         pull.withdrawn, wish.payload.host = True, host
-        return [Withdraw(pull.source, wish.digest, unless_soon=True)]
+        return [events.Withdraw(pull.source, wish.digest, unless_soon=True)]
 
     def _may_come_over(self, host: PeerId, wish: MissingPayload, now_ms: int) -> bool:
         """Whether it waits elsewhere, and the host is a holder that is no worse apart from its
@@ -223,13 +223,13 @@ class PullPolicy:
         live = [pull.source for pull in self._pulls.values()]
         return {peer for peer in live if live.count(peer) >= self._limits.pulls_per_peer}
 
-    def _pull(self, wish: MissingPayload, source: PeerId, now_ms: int) -> Pull:
+    def _pull(self, wish: MissingPayload, source: PeerId, now_ms: int) -> events.Pull:
         deadline_ms = self._deadline_ms(wish.payload, now_ms)
         wish.payload.attempts += 1
         wish.payload.host = None
         self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
         payload = wish.payload
-        return Pull(
+        return events.Pull(
             source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed
         )
 

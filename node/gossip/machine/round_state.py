@@ -3,7 +3,7 @@ the exchange."""
 
 from dataclasses import dataclass, field
 
-from node.gossip.machine.events import Effect, Offer
+from node.gossip.machine import events
 from node.gossip.machine.sources import Payload, Sources
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
@@ -42,12 +42,12 @@ class Round:
     """Who offered to this node."""
     payloads: dict[Digest, Payload] = field(default_factory=dict)
 
-    def offers(self, number: int, sources: Sources, now_ms: int) -> list[Effect]:
+    def offers(self, number: int, sources: Sources, now_ms: int) -> list[events.Effect]:
         """What is held, own first, to everybody whom it was not offered yet and who is not known to
         hold it."""
         if not self.open:
             return []
-        offers: list[Effect] = []
+        offers: list[events.Effect] = []
         held = [item for item in sorted(self.payloads.items(), key=_own_first) if item[1].held]
         for peer in self._takers:
             news = [
@@ -58,7 +58,9 @@ class Round:
             for first in range(0, len(news), OFFERS_MAX):
                 part = news[first : first + OFFERS_MAX]
                 offers.append(
-                    Offer(peer, number, tuple((digest, payload.size) for digest, payload in part))
+                    events.Offer(
+                        peer, number, tuple((digest, payload.size) for digest, payload in part)
+                    )
                 )
             for _, payload in news:
                 payload.told.add(peer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.gossip.machine.events import Offer
+from node.gossip.machine import events
 from node.gossip.outbox import Outbox
 from node.links.network import PeerAddress
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
@@ -73,7 +73,7 @@ class Fixture:
 
     def add(self, peer: PeerId, round: int, *numbers: int, idle: bool = False) -> None:
         payloads = tuple((Digest(bytes([number]) * 32), 100 + number) for number in numbers)
-        self.offering.add(Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
+        self.offering.add(events.Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
 
     async def done(self) -> None:
         await asyncio.gather(*self.tasks)
