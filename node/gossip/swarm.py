@@ -293,6 +293,8 @@ class Swarm:
                 self._report_holding(effect.round, list(effect.digests))
             case events.Blame():
                 self._remarks.log(effect)
+            case events.NotRetained():
+                pass
             case events.Refuse():
                 pass  # the link tells the peer, who offers again
             case _:

@@ -417,7 +417,7 @@ class Gossip:
                     self._delay_ms(number, fetch.source),
                     lambda: self._withdrawn(fetch, effect.unless_soon),
                 )
-            case events.Blame() | events.Refuse():
+            case events.Blame() | events.Refuse() | events.NotRetained():
                 assert isinstance(effect, events.Refuse), f"an honest peer is blamed: {effect}"
             case events.ReportHolding():
                 pass

@@ -10,15 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.gossip.machine import events
-from node.gossip.machine.exchange import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Exchange
+from node.gossip.machine.exchange import Exchange
 from node.gossip.machine.idle_uplink import INVITED, PAUSE_MS
-from node.gossip.machine.pull_policy import PATIENCE, WAIT_MS
-from node.gossip.machine.sources import (
-    BACKOFF_FIRST_MS,
-    BACKOFF_MAX_MS,
-    OFFER_RETRY_MS,
-    RATE_ASSUMED,
-)
+from node.gossip.machine.payloads import ABSENCES, BACKOFF_FIRST_MS, BACKOFF_MAX_MS
+from node.gossip.machine.pull_policy import SLOWNESS_MAX, WAIT_MS, PullPolicy
+from node.gossip.machine.rounds import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Rounds
+from node.gossip.machine.sources import OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import OFFERS_MAX
@@ -54,6 +51,7 @@ def machine(*history: events.Event, limits: events.SwarmLimits = LIMITS) -> Exch
         *history,
     ):
         exchange.handle(event, 0)
+        exchange.validate()
     return exchange
 
 
@@ -191,7 +189,9 @@ def test_one_digest_more_than_there_are_members_is_blamed_on_who_offered_them_al
 
 def test_a_flood_gives_its_place_back_as_its_pulls_fail() -> None:
     exchange = machine(*[events.Offered(A, 7, blob_digest(number), SIZE) for number in range(5)])
-    exchange.handle(events.PullFailed(next(iter(exchange._pulls)), A, events.Failure.ABSENT, ""), 0)
+    exchange.handle(
+        events.PullFailed(next(iter(exchange.pulling)), A, events.Failure.ABSENT, ""), 0
+    )
     effects = exchange.handle(events.Offered(B, 7, blob_digest(6), SIZE), 0)
     assert effects == [events.Pull(B, blob_digest(6), SIZE, 7, exact=True)]
 
@@ -293,7 +293,7 @@ def test_wrong_bytes_are_blamed_and_their_sender_is_no_holder_any_more() -> None
 
 def test_an_overdue_pull_is_dropped_for_another_free_source_and_goes_on_without_one() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE))
-    deadline_ms = LIMITS.stall_ms + PATIENCE * 1000 * SIZE // RATE_ASSUMED
+    deadline_ms = LIMITS.stall_ms + SLOWNESS_MAX * 1000 * SIZE // RATE_ASSUMED
     assert exchange.handle(events.Tick(), 10 * deadline_ms) == []
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, X, SIZE))
     exchange.handle(events.Progressed(X, A, 1), 0)
@@ -389,9 +389,7 @@ def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_noth
     assert exchange.handle(events.Idle(C), 1 + WAIT_MS) == [events.Withdraw(A, X, unless_soon=True)]
 
 
-def test_a_source_whose_bytes_come_slowly_is_not_taken_for_a_fast_one_because_its_pull_was_short() -> (
-    None
-):
+def test_a_short_pull_does_not_make_a_slow_source_look_fast() -> None:
     exchange = machine(events.Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(events.Pulled(Y, B, SIZE, 1_000_000), 0)
     exchange.handle(events.Offered(A, 7, X, 10**6), 0)
@@ -418,9 +416,7 @@ def test_a_withdrawn_source_is_still_a_holder_and_pays_no_backoff() -> None:
     assert effects == [events.Pull(A, X, SIZE, 7, exact=True)]
 
 
-def test_an_arriving_pull_is_withdrawn_only_when_all_that_arrives_is_far_slower_than_another_holder() -> (
-    None
-):
+def test_an_arriving_pull_moves_only_if_all_arriving_bytes_are_far_slower_than_a_holder() -> None:
     exchange = machine(events.Offered(B, 7, Y, SIZE), limits=PATIENT)
     exchange.handle(events.Pulled(Y, B, SIZE, 100_000), 0)
     exchange.handle(events.Offered(A, 7, X, 10**6), 0)
@@ -680,7 +676,7 @@ def test_a_settled_round_is_forgotten_and_stays_so_when_it_is_opened_again() -> 
     exchange = machine(events.Offered(A, 7, X, SIZE))
     assert exchange.handle(events.Settled(7), 0) == [events.Drop(A, X)]
     exchange.handle(events.RoundStarted(7), 0)
-    assert exchange._rounds == {}
+    assert exchange.rounds == []
     assert exchange.handle(events.Pulled(X, A, SIZE, 1), 0) == []
 
 
@@ -688,7 +684,7 @@ def test_rounds_that_nobody_decides_are_forgotten_beyond_a_bound() -> None:
     exchange = machine(
         *[events.RoundStarted(number) for number in range(8, 8 + 2 * UNDECIDED_ROUNDS_MAX)]
     )
-    assert len(exchange._rounds) == UNDECIDED_ROUNDS_MAX
+    assert len(exchange.rounds) == UNDECIDED_ROUNDS_MAX
 
 
 def test_a_found_payload_is_held_reported_and_listed() -> None:
@@ -697,6 +693,77 @@ def test_a_found_payload_is_held_reported_and_listed() -> None:
         events.ReportHolding(7, (X,))
     ]
     assert exchange.holding(7) == [X]
+
+
+# ---- payloads that no member keeps
+
+
+def given_up(exchange: Exchange, digest: Digest, failures: int, *peers: PeerId) -> bool:
+    """Whether the payload is not retained after each of these peers failed so often to give it."""
+    effects: list[events.Effect] = []
+    failed, now_ms = Counter[PeerId](), 0
+    while not all(failed[peer] >= failures for peer in peers):
+        now_ms += BACKOFF_MAX_MS
+        exchange.handle(events.Tick(), now_ms)
+        source = exchange.pulling[digest]
+        failed[source] += 1
+        absent = events.PullFailed(digest, source, events.Failure.ABSENT, "")
+        effects += of(events.NotRetained, exchange.handle(absent, now_ms))
+        exchange.validate()
+    return events.NotRetained(7, digest) in effects
+
+
+def test_a_payload_is_not_retained_once_every_member_failed_three_times_to_give_it() -> None:
+    wanted = events.Wanted(7, (events.Want(X, SIZE, ()),))
+    assert not given_up(machine(wanted), X, ABSENCES - 1, *PEERS)
+    assert given_up(machine(wanted), X, ABSENCES, *PEERS)
+
+
+def test_members_without_a_link_and_relays_do_not_keep_a_payload_from_being_given_up() -> None:
+    relay = peer(50)
+    exchange = machine(
+        events.MembersChanged(frozenset([OWN, *PEERS]), frozenset([relay])),
+        events.Linked(frozenset([A, B, relay])),
+        events.Wanted(7, (events.Want(X, SIZE, ()),)),
+    )
+    assert given_up(exchange, X, ABSENCES, A, B)
+
+
+def test_a_payload_that_is_not_retained_is_asked_for_all_the_same() -> None:
+    exchange = machine(events.Wanted(7, (events.Want(X, SIZE, ()),)))
+    assert given_up(exchange, X, ABSENCES, *PEERS)
+    assert X in exchange.pulling
+
+
+def test_an_offer_takes_back_the_failures_of_its_sender() -> None:
+    exchange = machine(events.Linked(frozenset([A])), events.Wanted(7, (events.Want(X, SIZE, ()),)))
+    assert not given_up(exchange, X, ABSENCES - 1, A)
+    exchange.handle(events.Offered(A, 7, X, SIZE), 0)
+    assert not given_up(exchange, X, ABSENCES - 1, A)
+
+
+def test_a_payload_that_no_commit_names_is_never_given_up() -> None:
+    exchange = machine(events.Linked(frozenset([A])), events.Offered(A, 7, X, SIZE))
+    absent = events.PullFailed(X, A, events.Failure.ABSENT, "")
+    assert exchange.handle(absent, 0) == []
+    assert exchange.rounds == [7]
+
+
+# ---- invariants
+
+
+def test_validate_names_a_source_with_too_many_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PullPolicy, "_busy", lambda policy: set())
+    with pytest.raises(AssertionError, match=f"3 pulls from {A}"):
+        machine(*[events.Offered(A, 7, blob_digest(number), SIZE) for number in range(3)])
+
+
+def test_validate_names_a_peer_that_was_told_and_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = machine(events.Published(7, X, SIZE))
+    monkeypatch.setattr(Rounds, "meet", lambda rounds, peers: None)
+    exchange.handle(events.MembersChanged(frozenset([OWN, A])), 0)
+    with pytest.raises(AssertionError, match="told an unlinked peer"):
+        exchange.validate()
 
 
 # ---- random histories
@@ -793,10 +860,5 @@ def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(
         assert effects == two.handle(event, now_ms)
         for effect in effects:
             checker.saw_effect(effect)
-        assert len(one._rounds) <= UNDECIDED_ROUNDS_MAX + AHEAD_ROUNDS_MAX + 7
-        for round in one._rounds.values():
-            assert len(round.payloads) <= 7
-            assert all(
-                len(payload.told) <= 5 and len(payload.absent) <= 7
-                for payload in round.payloads.values()
-            )
+        one.validate()
+        assert len(one.rounds) <= UNDECIDED_ROUNDS_MAX + AHEAD_ROUNDS_MAX + 7

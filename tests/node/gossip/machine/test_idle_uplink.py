@@ -12,7 +12,7 @@ def invited(
     """When somebody was asked, and who, with a look every hundredth of a second."""
     found = []
     for now_ms in range(0, until_ms, 10):
-        if invitations.due(now_ms) and (chosen := invitations.next(peers, now_ms)):
+        if invitations.is_due(now_ms) and (chosen := invitations.invite(peers, now_ms)):
             found.append((now_ms, chosen))
     return found
 
@@ -36,17 +36,17 @@ def test_the_pause_has_an_end() -> None:
 
 def test_few_peers_are_asked_once_each_and_none_for_nobody() -> None:
     invitations = IdleUplink()
-    assert invitations.next([], 0) == []
-    assert invitations.due(0)
+    assert invitations.invite([], 0) == []
+    assert invitations.is_due(0)
     assert INVITED > 1
-    assert invitations.next(PEERS[:1], 0) == PEERS[:1]
-    assert not invitations.due(PAUSE_MS - 1)
+    assert invitations.invite(PEERS[:1], 0) == PEERS[:1]
+    assert not invitations.is_due(PAUSE_MS - 1)
 
 
 def test_the_next_idle_time_begins_anew() -> None:
     invitations = IdleUplink()
     invited(invitations, 100_000, PEERS)
-    assert not invitations.due(100_000)
-    invitations.end()
-    assert invitations.due(100_000)
-    assert invitations.next(PEERS, 100_000) == PEERS[:INVITED]
+    assert not invitations.is_due(100_000)
+    invitations.reset()
+    assert invitations.is_due(100_000)
+    assert invitations.invite(PEERS, 100_000) == PEERS[:INVITED]
