@@ -233,6 +233,6 @@ class RecordOverNetwork:
             self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
         ) as parts:
             async for part in parts:
-                if transfer.take(part, member.peer_id, None):
+                if transfer.append(part, member.peer_id, None):
                     return
         raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")

@@ -1,2 +1,2 @@
-"""How payloads spread: offers, pulls, the log of payloads. Imports `links`, `transports`, `system`,
+"""How payloads spread: offers, pulls, the payload log. Imports `links`, `transports`, `system`,
 `traffic`."""

@@ -399,7 +399,10 @@ class Gossip:
     # ---- the machines
 
     def _feed(self, number: int, event: events.Event) -> None:
-        for effect in self._nodes[number].exchange.handle(event, int(self._now_ms)):
+        exchange = self._nodes[number].exchange
+        effects = exchange.handle(event, int(self._now_ms))
+        exchange.validate()
+        for effect in effects:
             self._act(number, effect)
 
     def _act(self, number: int, effect: events.Effect) -> None:

@@ -1,8 +1,9 @@
-"""What the product's modules get in place of the machine below them, as long as a world lasts.
+"""Replaces the machine below the product's modules for as long as a world lasts.
 
-Clock, chance and files are looked up by module, so whatever module of the product imports `time`,
+Clock, chance and files are looked up by module, so each module of the product that imports `time`,
 `random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
-chance, disks in memory. The ranges of a snapshot can be made small, so that there are several."""
+chance, disks in memory. The ranges of a snapshot can be made small, so that there are several. The
+exchange checks its invariants after each event."""
 
 import contextlib
 import logging
@@ -11,11 +12,13 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from node.gossip import payload_log
+from node.gossip.machine import events
+from node.gossip.machine.exchange import Exchange
 from node.replica import snapshot
 from tests.simulation import disk
 from tests.simulation.world import PROCESS, World
@@ -55,6 +58,19 @@ def _clock(world: World) -> _Shim:
     )
 
 
+def _validated(handle: Callable[..., list[events.Effect]]) -> Callable[..., list[events.Effect]]:
+    """`Exchange.handle`, with its invariants checked after each event."""
+
+    def handle_and_validate(
+        exchange: Exchange, event: events.Event, now_ms: int
+    ) -> list[events.Effect]:
+        effects = handle(exchange, event, now_ms)
+        exchange.validate()
+        return effects
+
+    return handle_and_validate
+
+
 @contextlib.contextmanager
 def installed(world: World, part_bytes: int) -> Iterator[None]:
     """Let the product run on this world's machine; everything is as before in the end."""
@@ -64,7 +80,7 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         random: _Shim(world.random),  # type: ignore[arg-type]
         secrets: _Shim(secrets, token_bytes=world.random.randbytes),
     }
-    changes: list[tuple[ModuleType, str, Any]] = [
+    changes: list[tuple[Any, str, Any]] = [
         (module, name, shim)
         for path, module in sorted(sys.modules.items())
         if path.partition(".")[0] in PACKAGES
@@ -76,8 +92,9 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         (payload_log, "os", files),
         (snapshot, "os", files),
         (snapshot, "replacing_file", disk.replacing_file),
-        (snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)),
     ]
+    changes.append((snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)))
+    changes.append((Exchange, "handle", _validated(Exchange.handle)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -63,7 +63,7 @@ class Fixture:
         self.link = HeldLink()
         self.failed: list[tuple[PeerId, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.offering = Outbox(
+        self.outbox = Outbox(
             OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what)
         )
 
@@ -73,7 +73,7 @@ class Fixture:
 
     def add(self, peer: PeerId, round: int, *numbers: int, idle: bool = False) -> None:
         payloads = tuple((Digest(bytes([number]) * 32), 100 + number) for number in numbers)
-        self.offering.add(events.Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
+        self.outbox.add(events.Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
 
     async def done(self) -> None:
         await asyncio.gather(*self.tasks)
@@ -85,7 +85,7 @@ async def outbox() -> AsyncIterator[Fixture]:
     box = Fixture()
     yield box
     await box.done()
-    assert box.offering._waiting == {}
+    assert box.outbox.waiting == []
 
 
 async def test_an_offer_says_run_sender_round_digest_and_size() -> None:
@@ -195,7 +195,7 @@ async def test_a_cancelled_outbox_forgets_what_it_was_to_send() -> None:
         box.tasks[0].cancel()
         await asyncio.wait(box.tasks)
         box.tasks.clear()
-        assert box.offering._waiting == {}
+        assert box.outbox.waiting == []
         box.add(ONE, 1, 3)
         await box.link.end(ONE)
     assert box.link.digests(ONE) == [[1], [3]]
