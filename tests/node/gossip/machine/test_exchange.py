@@ -1,7 +1,6 @@
 """Promises of the gossip machine: one by one, and over random histories. As a swarm:
 tests/simulation/test_gossip."""
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -17,29 +16,24 @@ from node.gossip.machine.pull_policy import SLOWNESS_MAX, WAIT_MS, PullPolicy
 from node.gossip.machine.rounds import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Rounds
 from node.gossip.machine.sources import OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
-from protocol.ids import Digest, PeerId, sha256
+from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.neighbours import neighbours
-
-SIZE = 1000
-LIMITS = events.SwarmLimits(
-    payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=4, pulls_per_peer=2, stall_ms=1000
+from tests.node.gossip.machine.names import (
+    LIMITS,
+    OWN,
+    PATIENT,
+    PEERS,
+    SIZE,
+    A,
+    B,
+    C,
+    X,
+    Y,
+    Z,
+    blob_digest,
+    peer,
 )
-PATIENT = events.SwarmLimits(payload_bytes_max=10**6, neighbours=4, stall_ms=10**6)
-"""For large payloads that take their time."""
-
-
-def peer(number: int) -> PeerId:
-    return PeerId(hashlib.sha256(f"peer {number}".encode()).hexdigest()[:32])
-
-
-def blob_digest(number: int) -> Digest:
-    return sha256(f"payload {number}".encode())
-
-
-OWN, *PEERS = (peer(number) for number in range(5))
-A, B, C = PEERS[:3]
-X, Y, Z = (blob_digest(number) for number in range(3))
 
 
 def machine(*history: events.Event, limits: events.SwarmLimits = LIMITS) -> Exchange:
