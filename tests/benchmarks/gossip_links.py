@@ -38,7 +38,7 @@ from lockstep.wan.profiles import Profile, read_profiles
 from tests.benchmarks.gossip_worker import Place
 from tests.benchmarks.links import machine
 from tests.benchmarks.slow_motion import slow_motion
-from tests.simulation.gossip import bound_ms, home
+from tests.simulation.gossip_setting import bound_ms, home
 
 NEIGHBOURS = 8
 """As in the run file of a usual run."""

@@ -27,7 +27,7 @@ PACKAGES = ("protocol", "coordinator", "node")
 
 
 class _Shim:
-    """A module in which some names are the world's."""
+    """A module with some names replaced."""
 
     def __init__(self, module: ModuleType, **names: Any) -> None:
         self._module = module
@@ -73,7 +73,7 @@ def _validated(handle: Callable[..., list[events.Effect]]) -> Callable[..., list
 
 @contextlib.contextmanager
 def installed(world: World, part_bytes: int) -> Iterator[None]:
-    """Let the product run on this world's machine; everything is as before in the end."""
+    """Let the product run on this world's machine; at the end everything is restored."""
     files = _Shim(os, replace=disk.replace, truncate=disk.truncate)
     replaced: dict[ModuleType, Any] = {
         time: _clock(world),

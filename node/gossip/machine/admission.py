@@ -4,7 +4,7 @@ An offer is bounded by sender, size, round and count. A peer is blamed only for 
 does. An offer that a matter of timing makes useless is refused without blame, and the peer offers
 again later.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from node.gossip.machine import events

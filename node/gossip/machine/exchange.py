@@ -164,8 +164,8 @@ class Exchange:
         )
 
     def validate(self) -> None:
-        """Check everything that must hold between two events; `AssertionError` names what does
-        not. For tests and the simulation."""
+        """Check the invariants that hold between two events; `AssertionError` names a broken one.
+        For tests and the simulation."""
         newest, peers = self._rounds.newest, self._rounds.peers
         open_rounds = [number for number, round in self._rounds if round.open]
         undecided = [number for number, round in self._rounds if not round.committed]
@@ -283,7 +283,7 @@ class Exchange:
         return [*effects, *self._not_retained(event.digest)]
 
     def _not_retained(self, digest: Digest) -> list[events.Effect]:
-        """Say of a missing payload that every member to which a link is open lacks it."""
+        """The news that every linked member failed to give a missing payload, if that is so."""
         members = self._sources.linked & set(self._rounds.peers.members)
         return [
             events.NotRetained(known.round, digest)

@@ -6,7 +6,7 @@ So it asks for work: a peer that waits elsewhere for a payload it holds may swit
 (`node.gossip.machine.pull_policy`). Only a few peers are told at a time; all at once would make it
 the longest queue. Once all were told, the pause doubles: by then hardly any peer lacks anything.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Sequence

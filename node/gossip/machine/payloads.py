@@ -1,6 +1,6 @@
-"""What the exchange knows of one payload: its holders, and which peers failed to give it. Pure.
+"""One payload as the exchange sees it: its holders, and the peers that failed to give it. Pure.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Set
@@ -66,7 +66,7 @@ class Payload:
     idle_holder: PeerId | None = None
     """An idle holder to which its pull is moving."""
     holders: set[PeerId] = field(default_factory=set)
-    """Peers that say, or of which others say, that they hold it."""
+    """Peers that hold it, by their own word or by the coordinator's."""
     told: set[PeerId] = field(default_factory=set)
     """Peers to which this node offered it."""
     absent: dict[PeerId, Failures] = field(default_factory=dict)

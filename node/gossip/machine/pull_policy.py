@@ -23,7 +23,7 @@ pull is not withdrawn, for then this node's own downlink may be the thin one.
 A pull that hears nothing for too long is dropped if there is another source, and goes on if there
 is none. Whether a source is gone is for its link to notice, which ends the pull.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """One round as the exchange sees it: its payloads, and the peers that they are offered to. Pure.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from dataclasses import dataclass, field

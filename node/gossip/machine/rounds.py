@@ -6,7 +6,7 @@
 Early rounds keep offers and nothing is pulled in them. RoundStarted skips `early`, Wanted skips
 both, Settled ends each of them.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Iterable, Iterator

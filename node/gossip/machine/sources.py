@@ -7,7 +7,7 @@ sixteenth, and so on: the load is spread among similar sources, not put on the b
 was never measured counts as fast. A pull that waited too long lowers its source's rate: busy is as
 bad as slow.
 
-Part of the exchange: only `Exchange.handle` calls what changes anything here.
+Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Iterable, Iterator, Set
