@@ -1,4 +1,4 @@
-"""Promises of the collector: what a wait ends with, and what it says meanwhile."""
+"""Promises of the collector: how a wait ends, and how it is described meanwhile."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Promises of the outbox: one message at a time to each peer, in order, with all that has come up
-meanwhile."""
+"""Promises of the outbox: one message at a time to each peer, in order, with all offers that came
+up meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -39,7 +39,7 @@ class HeldLink:
             del self.ends[to.peer_id]
 
     async def end(self, peer: PeerId, error: LockstepError | None = None) -> None:
-        """End what is on its way to a peer, and let the next leave."""
+        """End the message that is on its way to a peer, and let the next one leave."""
         await until(lambda: peer in self.ends)
         end, before = self.ends[peer], len(self.sent)
         if error:
@@ -50,14 +50,14 @@ class HeldLink:
         assert len(self.sent) <= before + 1
 
     def digests(self, peer: PeerId) -> list[list[int]]:
-        """What was sent to a peer: the numbers of the payloads of each message."""
+        """The numbers of the payloads of each message that was sent to a peer."""
         return [
             [offer.digest[0] for offer in offers.offers] for to, offers in self.sent if to == peer
         ]
 
 
 class Fixture:
-    """An `Outbox` over a held link, with its tasks and what failed."""
+    """An `Outbox` over a held link, with its tasks and the offers that failed."""
 
     def __init__(self) -> None:
         self.link = HeldLink()
@@ -99,7 +99,9 @@ async def test_an_offer_says_run_sender_round_digest_and_size() -> None:
     ]
 
 
-async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_in_order() -> None:
+async def test_offers_that_come_up_while_a_message_is_on_its_way_leave_together_and_in_order() -> (
+    None
+):
     async with outbox() as box:
         box.add(ONE, 1, 1)
         await until(lambda: box.link.sent)
@@ -112,9 +114,7 @@ async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_i
     assert box.failed == []
 
 
-async def test_who_is_idle_says_so_with_or_without_an_offer_unless_something_came_up_since() -> (
-    None
-):
+async def test_an_idle_node_says_so_unless_an_offer_came_up_since() -> None:
     async with outbox() as box:
         box.add(ONE, 1, idle=True)
         await until(lambda: box.link.sent)
@@ -187,7 +187,7 @@ async def test_no_message_holds_more_than_the_most_and_no_offer_is_cut(
     assert sum(len(offers.offers) for _, offers in box.link.sent) == 1 + sum(sizes)
 
 
-async def test_a_cancelled_outbox_forgets_what_it_was_to_send() -> None:
+async def test_a_cancelled_outbox_forgets_its_offers() -> None:
     async with outbox() as box:
         box.add(ONE, 1, 1)
         await until(lambda: box.link.sent)

@@ -35,7 +35,7 @@ def test_a_payload_comes_back_whole_and_in_parts_also_after_a_restart(tmp_path: 
     assert opened(tmp_path).get(digest) == blob
 
 
-def test_what_was_never_put_is_none(tmp_path: Path) -> None:
+def test_a_payload_that_was_never_put_is_none(tmp_path: Path) -> None:
     log, digest = opened(tmp_path), sha256(b"other")
     assert (log.get(digest), log.size(digest), log.read(digest, 0, 1)) == (None, None, None)
 
@@ -82,7 +82,7 @@ def test_opening_removes_half_written_files_and_leaves_foreign_ones(tmp_path: Pa
     assert all(path.exists() for path in foreign)
 
 
-def test_settling_removes_what_was_not_committed(tmp_path: Path) -> None:
+def test_settling_removes_payloads_that_were_not_committed(tmp_path: Path) -> None:
     log = opened(tmp_path)
     kept, dropped, next_round = log.put(3, b"kept"), log.put(3, b"dropped"), log.put(4, b"next")
     log.settle(3, [kept])
@@ -202,7 +202,7 @@ def test_rounds_after_a_snapshot_that_is_fetched_stay_beyond_their_number(tmp_pa
     assert kept(log, range(21)) == list(range(16, 21))
 
 
-def test_who_replays_the_log_is_not_outrun_and_who_takes_the_newest_holds_up_nothing(
+def test_rounds_that_a_peer_replays_stay_and_reading_the_newest_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -220,7 +220,7 @@ def test_who_replays_the_log_is_not_outrun_and_who_takes_the_newest_holds_up_not
     assert kept(log, range(31)) == [27, 28, 29, 30]
 
 
-def test_those_who_are_behind_get_no_more_than_the_bytes_that_there_are(tmp_path: Path) -> None:
+def test_rounds_that_a_peer_needs_go_when_the_bytes_are_used_up(tmp_path: Path) -> None:
     size = len(b"payload 10")
     log = PayloadLog(tmp_path / "payloads", 5, 8 * size, lambda: 10)
     filled(log, range(10, 40))

@@ -56,7 +56,7 @@ def mesh_of(number: int) -> Mesh:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On loopback nobody needs the patience of the internet."""
+    """Loopback needs shorter timeouts than the internet."""
     monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
     monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
     monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
@@ -106,7 +106,7 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
 
 
 def introduce(together: Sequence[Member], *others: PeerAddress) -> None:
-    """Everybody learns everybody's address and opens the round."""
+    """Each member learns all addresses and opens the round."""
     remotes = [*(member.remote for member in together), *others]
     for member in together:
         member.swarm.set_members({remote.peer_id: remote.addresses for remote in remotes})
@@ -117,7 +117,7 @@ def introduce(together: Sequence[Member], *others: PeerAddress) -> None:
 
 
 class Liar(ReadOnlyPeer):
-    """Serves `blob` as whatever it is asked for, and says that it is `total` bytes long."""
+    """Serves `blob` under any digest, and says that it is `total` bytes long."""
 
     def __init__(self, blob: bytes, total: int | None = None) -> None:
         self.total = total or len(blob)
@@ -153,7 +153,7 @@ async def listening(number: int, server: Liar) -> AsyncIterator[PeerAddress]:
 
 
 async def soon(waiting: Awaitable[T]) -> T:
-    """The result of what has to end within seconds."""
+    """The result of an awaitable that has to end within seconds."""
     async with asyncio.timeout(20):
         return await waiting
 
@@ -228,7 +228,7 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
         assert together[0].swarm.holding(ROUND) == sorted(map(sha256, blobs[1:]))
 
 
-async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: Path) -> None:
+async def test_settling_keeps_committed_payloads_and_ends_the_offers(tmp_path: Path) -> None:
     async with members(tmp_path, 2) as (one, two):
         introduce([one, two])
         kept, dropped = (
@@ -344,7 +344,7 @@ async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Pat
         assert sent_by(honest) == len(truth) - staller.sent
 
 
-async def test_forged_parts_mixed_with_true_ones_blame_nobody_and_end_well(
+async def test_a_mixture_of_forged_and_true_parts_blames_no_honest_peer_and_is_fetched_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     truth, poisoning = payload(0), Staller(payload(1))
@@ -362,7 +362,9 @@ async def test_forged_parts_mixed_with_true_ones_blame_nobody_and_end_well(
         )
 
 
-async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: Path) -> None:
+async def test_a_payload_whose_size_was_announced_falsely_is_exchanged_all_the_same(
+    tmp_path: Path,
+) -> None:
     truth = payload(0)
     entry = Entry(peer(0), sha256(truth), len(truth) + 5, 1, 1)
     commit = Commit(RUN, ROUND, 0, (entry,), 0, 0, Digest(bytes(32)))
@@ -378,7 +380,7 @@ async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: P
 # ---- waiting, failing, misuse
 
 
-async def test_waiting_says_for_what_and_for_whom_and_can_be_cancelled(tmp_path: Path) -> None:
+async def test_a_wait_names_the_payload_and_its_author_and_can_be_cancelled(tmp_path: Path) -> None:
     stalling = Staller(payload(0))
     async with members(tmp_path, 1) as (alone,), listening(9, stalling) as staller:
         introduce([alone], staller)
@@ -572,7 +574,7 @@ async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Pa
     await swarm.stop()
 
 
-async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(
+async def test_links_are_kept_to_relays_first_and_never_to_this_node(
     tmp_path: Path,
 ) -> None:
     link = DeadLink()

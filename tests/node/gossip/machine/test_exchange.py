@@ -64,7 +64,7 @@ def test_an_own_payload_is_offered_to_every_neighbour_of_the_round_and_not_repor
     assert not of(events.ReportHolding, effects)
 
 
-def test_a_pulled_payload_is_reported_and_offered_to_all_but_those_who_hold_it() -> None:
+def test_a_pulled_payload_is_reported_and_offered_to_all_but_its_holders() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, X, SIZE))
     effects = exchange.handle(events.Pulled(X, A, SIZE, 1000), 100)
     assert of(events.ReportHolding, effects) == [events.ReportHolding(7, (X,))]
@@ -138,7 +138,7 @@ def test_an_offer_of_an_impossible_size_is_blamed(size: int) -> None:
     assert of(events.Blame, machine().handle(events.Offered(A, 7, X, size), 0))
 
 
-def test_an_offer_from_someone_who_is_no_member_is_blamed() -> None:
+def test_an_offer_from_a_peer_that_is_no_member_is_blamed() -> None:
     stranger = peer(99)
     assert machine().handle(events.Offered(stranger, 7, X, SIZE), 0)[0].peer == stranger
     assert isinstance(machine().handle(events.Offered(OWN, 7, X, SIZE), 0)[0], events.Blame)
@@ -170,7 +170,7 @@ def test_an_offer_before_any_round_is_known_is_refused_without_blame() -> None:
     ]
 
 
-def test_one_digest_more_than_there_are_members_is_blamed_on_who_offered_them_all() -> None:
+def test_a_peer_that_offers_more_payloads_than_there_are_members_is_blamed() -> None:
     flood = [events.Offered(A, 7, blob_digest(number), SIZE) for number in range(5)]
     exchange = machine(*flood)
     assert [
@@ -208,7 +208,7 @@ def test_an_offered_payload_is_pulled_once_from_one_of_its_holders() -> None:
     assert exchange.handle(events.Offered(B, 7, X, SIZE), 0) == []
 
 
-def test_what_is_held_is_not_pulled() -> None:
+def test_a_held_payload_is_not_pulled() -> None:
     assert machine(events.Published(7, X, SIZE)).handle(events.Offered(A, 7, X, SIZE), 0) == []
 
 
@@ -315,7 +315,7 @@ def test_a_pull_that_waits_in_a_queue_is_withdrawn_once_for_a_better_holder_and_
 
 
 def test_a_waiting_pull_does_not_move_to_a_holder_where_this_node_waits_as_long() -> None:
-    """Where all are alike everybody stands in every queue: who moves only lengthens another one."""
+    """Moving between equal queues helps no node."""
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, Y, SIZE))
     assert exchange.handle(events.Offered(B, 7, X, SIZE), WAIT_MS) == []
     assert exchange.handle(events.Tick(), 2 * WAIT_MS) == []
@@ -375,7 +375,7 @@ def test_a_source_that_serves_soon_instead_and_then_is_slow_is_left_all_the_same
     assert exchange.handle(events.Progressed(X, A, 1000), 2000) == [events.Withdraw(A, X)]
 
 
-def test_who_is_no_member_gets_nothing_by_being_idle_and_who_has_left_keeps_nothing() -> None:
+def test_an_idle_stranger_gets_no_pull_and_a_peer_that_left_keeps_none() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(C, 7, X, SIZE))
     exchange.handle(events.Wanted(7, (events.Want(X, SIZE, (peer(99),)),)), 0)
     assert exchange.handle(events.Idle(peer(99)), WAIT_MS) == []
@@ -489,7 +489,7 @@ def test_an_unlinked_member_is_asked_for_a_wanted_payload_only_after_all_linked_
     assert set(asked) == set(PEERS)
 
 
-def test_who_offers_without_being_a_neighbour_is_offered_to() -> None:
+def test_a_peer_that_offers_without_being_a_neighbour_is_offered_to() -> None:
     members = [OWN, *(peer(number) for number in range(20, 40))]
     stranger = next(
         m
@@ -541,7 +541,7 @@ def test_a_relay_itself_offers_to_all_members_and_authors_nothing() -> None:
 # ---- an idle uplink
 
 
-def test_an_idle_node_says_so_to_those_who_may_lack_what_it_offered_two_at_a_time() -> None:
+def test_an_idle_node_tells_peers_that_may_wait_for_it_two_at_a_time() -> None:
     exchange = machine(events.Published(7, X, SIZE), events.Served(A, X))
     told, now_ms = list[PeerId](), 0
     for _ in range(3):
@@ -553,7 +553,7 @@ def test_an_idle_node_says_so_to_those_who_may_lack_what_it_offered_two_at_a_tim
     assert set(told) == set(PEERS) - {A}
 
 
-def test_a_node_that_holds_nothing_or_is_not_idle_invites_nobody() -> None:
+def test_a_node_that_holds_nothing_or_is_not_idle_invites_no_peer() -> None:
     assert machine(events.Offered(A, 7, X, SIZE)).handle(events.Tick(idle=True), 10) == []
     assert machine(events.Published(7, X, SIZE)).handle(events.Tick(), 10) == []
     assert (
@@ -565,7 +565,7 @@ def test_a_node_that_holds_nothing_or_is_not_idle_invites_nobody() -> None:
 # ---- serving
 
 
-def test_the_own_payload_is_most_urgent_until_somebody_holds_it_then_the_rarest() -> None:
+def test_the_own_payload_is_most_urgent_until_a_peer_holds_it_then_the_rarest() -> None:
     exchange = machine(
         events.Published(7, X, SIZE), events.Offered(A, 7, Y, SIZE), events.Pulled(Y, A, SIZE, 1000)
     )
@@ -595,7 +595,7 @@ def test_among_equals_the_peer_that_sends_fastest_is_most_urgent() -> None:
     assert exchange.urgency(A, X) < exchange.urgency(B, X)
 
 
-def test_who_was_served_is_not_offered_the_same() -> None:
+def test_a_peer_that_was_served_a_payload_is_not_offered_it() -> None:
     exchange = machine(events.Published(7, X, SIZE), events.OfferFailed(A, 7), events.Served(A, X))
     assert not of(events.Offer, exchange.handle(events.Tick(), OFFER_RETRY_MS))
 
@@ -603,7 +603,7 @@ def test_who_was_served_is_not_offered_the_same() -> None:
 # ---- commits
 
 
-def test_a_wanted_payload_is_asked_of_members_who_never_offered_it_once_no_holder_answers() -> None:
+def test_a_wanted_payload_is_asked_of_other_members_once_no_holder_answers() -> None:
     exchange = machine()
     assert of(events.Pull, exchange.handle(events.Wanted(7, (events.Want(X, SIZE, (A,)),)), 0)) == [
         events.Pull(A, X, SIZE, 7, exact=False)
@@ -628,7 +628,7 @@ def test_a_busy_holder_of_a_wanted_payload_is_waited_for() -> None:
     )
 
 
-def test_a_commit_drops_what_it_does_not_name() -> None:
+def test_a_commit_drops_the_payloads_that_it_does_not_name() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, Y, SIZE))
     assert exchange.handle(events.Wanted(7, (events.Want(Y, SIZE, (B,)),)), 0) == [
         events.Drop(A, X)
@@ -637,7 +637,7 @@ def test_a_commit_drops_what_it_does_not_name() -> None:
     assert [lack.digest for lack in exchange.lacking(7)] == [Y]
 
 
-def test_what_a_commit_names_goes_before_everything_else() -> None:
+def test_payloads_that_a_commit_names_are_pulled_first() -> None:
     narrow = events.SwarmLimits(payload_bytes_max=10 * SIZE, neighbours=4, pulls_max=1)
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, Y, SIZE), limits=narrow)
     exchange.handle(events.Wanted(12, (events.Want(Z, SIZE, (C,)),)), 0)
@@ -646,7 +646,7 @@ def test_what_a_commit_names_goes_before_everything_else() -> None:
     ]
 
 
-def test_a_commit_of_a_round_that_was_never_opened_is_fetched_and_what_the_log_has_is_not() -> None:
+def test_of_a_commit_of_an_unopened_round_only_payloads_that_the_log_lacks_are_fetched() -> None:
     exchange = machine()
     effects = exchange.handle(
         events.Wanted(3, (events.Want(X, SIZE, (A,)), events.Want(Y, SIZE, (A,), held=True))), 0
@@ -674,7 +674,7 @@ def test_a_settled_round_is_forgotten_and_stays_so_when_it_is_opened_again() -> 
     assert exchange.handle(events.Pulled(X, A, SIZE, 1), 0) == []
 
 
-def test_rounds_that_nobody_decides_are_forgotten_beyond_a_bound() -> None:
+def test_undecided_rounds_are_forgotten_beyond_a_bound() -> None:
     exchange = machine(
         *[events.RoundStarted(number) for number in range(8, 8 + 2 * UNDECIDED_ROUNDS_MAX)]
     )
@@ -800,7 +800,7 @@ _histories = st.lists(st.tuples(_events, st.integers(0, 5000)), max_size=60)
 
 @dataclass
 class Checker:
-    """What an outsider knows from the events and effects alone."""
+    """The state that an outsider can infer from events and effects alone."""
 
     live: dict[Digest, PeerId] = field(default_factory=dict)
     verified: set[Digest] = field(default_factory=set)
