@@ -100,7 +100,7 @@ def _take_the_place_of(path: Path, temporary: Path) -> None:
 
 
 def _force_to_disk(path: Path) -> None:
-    """fsync a file or directory; Windows has no fsync for directories and needs none."""
+    """Force a file or directory to the disk; Windows has no fsync for directories, needs none."""
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
