@@ -12,15 +12,14 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from node.gossip import payload_log
-from node.gossip.machine import events
-from node.gossip.machine.exchange import Exchange
 from node.replica import snapshot
 from tests.simulation import disk
+from tests.simulation.invariants import checks
 from tests.simulation.world import PROCESS, World
 
 PACKAGES = ("protocol", "coordinator", "node")
@@ -58,19 +57,6 @@ def _clock(world: World) -> _Shim:
     )
 
 
-def _validated(handle: Callable[..., list[events.Effect]]) -> Callable[..., list[events.Effect]]:
-    """`Exchange.handle`, with its invariants checked after each event."""
-
-    def handle_and_validate(
-        exchange: Exchange, event: events.Event, now_ms: int
-    ) -> list[events.Effect]:
-        effects = handle(exchange, event, now_ms)
-        exchange.validate()
-        return effects
-
-    return handle_and_validate
-
-
 @contextlib.contextmanager
 def installed(world: World, part_bytes: int) -> Iterator[None]:
     """Let the product run on this world's machine; at the end everything is restored."""
@@ -80,7 +66,8 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         random: _Shim(world.random),  # type: ignore[arg-type]
         secrets: _Shim(secrets, token_bytes=world.random.randbytes),
     }
-    changes: list[tuple[Any, str, Any]] = [
+    changes: list[tuple[Any, str, Any]] = checks()
+    changes += [
         (module, name, shim)
         for path, module in sorted(sys.modules.items())
         if path.partition(".")[0] in PACKAGES
@@ -94,7 +81,6 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         (snapshot, "replacing_file", disk.replacing_file),
     ]
     changes.append((snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)))
-    changes.append((Exchange, "handle", _validated(Exchange.handle)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
