@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
 from node.control.addresses import address_towards, announced, keep_session
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo
 from node.control.decisions import DecisionLog
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
@@ -31,6 +31,7 @@ from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.system.clock import own_clock_ms
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer

@@ -23,12 +23,13 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.wire_messages import commits_reply
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
@@ -232,6 +233,6 @@ class RecordOverNetwork:
             self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
         ) as parts:
             async for part in parts:
-                if transfer.take(part, member.peer_id, None):
+                if transfer.append(part, member.peer_id, None):
                     return
         raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.members import MemberList
 from node.links.network import Traffic
+from node.system.clock import own_clock_ms
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
@@ -274,11 +275,6 @@ class CoordinatorClient:
             f"cannot reach a coordinator at {self.address}: {what}; check the address, that it runs, and the network "
             "of this machine"
         )
-
-
-def own_clock_ms() -> int:
-    """This machine's monotonic clock in milliseconds: meaningless elsewhere, never set back."""
-    return time.monotonic_ns() // 1_000_000
 
 
 def _end(outbox: _Outbox) -> None:

@@ -27,7 +27,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from node.control.addresses import announced
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo
 from node.control.members import MemberList
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -35,6 +35,7 @@ from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
 from node.relay.self_check import SelfCheckShelf, self_test
+from node.system.clock import own_clock_ms
 from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire

@@ -11,11 +11,11 @@ from contextlib import aclosing
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import own_clock_ms
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.system.clock import own_clock_ms
 from node.transports.factory import make_transports
 from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, sha256

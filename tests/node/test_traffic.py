@@ -1,4 +1,4 @@
-"""Whose the bytes of a node are, and how they are told to Prometheus."""
+"""Promises of the traffic figures: each byte has its owner, and no counter falls."""
 
 import asyncio
 from pathlib import Path

@@ -94,7 +94,8 @@ class Auditor:
 
     def judge_book(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
         """What a node has trained or found in its state is in one of its places, whenever one
-        looks."""
+        looks.
+        """
         missing = sorted(trained - places - self.excused - self.lost)
         require(
             not missing, f"positions {missing} that {peer} has trained are nowhere at this instant"

@@ -2,7 +2,8 @@
 
 `Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its
 own simple book (sets of positions, sets of holders) and raises `Violation` for whatever breaks a
-promise. `portrait` is a machine's whole state as plain values, to compare two machines."""
+promise. `portrait` is a machine's whole state as plain values, to compare two machines.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -54,7 +55,8 @@ class _Page:
 
 class Referee:
     """Safety of one coordinator, event by event. A restarted coordinator goes on with the same
-    referee."""
+    referee.
+    """
 
     def __init__(self, machine: Rounds) -> None:
         self.machine = machine
@@ -71,7 +73,8 @@ class Referee:
 
     def saw(self, event: Event, effects: Iterable[Effect], *, judge_books: bool = True) -> None:
         """The machine took `event` and said `effects`. Of several events that it took at once, only
-        behind the last one can its books be compared with ours."""
+        behind the last one can its books be compared with ours.
+        """
         self._take(event)
         for effect in effects:
             match effect:
@@ -278,7 +281,8 @@ class Referee:
 
     def check_books(self) -> None:
         """The machine's members, rounds in flight and data order are those that follow from what it
-        was told."""
+        was told.
+        """
         machine, steps = self.machine, self._spec.schedule.steps
         flights = [flight.round for flight in machine.in_flight]
         require(
@@ -324,7 +328,8 @@ class Referee:
 
 def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
     """The machine's whole state as plain values. Leases are left out to compare with a replay,
-    which has seen no heartbeats; the reason in words too, for it names nothing that decides."""
+    which has seen no heartbeats; the reason in words too, for it names nothing that decides.
+    """
     fields = {
         name: value
         for name, value in vars(machine).items()

@@ -4,7 +4,8 @@ memory.
 The journal is the disk: what `append` has taken is what happened. So the referee judges there,
 batch by batch, and what a life of the process had only in its memory is forgotten with it. Whatever
 the process says must be in the journal by then, and a restart must find in it exactly what it was
-before."""
+before.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,8 @@ class MemoryJournal:
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
         """Events behind a sequence number; the machine that takes them must say what it said
-        then."""
+        then.
+        """
         for number, row in enumerate(self.rows[after:], after + 1):
             self.replaying = row
             yield number, row.at_ms, msgspec.msgpack.decode(row.body, type=row.kind)

@@ -3,7 +3,8 @@ after a while.
 
 Each fault is one method: its name is what it is counted as. A fault that would destroy what the
 design does not promise to keep (the last copy of a payload, the whole quorum's honesty) is not
-made."""
+made.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -176,7 +177,8 @@ class Faults:
 
     def _flip(self, node: SimulatedNode) -> bool | None:
         """A machine that computes wrong, once: an honest majority is at work beside it, and nothing
-        else goes wrong until it has started over."""
+        else goes wrong until it has started over.
+        """
         ready = [member.peer for member in self.coordinator.rounds.members.ready()]
         replica = node.replica
         if (

@@ -3,7 +3,8 @@ snapshots and catch-up.
 
 Put together as `node.process` does it, around a replica that is cheap (`stand_in`), a link and a
 stub that lead to the simulated network, and a disk in memory. What a volunteer's machine adds is
-here: it starts the node again when it died."""
+here: it starts the node again when it died.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -12,7 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient, RunInfo
 from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
 from node.gossip.payload_log import PayloadLog
@@ -21,6 +22,7 @@ from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.status import NodeStatus
+from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
@@ -206,7 +208,8 @@ class SimulatedNode:
 
     def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
         """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
-        its disk if it does not run."""
+        its disk if it does not run.
+        """
         if self.replica is not None and self.trainer is not None:
             items = [(item.digest, item.extraction) for item in self.trainer.position.pending]
             pending = [(digest, extraction.positions) for digest, extraction in items if extraction]
@@ -227,7 +230,8 @@ class SimulatedNode:
 
     def sent_unknown(self) -> set[int]:
         """Samples in its momentum that it has sent after it was saved, and that will leave it once
-        it hears so."""
+        it hears so.
+        """
         saved = self.saved
         doubtful = self.trainer is None or self.trainer._earlier.unsaved_rounds
         if saved is None or not saved.unsaved_rounds or not doubtful:

@@ -233,7 +233,8 @@ class Scenario:
 
     def _agreement(self) -> None:
         """Everybody gets to one state, and every sample is accounted for. Who was away when the run
-        was concluded finds nobody any more who could give it the rest."""
+        was concluded finds nobody any more who could give it the rest.
+        """
         limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
         commits = self.coordinator.referee.commits
         bound = [
@@ -255,7 +256,8 @@ class Scenario:
 
     def _farewell(self) -> None:
         """One has lost its disk and begins anew when everybody is asked to leave: nobody waits for
-        who is gone."""
+        who is gone.
+        """
         late = self.world.random.choice(self.nodes)
         late.lose_disk()
         self._until(lambda: late.catches_up, self.spec.membership.lease_ms + PATIENCE_MS)
@@ -270,7 +272,8 @@ class Scenario:
     def _samples(self) -> None:
         """Stop everything at one instant, and look where each sample is. Who alone had the last
         commits may have died before it saved them: what they count is in the log, and need be
-        nowhere else."""
+        nowhere else.
+        """
         front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
         momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
         in_the_log = {
@@ -286,7 +289,8 @@ class Scenario:
 
     def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
         """Samples with a node, without those in payloads that a commit up to `head_round` has
-        counted."""
+        counted.
+        """
         counted = {
             bytes(entry.digest)
             for round, commit in self.coordinator.journal.commits_by_round.items()

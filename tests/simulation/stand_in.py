@@ -9,7 +9,8 @@ unseen.
 
 So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
 of the parameters is a function of the commits. `Replica` has the face of
-`node.replica.replica.Replica`. What it is made to do is judged at once by the `Auditor`."""
+`node.replica.replica.Replica`. What it is made to do is judged at once by the `Auditor`.
+"""
 
 import functools
 import hashlib

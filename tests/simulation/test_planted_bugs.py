@@ -1,5 +1,6 @@
 """Judges are judged: each planted bug must be found by one of the first seeds, with the words that
-name it."""
+name it.
+"""
 
 import asyncio
 import itertools
@@ -247,7 +248,7 @@ def bytes_are_not_verified(patch: pytest.MonkeyPatch) -> None:
 
 def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     async def publish(swarm: Swarm, round: int, blob: bytes) -> Digest:
-        swarm._saves.add(swarm._spawn(swarm._keep(round, sha256(blob), blob)))
+        swarm._background.spawn_write(swarm._keep(round, sha256(blob), blob))
         return sha256(blob)
 
     async def resume(trainer: Trainer, pending: Any) -> None:

@@ -1,7 +1,8 @@
 """Five hundred seeds of bad luck.
 
 One of them with all that happened: `python -m tests.simulation --seeds 1 --first-seed N
---history`."""
+--history`.
+"""
 
 import os
 import subprocess

@@ -44,7 +44,8 @@ def judge(seed: int) -> Verdict:
 
 def processes(jobs: int) -> ProcessPoolExecutor:
     """Processes to judge in. A world is one large web of objects, which Python's collector need not
-    walk so often."""
+    walk so often.
+    """
     return ProcessPoolExecutor(
         jobs, get_context("spawn"), initializer=gc.set_threshold, initargs=(COLLECTED_AFTER,)
     )

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.client import RunInfo
 from node.control.decisions import DecisionLog
-from node.gossip.blob_server import BlobServer, Throttle
-from node.gossip.payload_log import PayloadLog
 from node.links import mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
@@ -323,33 +321,6 @@ async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(
         assert not catch_up.too_far_behind(ledger)
         ledger.saw_decided(16)
         assert catch_up.too_far_behind(ledger)
-
-
-async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = list[float]()
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    monkeypatch.setattr("node.gossip.blob_server.asyncio.sleep", sleep)
-    throttle = Throttle(1000, lambda: 0)
-    for _ in range(4):
-        await throttle.wait(500)
-    assert waits == [0.5, 1.0, 1.5]
-
-
-async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_path: Path) -> None:
-    class Never(Throttle):
-        async def wait(self, count: int) -> None:
-            raise AssertionError("a payload waited")
-
-    payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
-    digest = payloads.put(0, b"payload")
-    shelves = BlobServer(payloads, log.snapshots, lambda: 0)
-    shelves._throttle = Never(1, lambda: 0)
-    assert await shelves.read(digest, 0, 7) == (7, b"payload")
-    with pytest.raises(AssertionError, match="a payload waited"):
-        await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)
 
 
 # ---- rounds that go on
