@@ -128,5 +128,6 @@ def look_ahead(
 
 
 def as_guess(update: Tensor) -> Tensor:
-    """int8, in sixteenths, of an update whose root mean square is about one; changes it."""
-    return update.mul_(GUESS_ONE).round_().clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)
+    """int8, in sixteenths, of an update whose root mean square is about one; changes it. 0 for what is no number: as an
+    int8 that is another one on every kind of processor."""
+    return update.mul_(GUESS_ONE).round_().nan_to_num_(0.0).clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)

@@ -46,6 +46,10 @@ GRADIENT_MAX = 1e30
 SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
 """In a guess: of a coefficient sent, and of the root mean square of a chunk's coefficients that stayed."""
 
+SIZE_LEAST = 2.0**-60
+"""Least root mean square that what stayed in a chunk is measured by: there squares are still whole, and shares of it
+finite. Less of it weighs in proportion to what it is, down to nothing for zeros."""
+
 ORTHOGONAL_GUESS = 1.25
 """So many times an update goes a guess with the rule "orthogonal": both parts share its directions."""
 
@@ -295,8 +299,8 @@ class Engine:
     def _votes(self, sent: Extraction, first: int, stop: int) -> Tensor:
         """float32 [n, 64, 64]: what was sent of chunks `first` to `stop`, and what stayed in the momentum."""
         stayed = self.momentum[first:stop]
-        size = stayed.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
-        votes = stayed / size * STAYED_WEIGHT
+        size = stayed.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=SIZE_LEAST)
+        votes = (stayed / size * STAYED_WEIGHT).nan_to_num_(0.0)  # where the momentum is no number, nothing stayed
         places = transposed(sent.indices[first:stop].long())
         votes.view(-1, CHUNK_ENTRIES).scatter_add_(1, places, sent.values[first:stop].sign().float() * SENT_WEIGHT)
         return votes
@@ -367,6 +371,6 @@ def quantise(kept: Tensor, value_bits: int) -> Tensor:
         return signs
     magnitudes, most = kept.abs(), 1 << value_bits - 1
     scale = magnitudes.amax(1, keepdim=True) / most
-    # The least float above zero stands in for a scale of zero, which only chunks of zeros have.
-    steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_()
+    # The least normal float stands in for a scale of zero, and for one that is too near to it to keep its bits.
+    steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_().nan_to_num_(most)
     return steps.clamp_(1, most).mul_(signs)

@@ -46,15 +46,16 @@ def _largest_above_peaks(magnitudes: Tensor, peaks: Tensor, top_k: int) -> Tenso
     ordered by one whole number each, the magnitude's bits above the place.
     """
     bits = peaks.view(torch.int32).numpy()  # ordered as the magnitudes are, and numpy orders whole numbers faster
-    threshold = np.partition(bits, -top_k, axis=1)[:, -top_k].view(np.float32)
-    reaching = np.flatnonzero(magnitudes.numpy() >= threshold[:, None])
+    threshold = np.partition(bits, -top_k, axis=1)[:, -top_k]
+    entries = magnitudes.view(torch.int32).numpy()
+    reaching = np.flatnonzero(entries >= threshold[:, None])
     if reaching.size > _CANDIDATES_PER_KEPT * top_k * len(magnitudes):
         return None
     rows = reaching >> _PLACE_BITS
     counts = np.bincount(rows, minlength=len(magnitudes))
     slots = np.arange(reaching.size) - np.repeat(np.cumsum(counts) - counts, counts)
     keys = np.full((len(magnitudes), counts.max()), -1, np.int64)
-    reached = magnitudes.view(torch.int32).numpy().reshape(-1)[reaching].astype(np.int64)
+    reached = entries.reshape(-1)[reaching].astype(np.int64)
     keys[rows, slots] = reached << _PLACE_BITS | reaching & CHUNK_ENTRIES - 1
     return torch.from_numpy(np.partition(keys, -top_k, axis=1)[:, -top_k:] & CHUNK_ENTRIES - 1)
 

@@ -38,6 +38,9 @@ MEMORY = 0.95
 MEAN_LEAST, ROW_LEAST = 1e-30, 1e-8
 """Least column mean, and least share that a row has of the mean of all: nothing is blown up from next to nothing."""
 
+SIZE_LEAST = 1e-15
+"""Least root mean square of a tensor that "unit" brings to one, for the same reason."""
+
 TOGETHER_PARTS = 4
 """Tensors that go together are about one in so many of all entries, for they are copied, and so are their squares."""
 
@@ -146,7 +149,8 @@ def _mean_squares(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _to_unit_(gradients: Mapping[str, Tensor]) -> None:
     norms = [torch.linalg.vector_norm(tensor.float())[None] for tensor in gradients.values()]
     for tensor, norm in zip(gradients.values(), _require_finite([*gradients], norms), strict=True):
-        tensor.mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
+        root = math.sqrt(tensor.numel())
+        tensor.mul_(root / max(norm, SIZE_LEAST * root))
 
 
 def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float]:

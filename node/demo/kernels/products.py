@@ -4,13 +4,17 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from node.demo.kernels.kernel import HALF, QUARTER, SIDE, inner
 
-_LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2]
+"""Of the processor that numba compiles for: this one, if its settings (NUMBA_CPU_NAME) name no other."""
+
+_LANES = 16 if "+avx512f" in _FEATURES else 8
 _SUMS = 16 if _LANES == 16 else 8
 """Vectors of sums in a block, which stay in the registers of AVX-512, or else of AVX2."""
 

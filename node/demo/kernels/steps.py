@@ -35,6 +35,10 @@ _OCTAVE = 1 << 23
 
 # Of a guess: engine.py, aggregate.py.
 _SENT_WEIGHT, _STAYED_WEIGHT, _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (200, 40, 1.25, 16, 127))
+_SIZE_LEAST = _F4(2.0**-60)
+_STAYED_MAX = _F4(4096)
+"""Above 64 * 40, the largest vote of an entry that stayed: 4096 entries have a root mean square of at least 1/64 of the
+largest. Only a momentum with an entry that is no number makes another."""
 
 
 # ---- steps within a chunk
@@ -69,6 +73,14 @@ def _size(chunk):
         for j in range(SIDE):
             squares[j] += chunk[i, j] * chunk[i, j]
     return np.sqrt(squares.sum() / _F4(ENTRIES))
+
+
+@inner
+def _share(size):
+    """Votes for one of what stayed in a chunk of this root mean square: finite, 0 for one that is no number."""
+    if size >= _SIZE_LEAST:
+        return _STAYED_WEIGHT / size
+    return _STAYED_WEIGHT / _SIZE_LEAST if size >= _F4(0) else _F4(0)
 
 
 @inner
@@ -237,10 +249,11 @@ def guess(momentum, place, sent, guessed, tools):
     chunk = scratch[0]
     for number in range(first, stop):
         stayed = momentum[number]
-        share = _STAYED_WEIGHT / max(_size(stayed), _F4(1e-37))
+        share = _share(_size(stayed))
         for i in range(SIDE):
             for j in range(SIDE):
-                chunk[j, i] = stayed[i, j] * share
+                vote = stayed[i, j] * share
+                chunk[j, i] = vote if abs(vote) <= _STAYED_MAX else _F4(0)  # a NaN is not at most anything
         for slot in range(indices.shape[1]):
             index = np.int64(indices[number, slot])
             chunk[index >> 6, index & SIDE - 1] += _SENT_WEIGHT * _F4(np.sign(values[number, slot]))

@@ -1,6 +1,10 @@
+from collections.abc import Iterator
+
 import pytest
 
 from node.demo import fused
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import DemoSettings, Engine
 
 
 @pytest.fixture(params=["plain", "compiled"])
@@ -18,3 +22,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("numba is not installed, or not for this numpy or Python")
     monkeypatch.setattr(fused, "CHUNKS_MIN", 0)
     monkeypatch.setattr(fused, "PART_CHUNKS", 3)
+
+
+def plain_and_compiled(
+    monkeypatch: pytest.MonkeyPatch, layout: ChunkLayout, settings: DemoSettings
+) -> Iterator[Engine]:
+    """An engine that works strip by strip, and then one with kernels; while each is out, so is everything else."""
+    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
+    yield Engine(layout, settings, "cpu")
+    compiled(monkeypatch)
+    yield Engine(layout, settings, "cpu")

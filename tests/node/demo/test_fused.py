@@ -17,7 +17,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
 from node.demo.votes import Contribution
 from tests.node.demo import reference
-from tests.node.demo.conftest import compiled
+from tests.node.demo.conftest import compiled, plain_and_compiled
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "one": (64, 64),
@@ -48,14 +48,6 @@ def votes(seed: int, *, layout: ChunkLayout = LAYOUT, empty: float = 0.2) -> lis
     rng = np.random.default_rng(seed)
     sent = [reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty) for k in (1, 30, 300)]
     return [(int(rng.integers(1, 10**5)), each) for each in sent]
-
-
-def engines(monkeypatch: pytest.MonkeyPatch, demo: DemoSettings) -> Iterator[Engine]:
-    """One that works strip by strip, and then one with kernels."""
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
-    yield Engine(LAYOUT, demo, "cpu")
-    compiled(monkeypatch)
-    yield Engine(LAYOUT, demo, "cpu")
 
 
 def both_parameters(
@@ -98,7 +90,9 @@ def test_both_engines_take_the_same(monkeypatch: pytest.MonkeyPatch, top_k: int,
     taken: list[Extraction] = []
     left: list[torch.Tensor] = []
     active = torch.rand(LAYOUT.chunks, generator=torch.Generator().manual_seed(4)) > 0.2
-    for engine in engines(monkeypatch, DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)):
+    for engine in plain_and_compiled(
+        monkeypatch, LAYOUT, DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)
+    ):
         engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
         engine.momentum[7] = 0
         taken.append(engine.extract(active))
@@ -130,7 +124,7 @@ def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zer
     active = torch.ones(LAYOUT.chunks, dtype=torch.bool)
     active[[1, 20]] = False
     momenta = []
-    for engine in engines(monkeypatch, DemoSettings(momentum_decay=0.9, recency=0)):
+    for engine in plain_and_compiled(monkeypatch, LAYOUT, DemoSettings(momentum_decay=0.9, recency=0)):
         engine.accumulate(tensors(1))
         engine.accumulate(odd, active)
         engine.accumulate({**odd, "wide": None}, active)
@@ -144,7 +138,7 @@ def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zer
 @by_both_rules
 def test_both_guess_alike(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     guesses = []
-    for engine in engines(monkeypatch, DemoSettings()):
+    for engine in plain_and_compiled(monkeypatch, LAYOUT, DemoSettings()):
         engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
         engine.momentum[7] = 0
         guesses.append(engine.guess(rule, engine.extract()).int())
