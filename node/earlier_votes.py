@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
 from protocol.payload import Coefficients, PayloadShape, decode

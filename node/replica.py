@@ -25,7 +25,7 @@ from node.checkpoint import load_parameters, save_parameters
 from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
-from node.demo.scaling import GradientScaling
+from node.demo.gradient_scaling import GradientScaling
 from node.digest import state_digest
 from node.earlier_votes import Ballot, EarlierVotes
 from node.genesis import fill

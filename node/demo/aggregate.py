@@ -1,7 +1,7 @@
 """Everybody's coefficients into the parameters, with the same bits on every node.
 
     S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
-    U = sign(inverse(S))        whole numbers throughout: transform.py; or, of matrices, orthogonalised: orthogonal.py
+    U = sign(inverse(S))        whole numbers throughout: dct.py; or, of matrices, orthogonalised: orthogonalise.py
     P <- P * decay              rounded to float32
     P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so a fused
                                 multiply-subtract would give the same bits; the other is rounded by itself first
@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.demo.accelerator import is_accelerator, mover
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once, mover
-from node.demo.fused import fused
-from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
-from node.demo.votes import Contribution, Votes
+from node.demo.cpu_kernels import fused
+from node.demo.dct import exact_products, inverse_signs_, strip_chunks_for
+from node.demo.orthogonalise import inverse_orthogonal_
+from node.demo.vote_sum import Contribution, Votes
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_SIDE
 
@@ -114,7 +114,7 @@ def look_ahead(
     cut = strips(layout.chunks, strip_chunks_for(guess.device, layout.chunks))
     step = -learning_rate / GUESS_ONE
     with torch.no_grad():
-        if at_once(guess.device):
+        if is_accelerator(guess.device):
             torch._foreach_copy_(list(targets.values()), [sources[name] for name in targets])
             move = mover(layout, targets, decay, guess.device)
             for first, stop in cut:

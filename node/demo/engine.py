@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.demo.accelerator import flat_order, gatherer, is_accelerator
 from node.demo.aggregate import Rule, as_guess
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once, flat_order, gatherer
-from node.demo.fused import Fused, fused
-from node.demo.largest import ascending, largest
-from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
-from node.demo.packing import packed
-from node.demo.transform import exact_products, forward, forward_dtype, inverse, strip_chunks_for, transposed
+from node.demo.cpu_kernels import Fused, fused
+from node.demo.dct import exact_products, forward, forward_dtype, inverse, strip_chunks_for, transposed
+from node.demo.device_packing import packed
+from node.demo.orthogonalise import ENTRY_MAX, inverse_orthogonal_
+from node.demo.top_k import ascending, largest
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
@@ -133,7 +133,7 @@ class Extraction:
 
     def body(self, shape: PayloadShape) -> Body:
         """What to send, packed. Waits for the device, and copies the bytes to the host."""
-        if at_once(self.indices.device):
+        if is_accelerator(self.indices.device):
             return packed(self.indices, self.values, shape)
         return body_of(self.coefficients, shape)
 
@@ -340,7 +340,7 @@ class Engine:
     def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor], most: float) -> None:
         """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
         device = self.momentum.device
-        if at_once(device):
+        if is_accelerator(device):
             magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
             if magnitude <= most:  # never so with a NaN
                 return

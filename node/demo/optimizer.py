@@ -4,7 +4,7 @@ Each rank computes gradients of its own data and does not average them. A step m
 extracts the k largest coefficients of every chunk, exchanges only those, and applies everybody's with the whole-number
 arithmetic of `aggregate`: ranks that start equal stay equal to the last bit, on whatever hardware.
 
-    scale, accumulate, extract, encode  ->  exchange (two collectives, ranks.py)  ->  decode, verify, update
+    scale, accumulate, extract, encode  ->  exchange (two collectives, process_group.py)  ->  decode, verify, update
 
 That ranks start equal is the user's business, as it is with DDP; the first step compares digests and raises
 `DivergedError` if they do not. A parameter without a gradient on this rank sends nothing and keeps its momentum (small
@@ -25,9 +25,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from node.demo.aggregate import RULES, Rule, update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError
-from node.demo.ranks import Ranks
-from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
-from node.demo.votes import Contribution
+from node.demo.gradient_scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
+from node.demo.process_group import Ranks
+from node.demo.vote_sum import Contribution
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, PayloadShape, decode, sealed
@@ -64,8 +64,8 @@ class DeMo(Optimizer):
         """`ValueError` for settings outside their bounds.
 
         lr: by how much one step moves each parameter, on the root mean square; weight_decay: decoupled, as in AdamW;
-        update: see `aggregate.Rule`; gradients: see `scaling.Scale`, read at the first step, and a step scales `grad`
-        in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain",
+        update: see `aggregate.Rule`; gradients: see `gradient_scaling.Scale`, read at the first step, and a step scales
+        `grad` in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain",
         recency=0, and wants a lower lr. process_group: None means the default group if there is one, else this process
         alone.
         """

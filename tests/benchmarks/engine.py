@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from node.allocator import keep_freed_memory
-from node.demo.transform import integer_matrix, product
+from node.demo.dct import integer_matrix, product
 from tests.benchmarks.engine_steps import PARTS, Ours, Theirs, Times, seconds
 from tests.benchmarks.footprint import give_back_free_memory, peak_extra_bytes
 from tests.benchmarks.shapes import Shapes, gpt2_124m, llama_20m

@@ -10,7 +10,7 @@ from torch import Tensor
 from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, sealed
 from tests.benchmarks.straightforward import Straightforward

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from node.demo.aggregate import apply, as_guess, look_ahead
+from node.demo.dct import dct_matrix, exact_products, inverse_signs
 from node.demo.engine import Engine, Extraction
-from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.scaling import GradientScaling
-from node.demo.transform import dct_matrix, exact_products, inverse_signs
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.orthogonalise import inverse_orthogonal_
 from node.earlier_votes import Ballot, EarlierVotes
 from node.model import Passes
 from protocol.errors import SettingsError

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from node.earlier_votes import Ballot, EarlierVotes
 from node.model import Work
 from node.replica import Pending, Position

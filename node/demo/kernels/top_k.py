@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from node.demo.kernels.kernel import (
+from node.demo.kernels.compile import (
     CHUNKS,
     ENTRIES,
     FLAGS,

@@ -8,7 +8,7 @@ import torch
 from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients

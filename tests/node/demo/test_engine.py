@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.demo import transform
+from node.demo import dct
 from node.demo.chunks import ChunkLayout
+from node.demo.dct import transposed
 from node.demo.engine import (
     EXTRACTED,
     ORTHOGONAL_GUESS,
@@ -16,8 +17,7 @@ from node.demo.engine import (
     GradientError,
     quantise,
 )
-from node.demo.largest import _largest_above_peaks, _largest_in_groups, largest
-from node.demo.transform import transposed
+from node.demo.top_k import _largest_above_peaks, _largest_in_groups, largest
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, encode
@@ -50,7 +50,7 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 def test_steps_are_those_of_the_plain_description(
     monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float, recency: float
 ) -> None:
-    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
     settings = DemoSettings(0.6, alpha, top_k=24, value_bits=value_bits, recency=recency)
     decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
     engine = Engine(LAYOUT, settings, "cpu")

@@ -9,7 +9,7 @@ import torch
 
 from node.demo.aggregate import Rule, apply
 from node.demo.chunks import ChunkLayout
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo import reference

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.demo import fused, transform
+from node.demo import cpu_kernels, dct
 from node.demo.aggregate import RULES, Rule, apply, as_guess
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction, quantise
-from node.demo.largest import largest
-from node.demo.scaling import SCALES, GradientScaling, Scale
+from node.demo.gradient_scaling import SCALES, GradientScaling, Scale
+from node.demo.top_k import largest
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo.conftest import plain_and_compiled
@@ -80,7 +80,7 @@ def guesses(monkeypatch: pytest.MonkeyPatch, rule: Rule, chunks: dict[str, Tenso
     (plain, sent), (engine, _) = extractions(monkeypatch, DemoSettings(), chunks)
     engine.momentum.copy_(plain.momentum)
     found = [engine.guess(rule, sent).int()]
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
+    monkeypatch.setattr(cpu_kernels, "CHUNKS_MIN", 10**9)
     return [plain.guess(rule, sent).int(), *found]
 
 
@@ -141,7 +141,7 @@ def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(monkeypatc
 
 
 def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
     chunks = momentum_of({name: chunk.clamp(-9e29, 9e29) for name, chunk in SANE.items()})
     gradients = {"m": torch.empty(64, 64 * len(ALL)), "small": torch.full((50,), LEAST)}
     LAYOUT.scatter(chunks, gradients)

@@ -10,8 +10,8 @@ import torch
 from node.demo.aggregate import Rule
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
+from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
-from node.demo.scaling import GradientScaling
 from tests.node.demo import reference
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]

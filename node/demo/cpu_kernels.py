@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.demo.accelerator import is_accelerator
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once
-from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.transform import dct_matrix, exact_products, integer_matrix, inverse_signs_
-from node.demo.votes import Votes
+from node.demo.dct import dct_matrix, exact_products, integer_matrix, inverse_signs_
+from node.demo.orthogonalise import inverse_orthogonal_
+from node.demo.vote_sum import Votes
 from protocol.limits import CHUNK_SIDE
 from protocol.payload import Coefficients
 
@@ -124,7 +124,7 @@ class Fused:
 
 def fused(layout: ChunkLayout, device: torch.device) -> Fused | None:
     """Kernels for a model on a device, where there are any and they pay."""
-    if at_once(device) or layout.chunks < CHUNKS_MIN:
+    if is_accelerator(device) or layout.chunks < CHUNKS_MIN:
         return None
     kernels = _kernels()
     return Fused(layout, kernels) if kernels else None

@@ -9,7 +9,7 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from node.demo.kernels.kernel import HALF, QUARTER, SIDE, inner
+from node.demo.kernels.compile import HALF, QUARTER, SIDE, inner
 
 _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2]
 """Of the processor that numba compiles for: this one, if its settings (NUMBA_CPU_NAME) name no other."""

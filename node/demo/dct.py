@@ -35,7 +35,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.flat import at_once
+from node.demo.accelerator import is_accelerator
 from protocol.limits import CHUNK_SIDE, VOTE_SUM_MAX
 
 OPERAND_MAX = 2047
@@ -171,7 +171,7 @@ def integer_matrix(device: torch.device) -> Tensor:
 def strip_chunks_for(device: torch.device, chunks: int) -> int:
     """Of a model of so many chunks, those to transform at once: as many as stay in the cache, or as fill an
     accelerator."""
-    if not at_once(device):
+    if not is_accelerator(device):
         return STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
     return min(STRIP_CHUNKS_DEVICE, -(-chunks // STRIPS_DEVICE))
 
@@ -236,7 +236,7 @@ def shift_(integers: Tensor, bound: int) -> Tensor:
 
     2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
     """
-    if not at_once(integers.device) and _within(integers, bound):  # there to look would be to wait
+    if not is_accelerator(integers.device) and _within(integers, bound):  # there to look would be to wait
         return torch.ones(len(integers), 1, 1)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.

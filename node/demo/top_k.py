@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.flat import at_once
+from node.demo.accelerator import is_accelerator
 from protocol.limits import CHUNK_ENTRIES
 
 _PLACE_BITS = CHUNK_ENTRIES.bit_length() - 1
@@ -26,7 +26,7 @@ def largest(magnitudes: Tensor, top_k: int) -> Tensor:
     if top_k >= groups.shape[2]:
         return magnitudes.topk(top_k, dim=1, sorted=False).indices
     peaks = groups.amax(1)
-    places = None if at_once(magnitudes.device) else _largest_above_peaks(magnitudes, peaks, top_k)
+    places = None if is_accelerator(magnitudes.device) else _largest_above_peaks(magnitudes, peaks, top_k)
     return _largest_in_groups(groups, peaks, top_k) if places is None else places
 
 
@@ -62,6 +62,6 @@ def _largest_above_peaks(magnitudes: Tensor, peaks: Tensor, top_k: int) -> Tenso
 
 def ascending(places: Tensor) -> Tensor:
     """Each row in ascending order. numpy takes a tenth of torch's time for short rows of int16."""
-    if not at_once(places.device):
+    if not is_accelerator(places.device):
         return torch.from_numpy(np.sort(places.numpy(), axis=1))
     return places.sort(dim=1).values

@@ -27,7 +27,7 @@ ONE_BY_ONE = frozenset({"cpu"})
 """Types of device that do better with small operations that keep to a cache, and may be asked for a number."""
 
 
-def at_once(device: torch.device) -> bool:
+def is_accelerator(device: torch.device) -> bool:
     """Whether this device should be given few large operations, and never be waited for."""
     return device.type not in ONE_BY_ONE
 
@@ -136,7 +136,7 @@ def mover(
 
     It takes a strip's first chunk, the strip [n, 64, 64] and a factor. Every entry is multiplied by `decay` first,
     rounded, and then changed by the product."""
-    if at_once(device):
+    if is_accelerator(device):
         order = flat_order(layout, device)
         if decay != 1 and views:
             torch._foreach_mul_(list(views.values()), decay)
@@ -151,4 +151,4 @@ def mover(
 
 def gatherer(layout: ChunkLayout, device: torch.device) -> Callable[[Mapping[str, Tensor], int, Tensor], None]:
     """What fills the strip [n, 64, 64] that begins at a chunk from tensors that `layout.views` returned."""
-    return flat_order(layout, device).gather if at_once(device) else layout.gather_strip
+    return flat_order(layout, device).gather if is_accelerator(device) else layout.gather_strip

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from node.demo.engine import GradientError
-from node.demo.scaling import MEMORY, GradientScaling, Scale
+from node.demo.gradient_scaling import MEMORY, GradientScaling, Scale
 from protocol.errors import LocalProtocolError
 
 SHAPES = {"matrix": (6, 5), "cube": (3, 2, 4), "vector": (7,), "scalar": (), "empty": (0, 4)}

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.demo import fused
+from node.demo import cpu_kernels
 from node.demo.aggregate import RULES, Rule, apply, update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from tests.node.demo import reference
 from tests.node.demo.conftest import compiled, plain_and_compiled
 
@@ -54,7 +54,7 @@ def both_parameters(
     monkeypatch: pytest.MonkeyPatch, layout: ChunkLayout, given: list[Contribution], rule: Rule
 ) -> None:
     plain, found = tensors(1, layout), tensors(1, layout)
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
+    monkeypatch.setattr(cpu_kernels, "CHUNKS_MIN", 10**9)
     apply(layout, plain, given, *RATES, rule=rule)
     compiled(monkeypatch)
     apply(layout, found, given, *RATES, rule=rule)
@@ -153,7 +153,7 @@ def test_what_kernels_cannot_change_in_place_goes_strip_by_strip(monkeypatch: py
     halves = {name: tensor.bfloat16() for name, tensor in tensors(1).items()}
     expected = {name: tensor.clone() for name, tensor in halves.items()}
     update(LAYOUT, LAYOUT.views(halves), votes(3), RATES)
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
+    monkeypatch.setattr(cpu_kernels, "CHUNKS_MIN", 10**9)
     update(LAYOUT, LAYOUT.views(expected), votes(3), RATES)
     assert all(torch.equal(halves[name], expected[name]) for name in SHAPES)
     assert not torch.equal(halves["one"], tensors(1)["one"].bfloat16())
@@ -179,17 +179,17 @@ def test_many_may_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_part_is_worked_on_once_and_an_error_reaches_the_caller(
     monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(fused, "PART_CHUNKS", 10)
+    monkeypatch.setattr(cpu_kernels, "PART_CHUNKS", 10)
     torch.set_num_threads(threads)
-    parts: list[fused.Part] = []
-    fused._spread(parts.append, 95)
+    parts: list[cpu_kernels.Part] = []
+    cpu_kernels._spread(parts.append, 95)
     assert sorted(parts) == [(first, min(first + 10, 95)) for first in range(0, 95, 10)]
 
-    def fail(part: fused.Part) -> None:
+    def fail(part: cpu_kernels.Part) -> None:
         raise ValueError(f"no part {part}")
 
     with pytest.raises(ValueError, match="no part"):
-        fused._spread(fail, 95)
+        cpu_kernels._spread(fail, 95)
 
 
 def test_a_small_model_does_not_wait_for_the_compiler() -> None:
@@ -206,9 +206,9 @@ def test_a_small_model_does_not_wait_for_the_compiler() -> None:
 
 @pytest.fixture
 def _loaded_anew() -> Iterator[None]:
-    fused._kernels.cache_clear()
+    cpu_kernels._kernels.cache_clear()
     yield
-    fused._kernels.cache_clear()
+    cpu_kernels._kernels.cache_clear()
 
 
 LARGE = ChunkLayout.from_shapes({"m": (64 * 64, 64 * 32)})
@@ -218,15 +218,15 @@ CPU = torch.device("cpu")
 @pytest.mark.usefixtures("_loaded_anew")
 def test_without_a_compiler_all_is_done_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "node.demo.kernels", None)
-    assert fused.fused(LARGE, CPU) is None
+    assert cpu_kernels.fused(LARGE, CPU) is None
 
 
 @pytest.mark.usefixtures("_loaded_anew")
 def test_a_large_model_gets_kernels_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fused.fused(LAYOUT, CPU) is None
+    assert cpu_kernels.fused(LAYOUT, CPU) is None
     compiled(monkeypatch)
     monkeypatch.undo()
-    assert fused.fused(LARGE, CPU)
+    assert cpu_kernels.fused(LARGE, CPU)
 
 
 @pytest.mark.usefixtures("_loaded_anew")
@@ -235,7 +235,7 @@ def test_kernels_that_are_off_by_one_bit_or_fail_are_done_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, off: int
 ) -> None:
     compiled(monkeypatch)
-    kernels = fused.import_module("node.demo.kernels")
+    kernels = cpu_kernels.import_module("node.demo.kernels")
     plain = kernels.update
 
     def update(parameter: np.ndarray, place: tuple[int, ...], *others: object) -> None:
@@ -245,8 +245,8 @@ def test_kernels_that_are_off_by_one_bit_or_fail_are_done_without(
         parameter[0, 0] = np.nextafter(parameter[0, 0], np.float32(9))
 
     monkeypatch.setattr(kernels, "update", update)
-    fused._kernels.cache_clear()
-    assert fused.fused(LARGE, CPU) is None
+    cpu_kernels._kernels.cache_clear()
+    assert cpu_kernels.fused(LARGE, CPU) is None
     assert "all is done without, more slowly" in caplog.text
 
 
@@ -254,7 +254,7 @@ def test_kernels_work_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPat
     compiled(monkeypatch)
     from numba.core import caching
 
-    from node.demo.kernels.kernel import MATRIX, kernel
+    from node.demo.kernels.compile import MATRIX, kernel
 
     def double(matrix: np.ndarray) -> None:
         matrix *= 2
@@ -271,11 +271,11 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
-    shutil.copy(Path(fused.__file__).parent / "kernels" / "kernel.py", folder)
+    shutil.copy(Path(cpu_kernels.__file__).parent / "kernels" / "compile.py", folder)
     (folder / "used.py").write_text(
         "import numpy as np\n"
-        "from node.demo.kernels import kernel, part\n"
-        "@kernel.kernel(kernel.MATRIX)\n"
+        "from node.demo.kernels import compile, part\n"
+        "@compile.kernel(compile.MATRIX)\n"
         "def change(matrix):\n"
         "    part.change(matrix)\n"
         "matrix = np.ones((1, 1), np.float32)\n"
@@ -285,7 +285,7 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
 
     def used(addend: int) -> str:
         (folder / "part.py").write_text(
-            f"from node.demo.kernels.kernel import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
+            f"from node.demo.kernels.compile import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
         )
         command = [sys.executable, "-m", "node.demo.kernels.used"]
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()

@@ -16,9 +16,9 @@ import torch.multiprocessing
 
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, GradientError
+from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
-from node.demo.ranks import Ranks
-from node.demo.scaling import GradientScaling
+from node.demo.process_group import Ranks
 from protocol.errors import DivergedError
 from tests.node.demo import reference
 

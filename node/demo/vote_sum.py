@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from node.demo.accelerator import is_accelerator
 from node.demo.chunks import ChunkLayout
-from node.demo.flat import at_once
-from node.demo.transform import transposed
+from node.demo.dct import transposed
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
@@ -62,7 +62,7 @@ class Votes:
         """No sum of votes can be larger in magnitude."""
         if self.sum_max > VOTE_SUM_MAX:
             raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
-        self._sent = _sent(self._ballots, self._weights, device) if self._ballots and at_once(device) else None
+        self._sent = _sent(self._ballots, self._weights, device) if self._ballots and is_accelerator(device) else None
 
     def together(self) -> Together:
         """All that was sent, author after author."""

@@ -1,7 +1,7 @@
 import torch
 
-from node.demo.orthogonal import inverse_orthogonal_, orthogonalised
-from node.demo.transform import dct_matrix, exact_products
+from node.demo.dct import dct_matrix, exact_products
+from node.demo.orthogonalise import inverse_orthogonal_, orthogonalised
 
 CPU = torch.device("cpu")
 

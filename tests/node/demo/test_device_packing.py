@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from node.demo import flat
+from node.demo import accelerator
 from node.demo.chunks import ChunkLayout
+from node.demo.device_packing import packed
 from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.packing import packed
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
 from protocol.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
@@ -60,7 +60,7 @@ def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(top_k: int,
 
 
 def test_an_accelerator_sends_what_decodes_to_what_the_engine_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flat, "ONE_BY_ONE", frozenset())
+    monkeypatch.setattr(accelerator, "ONE_BY_ONE", frozenset())
     layout = ChunkLayout.from_shapes({"a": (130, 70), "b": (97,), "c": (65, 3, 43)})
     shape = PayloadShape(layout.chunks, 24, 4)
     engine = Engine(layout, DemoSettings(top_k=24, value_bits=4), "cpu")

@@ -23,8 +23,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from node.demo.accelerator import is_accelerator
 from node.demo.engine import GradientError
-from node.demo.flat import at_once
 from protocol.errors import LocalProtocolError
 
 Scale = Literal["plain", "unit", "even"]
@@ -60,7 +60,7 @@ class GradientScaling:
         nothing but with "even"."""
         views = iter(torch.split(self.state, lengths))
         self._means = {name: (next(views), next(views), next(views)) for name, _ in remembered}
-        self._alike = _by_kind if at_once(self.state.device) else _one_by_one
+        self._alike = _by_kind if is_accelerator(self.state.device) else _one_by_one
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.

@@ -9,7 +9,7 @@ Three Newton-Schulz iterations X <- a X + X (b A + c A^2) with A = X^T X, in fix
     A  = X^T X,  A2 = A A                     64 * 511^2 < 2^24
     B  = b A + c A2                           |306 A + 130 A2| < 2^18
     X' = X B + a X                            64 * 500 * 511 + 441 * 511 < 2^24
-    Y  = T^T X3,  Y' = Y >> t,  Z = Y' T      as for the sign: transform.py; |Y| <= 5243 * 511 < 2^24
+    Y  = T^T X3,  Y' = Y >> t,  Z = Y' T      as for the sign: dct.py; |Y| <= 5243 * 511 < 2^24
     U  = Z * 2^(t - 24)                       8 times orthogonal: the root mean square of U is about 1
 
 X and A count in 1/256, B in 1/128, rounded to nearest-even after every product and bounded by 511 (B by 500). Every
@@ -22,7 +22,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from node.demo.transform import integer_inverse, powers_of_two, shift_
+from node.demo.dct import integer_inverse, powers_of_two, shift_
 
 ITERATIONS = 3
 """Two trained a little worse: docs/results/parity.md."""

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from node.demo import flat
+from node.demo import accelerator
+from node.demo.accelerator import flat_order
 from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout, strips
+from node.demo.dct import strip_chunks_for
 from node.demo.engine import DemoSettings, Engine, GradientError
-from node.demo.flat import flat_order
-from node.demo.scaling import GradientScaling
-from node.demo.transform import strip_chunks_for
-from node.demo.votes import Votes
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.vote_sum import Votes
 from protocol.payload import PayloadShape
 from tests.node.demo import reference, test_aggregate
 
@@ -45,7 +45,7 @@ in_strips = pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is done as on an accelerator."""
-    monkeypatch.setattr(flat, "ONE_BY_ONE", frozenset())
+    monkeypatch.setattr(accelerator, "ONE_BY_ONE", frozenset())
 
 
 def tensors_of(layout: ChunkLayout, seed: int = 0) -> dict[str, Tensor]:
@@ -83,9 +83,9 @@ def test_strips_move_tensors_as_one_by_one(
     changes = torch.randn(layout.chunks, 64, 64, generator=torch.Generator().manual_seed(3))
     found = []
     for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
         tensors = tensors_of(layout)
-        move = flat.mover(layout, layout.views(tensors), decay, CPU)
+        move = accelerator.mover(layout, layout.views(tensors), decay, CPU)
         for first, stop in strips(layout.chunks, size):
             move(first, changes[first:stop], -0.3)
         found.append(tensors)
@@ -129,7 +129,7 @@ def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
 def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = []
     for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
         engines.append(Engine(LAYOUT, DemoSettings(), CPU))
         for seed in range(3):
             gradients = {**tensors_of(LAYOUT, seed), "conv": None}
@@ -147,7 +147,7 @@ def test_early_gradients_are_taken_at_the_same_parameters_either_way(
     author.accumulate(tensors_of(LAYOUT))
     guess = author.guess(rule, author.extract())
     for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
         working = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
         working["conv"] = working["conv"].transpose(0, 1).contiguous().transpose(0, 1)  # no view as a matrix
         look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay))
@@ -165,7 +165,7 @@ def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(
     shapes |= {"conv": (5, 7, 10), "scalar": (), "none": (0, 7), "other": (70, 5)}
     found = []
     for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
+        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
         scaling = GradientScaling("even", shapes, CPU)
         for seed in range(3):
             random = torch.Generator().manual_seed(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from node.demo.kernels.kernel import (
+from node.demo.kernels.compile import (
     BYTES,
     CHUNKS,
     ENTRIES,
@@ -19,14 +19,14 @@ from node.demo.kernels.kernel import (
     inner,
     kernel,
 )
-from node.demo.kernels.products import fold, mirrored, straight, turned, woven
+from node.demo.kernels.matmul import fold, mirrored, straight, turned, woven
 
 SCRATCH = 3
 """Chunks that a kernel works in besides its arguments."""
 
 _F4, _I4 = np.float32, np.int32
 
-# Of the whole-number arithmetic: transform.py, orthogonal.py.
+# Of the whole-number arithmetic: dct.py, orthogonalise.py.
 _ENTRY_MAX, _STEP_MAX, _A, _B, _C = map(_F4, (511, 500, 441, -306, 130))
 _ITERATIONS, _UPDATE_SCALE = 3, _F4(2.0**-24)
 _ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (2047, 511))
@@ -46,7 +46,7 @@ largest. Only a momentum with an entry that is no number makes another."""
 
 @inner
 def _forward(given, chunk, spare, matrix):
-    """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrix` of fused.py."""
+    """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrix` of cpu_kernels.py."""
     fold(given, spare[0])
     woven(spare[0], matrix, spare[1])  # X^T D^T
     fold(spare[1], spare[0])
@@ -58,7 +58,7 @@ def _forward(given, chunk, spare, matrix):
 def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
-    With `whole` numbers and T in place of D, `transform.integer_inverse`: returns 2^t, else 1."""
+    With `whole` numbers and T in place of D, `dct.integer_inverse`: returns 2^t, else 1."""
     mirrored(chunk, matrix, spare)  # M^T D
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
     mirrored(spare, matrix, chunk)
@@ -85,7 +85,7 @@ def _share(size):
 
 @inner
 def _shift(chunk, bound):
-    """`transform.shift_` of one chunk: halve to nearest-even until |.| is below `bound`, bits of a float; 2^t."""
+    """`dct.shift_` of one chunk: halve to nearest-even until |.| is below `bound`, bits of a float; 2^t."""
     bits, peak = chunk.reshape(ENTRIES).view(_I4), _I4(0)
     for place in range(ENTRIES):
         magnitude = _I4(bits[place] & MAGNITUDE)  # ordered as the floats are
@@ -119,7 +119,7 @@ def _mix(out, share, other, other_share):
 
 @inner
 def _orthogonalise(found, square, fourth):
-    """`orthogonal.orthogonalised` of one chunk, not transposed, in place of `found`; the others are spare."""
+    """`orthogonalise.orthogonalised` of one chunk, not transposed, in place of `found`; the others are spare."""
     _shift(found, _ABOVE_ENTRY)
     squares = np.int64(0)
     for i in range(SIDE):
@@ -145,7 +145,7 @@ def _orthogonalise(found, square, fourth):
 
 @inner
 def _to_orthogonal(chunk, spare, matrix):
-    """`orthogonal.inverse_orthogonal_` of one chunk."""
+    """`orthogonalise.inverse_orthogonal_` of one chunk."""
     _orthogonalise(chunk, spare[0], spare[1])
     scale = _inverse(chunk, spare[0], matrix, True) * _UPDATE_SCALE
     for i in range(SIDE):
@@ -155,7 +155,7 @@ def _to_orthogonal(chunk, spare, matrix):
 
 @inner
 def _to_signs(chunk, spare, matrix):
-    """`transform.inverse_signs_` of one chunk."""
+    """`dct.inverse_signs_` of one chunk."""
     _shift(chunk, _ABOVE_OPERAND)
     _inverse(chunk, spare, matrix, True)
     for i in range(SIDE):
@@ -199,7 +199,7 @@ def _change(matrix, place, chunk, rates):
             line[j] = line[j] * decay - change
 
 
-# ---- what fused.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
+# ---- what cpu_kernels.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
 
 
 @kernel(MATRIX, (WORD, WORD, WORD), CHUNKS, (NUMBER, FLAGS), TOOLS)
