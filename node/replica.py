@@ -26,8 +26,9 @@ from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import EXTRACTED, STATE, DemoSettings, Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
+from node.demo.vote_sum import Contribution
 from node.digest import state_digest
-from node.earlier_votes import Ballot, EarlierVotes
+from node.earlier_votes import CountedPayload, EarlierVotes
 from node.genesis import fill
 from node.model import Trainee, build_model
 from node.snapshot import read_snapshot
@@ -171,17 +172,17 @@ class Replica:
 
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding is a function
         of its bytes alone, so it counts for nothing on every node."""
-        ballots: list[Ballot] = []
+        counted: list[CountedPayload] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
-            ballots += self._ballots(commit, entry, payload)
-        contributions = self._earlier.joined(commit.round, commit.step, ballots)
+            counted += self._counted(commit, entry, payload)
+        contributions = self._earlier.joined(commit.round, commit.step, counted)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
         self.digest = state_digest(self.committed)
         return self.digest
 
-    def _ballots(self, commit: Commit, entry: Entry, payload: bytes) -> list[Ballot]:
+    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
         try:
             header, coefficients = decode(payload, self.shape_at(commit.round))
             found = (header.run_id, header.round, header.author)
@@ -190,7 +191,7 @@ class Replica:
         except RemoteProtocolError as error:
             log.warning("payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error))
             return []
-        return [Ballot(commit.round, entry.weight, payload, coefficients)]
+        return [CountedPayload(commit.round, payload, Contribution(entry.weight, coefficients))]
 
     # ---- on disk
 

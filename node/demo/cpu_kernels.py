@@ -23,7 +23,7 @@ from node.demo.accelerator import is_accelerator
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import dct_matrix, exact_products, integer_matrix, inverse_signs_
 from node.demo.orthogonalise import inverse_orthogonal_
-from node.demo.vote_sum import Votes
+from node.demo.vote_sum import Contribution, Votes
 from protocol.limits import CHUNK_SIDE
 from protocol.payload import Coefficients
 
@@ -91,7 +91,7 @@ class Fused:
         self, views: Mapping[str, Tensor], votes: Votes, rates: tuple[float, float], *, orthogonal: bool
     ) -> None:
         """P <- P * decay - learning_rate * U for all matrices; `rates` is (learning rate, decay)."""
-        found = tuple(votes.together())
+        found = tuple(votes.stacked())
         rule = ((np.float32(rates[0]), np.float32(rates[1])), orthogonal)
         transform = integer_matrix(_CPU).numpy()
 
@@ -165,7 +165,7 @@ def _exact(kernels: ModuleType, *, orthogonal: bool) -> bool:
     counts = np.full(layout.chunks, len(places) // layout.chunks, np.uint16)
     sizes = np.arange(len(places)) ** 2 % 255 - 127
     sent = Coefficients(counts, places, np.where(sizes == 0, 128, sizes).astype(np.int16))
-    votes = Votes(layout, [(1, sent), (100_000, sent)], _CPU)
+    votes = Votes(layout, [Contribution(1, sent), Contribution(100_000, sent)], _CPU)
     rate, decay = float(np.float32(0.004)), float(np.float32(0.9996))
     before, step = torch.linspace(-1, 1, 130 * 120).view(130, 120), torch.empty(130, 120)
     found = before.clone()

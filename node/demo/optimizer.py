@@ -65,9 +65,9 @@ class DeMo(Optimizer):
 
         lr: by how much one step moves each parameter, on the root mean square; weight_decay: decoupled, as in AdamW;
         update: see `aggregate.Rule`; gradients: see `gradient_scaling.Scale`, read at the first step, and a step scales
-        `grad` in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain",
-        recency=0, and wants a lower lr. process_group: None means the default group if there is one, else this process
-        alone.
+        `grad` in place; the others as in `DemoSettings`. The algorithm as published is update="sign",
+        gradients="plain", recency=0, and wants a lower lr. process_group: None means the default group if there is one,
+        else this process alone.
         """
         defaults = {
             "lr": lr,
@@ -193,7 +193,7 @@ class DeMo(Optimizer):
                 header, coefficients = decode(payload, member.shape)
                 if header != self._header(rank):
                     raise RemoteProtocolError(f"expected {self._header(rank)} from rank {rank}, got {header}")
-                sent.append((1, coefficients))
+                sent.append(Contribution(1, coefficients))
         return contributions
 
     def _header(self, rank: int) -> Header:

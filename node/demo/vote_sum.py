@@ -20,13 +20,20 @@ from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
 
-Contribution = tuple[int, Coefficients]
-"""An author's weight in the commit, and what it sent."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """One author's votes in a commit."""
+
+    weight: int
+    """Samples that the commit counts for the author, at least 1."""
+
+    coefficients: Coefficients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ballot:
-    """One author's coefficients."""
+class _IndexedContribution:
+    """A contribution that fits the model."""
 
     weight: int
     coefficients: Coefficients
@@ -34,7 +41,7 @@ class _Ballot:
     """[chunks + 1]: where each chunk's coefficients begin."""
 
 
-class Together(NamedTuple):
+class StackedContributions(NamedTuple):
     """The votes of a round on the host, author after author."""
 
     bounds: npt.NDArray[np.int64]
@@ -56,25 +63,25 @@ class Votes:
     def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution], device: torch.device) -> None:
         """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
         self._chunks = layout.chunks
-        self._ballots = [_ballot(weight, sent, layout.chunks) for weight, sent in contributions]
-        self._weights = np.array([ballot.weight for ballot in self._ballots], np.float32)
-        self.sum_max = sum(ballot.weight * _magnitude(ballot.coefficients) for ballot in self._ballots)
+        self._indexed = [_indexed(contribution, layout.chunks) for contribution in contributions]
+        self._weights = np.array([author.weight for author in self._indexed], np.float32)
+        self.sum_max = sum(author.weight * _magnitude(author.coefficients) for author in self._indexed)
         """No sum of votes can be larger in magnitude."""
         if self.sum_max > VOTE_SUM_MAX:
             raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
-        self._sent = _sent(self._ballots, self._weights, device) if self._ballots and is_accelerator(device) else None
+        self._sent = _sent(self._indexed, self._weights, device) if self._indexed and is_accelerator(device) else None
 
-    def together(self) -> Together:
+    def stacked(self) -> StackedContributions:
         """All that was sent, author after author."""
-        sent = [ballot.coefficients for ballot in self._ballots]
+        sent = [author.coefficients for author in self._indexed]
         indices = np.concatenate([np.zeros(0, np.uint16), *(author.indices for author in sent)])
         values = np.concatenate([np.zeros(0, np.int16), *(author.values for author in sent)])
-        return Together(_bounds(self._ballots, self._chunks), indices, values, self._weights)
+        return StackedContributions(_bounds(self._indexed, self._chunks), indices, values, self._weights)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
         strip.zero_()
-        if self._ballots:
+        if self._indexed:
             stop = first + len(strip)
             places, votes = self._sent.cut(first, stop) if self._sent else self._cut(first, stop)
             strip.view(-1).scatter_add_(0, places, votes)
@@ -82,12 +89,12 @@ class Votes:
 
     def _cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
         """Of what was sent for a strip: int64 [n], where in the strip, and float32 [n], what it counts."""
-        parts = [(ballot, slice(ballot.starts[first], ballot.starts[stop])) for ballot in self._ballots]
-        counts = np.stack([ballot.coefficients.counts[first:stop] for ballot in self._ballots])  # [R, n]
+        parts = [(author, slice(author.starts[first], author.starts[stop])) for author in self._indexed]
+        counts = np.stack([author.coefficients.counts[first:stop] for author in self._indexed])  # [R, n]
         chunk_starts = np.tile(np.arange(stop - first) * CHUNK_ENTRIES, len(parts))
         places = np.repeat(chunk_starts, counts.ravel())
-        places += transposed(np.concatenate([ballot.coefficients.indices[sent] for ballot, sent in parts]))
-        votes = np.concatenate([ballot.coefficients.values[sent] for ballot, sent in parts], dtype=np.float32)
+        places += transposed(np.concatenate([author.coefficients.indices[sent] for author, sent in parts]))
+        votes = np.concatenate([author.coefficients.values[sent] for author, sent in parts], dtype=np.float32)
         votes *= np.repeat(self._weights, counts.sum(1, dtype=np.int64))
         return torch.from_numpy(places), torch.from_numpy(votes)
 
@@ -112,11 +119,11 @@ class _Sent:
         return places.sub_(first * CHUNK_ENTRIES), torch.cat([self.votes[part] for part in parts])
 
 
-def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: torch.device) -> _Sent:
-    """Carries ballots over in one copy of 16-bit numbers, and their weights in one more; waits for nothing else."""
-    sent = [ballot.coefficients for ballot in ballots]
+def _sent(authors: Sequence[_IndexedContribution], weights: npt.NDArray[np.float32], device: torch.device) -> _Sent:
+    """Carries contributions over in one copy of 16-bit numbers and one of their weights; waits for nothing else."""
+    sent = [author.coefficients for author in authors]
     totals = [len(author.indices) for author in sent]
-    chunks, count = len(ballots[0].starts) - 1, sum(totals)
+    chunks, count = len(authors[0].starts) - 1, sum(totals)
     arrays = [getattr(author, name) for name in ("counts", "indices", "values") for author in sent]
     pinned = torch.empty(chunks * len(sent) + 2 * count, dtype=torch.int16, pin_memory=device.type == "cuda")
     torch.cat([torch.from_numpy(array.view(np.int16)) for array in arrays], out=pinned)  # unlike numpy in all threads
@@ -127,20 +134,21 @@ def _sent(ballots: Sequence[_Ballot], weights: npt.NDArray[np.float32], device: 
     shares = torch.tensor(totals).to(device, non_blocking=True)
     votes = torch.from_numpy(weights).to(device, non_blocking=True).repeat_interleave(shares, output_size=count)
     votes.mul_(values)
-    return _Sent(places, votes, _bounds(ballots, chunks))
+    return _Sent(places, votes, _bounds(authors, chunks))
 
 
-def _bounds(ballots: Sequence[_Ballot], chunks: int) -> npt.NDArray[np.int64]:
+def _bounds(authors: Sequence[_IndexedContribution], chunks: int) -> npt.NDArray[np.int64]:
     """[R, chunks + 1]: where each author's coefficients of each chunk begin, author after author."""
-    bounds, total = np.zeros((len(ballots), chunks + 1), np.int64), 0
-    for row, ballot in zip(bounds, ballots, strict=True):
-        np.add(ballot.starts, total, out=row)
+    bounds, total = np.zeros((len(authors), chunks + 1), np.int64), 0
+    for row, author in zip(bounds, authors, strict=True):
+        np.add(author.starts, total, out=row)
         total = int(row[-1])
     return bounds
 
 
-def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
+def _indexed(contribution: Contribution, chunks: int) -> _IndexedContribution:
     """A contribution whose arrays fit each other and the model."""
+    weight, sent = contribution.weight, contribution.coefficients
     total = int(sent.counts.sum(dtype=np.int64))
     shapes = (sent.counts.shape, sent.indices.shape, sent.values.shape)
     if shapes != ((chunks,), (total,), (total,)):
@@ -151,7 +159,7 @@ def _ballot(weight: int, sent: Coefficients, chunks: int) -> _Ballot:
         raise LocalProtocolError(f"expected indices below {CHUNK_ENTRIES}, got {highest}")
     starts = np.zeros(chunks + 1, np.int64)
     np.cumsum(sent.counts, out=starts[1:])
-    return _Ballot(weight, sent, starts)
+    return _IndexedContribution(weight, sent, starts)
 
 
 def _magnitude(sent: Coefficients) -> int:

@@ -24,7 +24,8 @@ from node.demo.dct import dct_matrix, exact_products, inverse_signs
 from node.demo.engine import Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.orthogonalise import inverse_orthogonal_
-from node.earlier_votes import Ballot, EarlierVotes
+from node.demo.vote_sum import Contribution
+from node.earlier_votes import CountedPayload, EarlierVotes
 from node.model import Passes
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
@@ -170,8 +171,11 @@ class DemoAuthors:
         if self._ground.cell.guess == "last":
             self._last_update = self._guess(sent)
         if self._ground.cell.transform == "exact":
-            ballots = [Ballot(step, 1, *each) for each in zip(containers, sent, strict=True)]
-            contributions = self._earlier.joined(step, step, ballots)
+            counted = [
+                CountedPayload(step, container, Contribution(1, coefficients))
+                for container, coefficients in zip(containers, sent, strict=True)
+            ]
+            contributions = self._earlier.joined(step, step, counted)
             apply(layout, self.committed, contributions, rate, decay, rule=self._ground.cell.update)
         else:
             look_ahead(layout, self.committed, self._guess(sent), self.committed, rates=(rate, decay))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from node.demo.vote_sum import Contribution
-from node.earlier_votes import Ballot, EarlierVotes
+from node.earlier_votes import CountedPayload, EarlierVotes
 from node.model import Work
 from node.replica import Pending, Position
 from node.snapshot import read_snapshot
@@ -181,7 +181,7 @@ class Replica:
             check_link(commit, self.run_id, self.head, self.head_round)
         except Exception as error:
             raise Violation(f"{self.peer} applies out of order: {error}") from error
-        ballots = []
+        counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
@@ -193,8 +193,8 @@ class Replica:
                 if self.has_applied(position) and not self.faulty and position not in self._auditor.excused:
                     raise Violation(f"round {commit.round} counts position {position} of {sent.author} a second time")
                 self._raw[position >> 3] |= 1 << (position & 7)
-            ballots.append(Ballot(commit.round, entry.weight, payload, sent.coefficients))
-        self._set_sums(self._earlier.joined(commit.round, commit.step, ballots))
+            counted.append(CountedPayload(commit.round, payload, Contribution(entry.weight, sent.coefficients)))
+        self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
         self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
@@ -277,8 +277,9 @@ class Replica:
     def _set_sums(self, contributions: Iterable[Contribution]) -> None:
         """Of all votes that make a step, in whatever order they come."""
         sums = np.zeros(POSITIONS_MAX, np.int32)
-        for weight, coefficients in contributions:
-            sums[_places(coefficients)] += weight * coefficients.values
+        for contribution in contributions:
+            coefficients = contribution.coefficients
+            sums[_places(coefficients)] += contribution.weight * coefficients.values
         self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(hashlib.sha256(sums).digest(), np.uint8)
 
     def _digest(self) -> int:

@@ -11,7 +11,7 @@ MATRIX, CHUNKS, BYTES = types.float32[:, ::1], types.float32[:, :, ::1], types.i
 PLACES, FLAGS = types.int16[:, ::1], types.boolean[::1]
 NUMBER, WORD, FLAG = types.float32, types.int64, types.boolean
 VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32[::1])
-"""`Votes.together`."""
+"""`vote_sum.StackedContributions`."""
 
 TOOLS = (MATRIX, CHUNKS)
 """A transform's matrix, and SCRATCH chunks to work in."""

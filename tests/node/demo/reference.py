@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from node.demo.vote_sum import Contribution
 from protocol.payload import Coefficients
 
 Floats = npt.NDArray[np.float32]
@@ -121,10 +122,10 @@ def orthogonal(chunk: Integers) -> Floats:
     return (whole * 2.0 ** (shift - 24)).astype(np.float32)
 
 
-def vote_sums(chunks: int, contributions: Sequence[tuple[int, Coefficients]]) -> Integers:
+def vote_sums(chunks: int, contributions: Sequence[Contribution]) -> Integers:
     sums = np.zeros((chunks, 4096), np.int64)
-    for weight, sent in contributions:
-        here = 0
+    for contribution in contributions:
+        weight, sent, here = contribution.weight, contribution.coefficients, 0
         for chunk in range(chunks):
             for _ in range(sent.counts[chunk]):
                 sums[chunk, sent.indices[here]] += weight * int(sent.values[here])
@@ -134,7 +135,7 @@ def vote_sums(chunks: int, contributions: Sequence[tuple[int, Coefficients]]) ->
 
 def apply(
     parameters: Mapping[str, Floats],
-    contributions: Sequence[tuple[int, Coefficients]],
+    contributions: Sequence[Contribution],
     learning_rate: float,
     decay: float,
     rule: str = "sign",

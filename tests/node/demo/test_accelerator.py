@@ -19,7 +19,7 @@ from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import strip_chunks_for
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
-from node.demo.vote_sum import Votes
+from node.demo.vote_sum import Contribution, Votes
 from protocol.payload import PayloadShape
 from tests.node.demo import reference, test_aggregate
 
@@ -113,13 +113,16 @@ def test_a_step_at_once_is_that_of_the_whole_number_reference(case: str, rule: R
 @pytest.mark.usefixtures("accelerated")
 def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
     rng = np.random.default_rng(5)
-    given = [(weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8)) for weight in (1, 3, 70_000)]
+    given = [
+        Contribution(weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8)) for weight in (1, 3, 70_000)
+    ]
     layout = ChunkLayout.from_shapes({"m": (64 * 9, 64)})
     found, plain = torch.empty(9, 64, 64), torch.zeros(9, 4096, dtype=torch.int64)
     there = Votes(layout, given, CPU)
     for first, stop in strips(9, 4):
         there.sum_strip(first, found[first:stop])
-    for weight, sent in given:
+    for contribution in given:
+        weight, sent = contribution.weight, contribution.coefficients
         chunks = np.repeat(np.arange(9), sent.counts)
         for chunk, index, value in zip(chunks, sent.indices, sent.values, strict=True):
             plain[chunk, index] += weight * int(value)
@@ -233,7 +236,7 @@ def test_a_step_at_once_takes_no_more_than_one_and_a_half_momenta(rule: Rule) ->
     author, scaling = Engine(layout, DemoSettings(), CPU), GradientScaling("even", shapes, CPU)
     author.accumulate(gradients)
     sent = author.extract()
-    commit = [(1, sent.coefficients)] * 8
+    commit = [Contribution(1, sent.coefficients)] * 8
     rates = 0.5, 1.0
     steps: dict[str, Callable[[], object]] = {
         "scale": lambda: scaling.scale_(gradients),
@@ -267,7 +270,7 @@ def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[
     gradients: dict[str, Tensor | None] = {name: torch.ones(shape) for name, shape in shapes.items()}
     parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
     rng = np.random.default_rng(0)
-    given = [(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
+    given = [Contribution(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
     author, scaling = Engine(layout, DemoSettings(top_k=4), CPU), GradientScaling("even", shapes, CPU)
     count = author.state_dict()["accumulations"]
     with Kernels(count) as evened:

@@ -46,7 +46,7 @@ def parameters(seed: int = 0) -> dict[str, torch.Tensor]:
 def contributions(seed: int, *, authors: int = 5, top_k: int = 40, value_max: int = 1) -> list[Contribution]:
     rng = np.random.default_rng(seed)
     return [
-        (
+        Contribution(
             int(rng.integers(1, 4)),
             reference.random_coefficients(rng, LAYOUT.chunks, top_k=top_k, value_max=value_max),
         )
@@ -64,17 +64,19 @@ def extremes() -> dict[str, list[Contribution]]:
     rng = np.random.default_rng(9)
     dense = [reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0) for _ in range(2)]
     return {
-        "a sum that rounds above the bound": [(4095, sent) for sent in on_one_coefficient([1], chunk=5)]
-        + [(6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))],
+        "a sum that rounds above the bound": [Contribution(4095, sent) for sent in on_one_coefficient([1], chunk=5)]
+        + [Contribution(6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))],
         "no contribution": [],
-        "one empty payload": [(7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))],
-        "all authors on one coefficient": [(3, sent) for sent in on_one_coefficient([-128] * 50)],
-        "votes that cancel out": [(5, sent) for sent in on_one_coefficient([1, -1])],
-        "the whole bound on one coefficient": [(VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])]
-        + [(1, sent) for sent in on_one_coefficient([-1])],
+        "one empty payload": [
+            Contribution(7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))
+        ],
+        "all authors on one coefficient": [Contribution(3, sent) for sent in on_one_coefficient([-128] * 50)],
+        "votes that cancel out": [Contribution(5, sent) for sent in on_one_coefficient([1, -1])],
+        "the whole bound on one coefficient": [Contribution(VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])]
+        + [Contribution(1, sent) for sent in on_one_coefficient([-1])],
         "the whole bound on every coefficient": [
-            ((VOTE_SUM_MAX - 128) // 128, dense[0]),
-            (1, dense[1]),
+            Contribution((VOTE_SUM_MAX - 128) // 128, dense[0]),
+            Contribution(1, dense[1]),
         ],
     }
 
@@ -164,8 +166,8 @@ def refused(given: list[Contribution], match: str, **rates: float) -> None:
 
 
 def test_votes_that_float32_could_not_count_are_refused() -> None:
-    over = [(VOTE_SUM_MAX, sent) for sent in on_one_coefficient([1])] + [
-        (1, sent) for sent in on_one_coefficient([1], chunk=0)
+    over = [Contribution(VOTE_SUM_MAX, sent) for sent in on_one_coefficient([1])] + [
+        Contribution(1, sent) for sent in on_one_coefficient([1], chunk=0)
     ]
     refused(over, f"at most {VOTE_SUM_MAX}, got up to {VOTE_SUM_MAX + 1}")
 
@@ -179,11 +181,16 @@ def test_rates_that_are_not_float32_values_are_refused() -> None:
 
 def test_contributions_that_do_not_fit_the_model_are_refused() -> None:
     good = on_one_coefficient([1])[0]
-    refused([(0, good)], "weight of at least 1, got 0")
-    refused([(1, Coefficients(good.counts[:-1], good.indices, good.values))], "counts, 1 indices and values, got")
-    refused([(1, Coefficients(good.counts, good.indices[:0], good.values))], "counts, 1 indices and values, got")
+    refused([Contribution(0, good)], "weight of at least 1, got 0")
+    refused(
+        [Contribution(1, Coefficients(good.counts[:-1], good.indices, good.values))],
+        "counts, 1 indices and values, got",
+    )
+    refused(
+        [Contribution(1, Coefficients(good.counts, good.indices[:0], good.values))], "counts, 1 indices and values, got"
+    )
     far = np.array([4096], np.uint16)
-    refused([(1, Coefficients(good.counts, far, good.values))], "indices below 4096, got 4096")
+    refused([Contribution(1, Coefficients(good.counts, far, good.values))], "indices below 4096, got 4096")
 
 
 def test_parameters_in_another_dtype_are_refused() -> None:

@@ -47,7 +47,7 @@ def tensors(seed: int, layout: ChunkLayout = LAYOUT) -> dict[str, torch.Tensor]:
 def votes(seed: int, *, layout: ChunkLayout = LAYOUT, empty: float = 0.2) -> list[Contribution]:
     rng = np.random.default_rng(seed)
     sent = [reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty) for k in (1, 30, 300)]
-    return [(int(rng.integers(1, 10**5)), each) for each in sent]
+    return [Contribution(int(rng.integers(1, 10**5)), each) for each in sent]
 
 
 def both_parameters(
@@ -167,7 +167,7 @@ def test_many_may_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         engine, parameters = Engine(LAYOUT, DemoSettings(), "cpu"), tensors(1)
         for step in range(3):
             engine.accumulate({**tensors(seed + step)})
-            apply(LAYOUT, parameters, [(1, engine.extract().coefficients)], *RATES, rule="orthogonal")
+            apply(LAYOUT, parameters, [Contribution(1, engine.extract().coefficients)], *RATES, rule="orthogonal")
         return engine.momentum.numpy().tobytes() + parameters["wide"].numpy().tobytes()
 
     alone = [work(seed) for seed in range(4)]

@@ -51,7 +51,8 @@ def contribution(seed: int, weight: int, top_k: int, value_max: int) -> Contribu
     places = slots * spread + scrambled(total, seed + 100) % spread
     values = 1 + scrambled(total, seed + 200).astype(np.int64) % value_max
     signs = np.where(scrambled(total, seed + 300) & 1, -1, 1)
-    return weight, Coefficients(counts, places.astype(np.uint16), (signs * values).astype(np.int16))
+    sent = Coefficients(counts, places.astype(np.uint16), (signs * values).astype(np.int16))
+    return Contribution(weight, sent)
 
 
 STEPS = (

@@ -14,6 +14,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction, quantise
 from node.demo.gradient_scaling import SCALES, GradientScaling, Scale
 from node.demo.top_k import largest
+from node.demo.vote_sum import Contribution
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo.conftest import plain_and_compiled
@@ -166,7 +167,7 @@ def test_parameters_of_any_size_change_bit_for_bit_alike(monkeypatch: pytest.Mon
     counts = np.arange(LAYOUT.chunks, dtype=np.uint16) % 3
     places = np.concatenate([[65 * i, 65 * i + 7][:count] for i, count in enumerate(counts)]).astype(np.uint16) % 4096
     values = np.where(np.arange(len(places)) % 2, -1, 1).astype(np.int16)
-    votes = [(weight, Coefficients(counts, places, values)) for weight in (1, VOTE_SUM_MAX - 1)]
+    votes = [Contribution(weight, Coefficients(counts, places, values)) for weight in (1, VOTE_SUM_MAX - 1)]
     chunks = momentum_of(SANE | {"largest": ALL["largest"]})
     stepped = []
     for _ in plain_and_compiled(monkeypatch, LAYOUT, DemoSettings()):

@@ -12,6 +12,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
+from node.demo.vote_sum import Contribution
 from tests.node.demo import reference
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]
@@ -65,7 +66,7 @@ class Plain:
         self.scaling.scale_(named)
         self.engine.accumulate(named)
         sent = self.engine.extract().coefficients
-        self.tensors = reference.apply(self.tensors, [(1, sent)], *self.rates, self.rule)
+        self.tensors = reference.apply(self.tensors, [Contribution(1, sent)], *self.rates, self.rule)
 
 
 @pytest.mark.parametrize("value_bits", [1, 4])

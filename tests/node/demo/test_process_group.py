@@ -19,6 +19,7 @@ from node.demo.engine import STATE, DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
 from node.demo.process_group import Ranks
+from node.demo.vote_sum import Contribution
 from protocol.errors import DivergedError
 from tests.node.demo import reference
 
@@ -203,7 +204,7 @@ def simulated(steps: int) -> list[torch.Tensor]:
         for rank, engine in enumerate(engines):
             gradients(params, rank, step)
             engine.accumulate(scaled(scalings[rank], params))
-            sent.append((1, engine.extract().coefficients))
+            sent.append(Contribution(1, engine.extract().coefficients))
         arrays = {name: p.detach().numpy() for name, p in zip(SHAPES, params, strict=True)}
         stepped = reference.apply(arrays, sent, LR, 1 - LR * 0.1, "orthogonal")
         for name, parameter in zip(SHAPES, params, strict=True):
