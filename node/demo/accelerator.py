@@ -1,35 +1,122 @@
-"""Strips of chunks out of tensors and into them, in as many operations for hundreds of tensors as for one.
+"""The accelerator's way: few large operations, whatever the number of tensors, and no waiting.
 
-On a CPU a strip goes tensor by tensor (`ChunkLayout.pairs`): every entry is touched once, in the cache. On an
-accelerator every operation is a launch, and a strip of a real model has hundreds of tensors. There all entries count
-as one line in the order of the chunks: matrix after matrix, row by row, then the small parameters.
+Every operation is a launch, and a strip of a real model has hundreds of tensors. So all entries
+count as one line in the order of the chunks: matrix after matrix, row by row, then the small
+parameters.
 
     line      | a: rows 0-63 | a: rows 64-99 | w: rows 0-63 | w: rows 64-127 | small ones |
     strip                      [chunks of these rows                ]
     span                     | the whole rows that the strip has a chunk of  |
 
-A span is slices of the tensors, so one concatenation makes it, one lookup cuts it into chunks, one scatter lays chunks
-out again, and one operation on lists of tensors moves them. The lookups come from four numbers for each chunk, which
-stay on the device.
+A span is slices of the tensors. One concatenation makes it, one lookup cuts it into chunks, one
+scatter lays chunks out again, and one operation on lists of tensors changes them. The lookups come
+from four numbers for each chunk, which stay on the device.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, Line, Matrix, strips
+from node.demo.dct import exact_products, forward_dtype, inverse_signs_, transposed
+from node.demo.device_packing import packed
+from node.demo.kernels.constants import GUESS_ONE
+from node.demo.orthogonalise import inverse_orthogonal_
+from node.demo.plain import (
+    Sent,
+    Views,
+    accumulate_strip,
+    guess_strip,
+    guess_votes,
+    take,
+    update_strips,
+)
+from node.demo.top_k import largest_in_groups
+from node.demo.vote_sum import DeviceVotes, Rule, Votes
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
+from protocol.payload import Body, PayloadShape
 
-ONE_BY_ONE = frozenset({"cpu"})
-"""Types of device that do better with small operations that keep to a cache, and may be asked for a number."""
+STRIP_CHUNKS_MAX, STRIPS = 8192, 5
+"""Limit on chunks of a strip: 128 MiB, enough work to hide the launches. Smaller models are cut
+into five strips, since the work on a strip takes several times its size (not measured)."""
 
 
-def is_accelerator(device: torch.device) -> bool:
-    """Whether this device should be given few large operations, and never be waited for."""
-    return device.type not in ONE_BY_ONE
+class Accelerator:
+    """The accelerator's way for one layout and device; `backend.Backend` says what it promises."""
+
+    def __init__(self, layout: ChunkLayout, device: torch.device, strip_chunks: int | None = None) -> None:
+        """strip_chunks: chunks of a strip, which have a default."""
+        self._layout = layout
+        self._device = device
+        self._order = flat_order(layout, device)
+        size = strip_chunks or min(STRIP_CHUNKS_MAX, -(-layout.chunks // STRIPS))
+        self.strip_chunks = min(layout.chunks, size)
+
+    def magnitude(self, views: Views) -> Tensor:
+        return self._order.magnitude(views, self.strip_chunks)
+
+    def accumulate(self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None) -> None:
+        dtype = forward_dtype(self._device)
+        gathered = torch.empty_like(momentum[: self.strip_chunks], dtype=dtype)
+        with exact_products(self._device):
+            for first, stop in strips(self._layout.chunks, len(gathered)):
+                strip, kept = gathered[: stop - first], momentum[first:stop]
+                self._order.gather(gradients, first, strip)
+                accumulate_strip(strip, kept, decay, None if active is None else active[first:stop])
+
+    def extract(
+        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        chunks, device = self._layout.chunks, self._device
+        indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
+        previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
+        for first, stop in strips(chunks, self.strip_chunks):
+            entries = momentum[first:stop].view(-1, CHUNK_ENTRIES)
+            places = transposed(largest_in_groups(entries.abs(), top_k)).to(torch.int16)
+            indices[first:stop] = places.sort(dim=1).values
+            share = alpha if active is None else alpha * active[first:stop, None]
+            previous[first:stop] = take(entries, indices[first:stop], share)
+        return indices, previous
+
+    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule) -> None:
+        learning_rate, decay = rates
+        there = DeviceVotes(votes, self._device)
+        sums = torch.empty(self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE, device=self._device)
+        with exact_products(self._device):
+            self._decay(parameters, decay)
+            for first, stop, orthogonal in update_strips(self._layout, len(sums), rule):
+                strip = there.sum_strip(first, sums[: stop - first])
+                if orthogonal:
+                    step = inverse_orthogonal_(strip, may_look=False).mul_(learning_rate)
+                    self._order.move(parameters, first, step, -1.0)
+                else:
+                    signs = inverse_signs_(strip, there.sum_max, may_look=False)
+                    self._order.move(parameters, first, signs, -learning_rate)
+
+    def guess(self, momentum: Tensor, sent: Sent, rule: Rule) -> Tensor:
+        guess = torch.empty(momentum.shape, dtype=torch.int8, device=self._device)
+        with exact_products(self._device):
+            for first, stop, orthogonal in update_strips(self._layout, self.strip_chunks, rule):
+                votes = guess_votes(momentum[first:stop], *(each[first:stop] for each in sent))
+                guess[first:stop] = guess_strip(votes, orthogonal, may_look=False)
+        return guess
+
+    def look_ahead(self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]) -> None:
+        learning_rate, decay = rates
+        torch._foreach_copy_(list(working.values()), [committed[name] for name in working])
+        self._decay(working, decay)
+        for first, stop in strips(self._layout.chunks, self.strip_chunks):
+            self._order.move(working, first, guess[first:stop].float(), -learning_rate / GUESS_ONE)
+
+    def pack(self, indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
+        return packed(indices, values, shape)
+
+    def _decay(self, views: Views, decay: float) -> None:
+        if decay != 1 and views:
+            torch._foreach_mul_(list(views.values()), decay)
 
 
 class FlatOrder:
@@ -69,7 +156,7 @@ class FlatOrder:
         strip.copy_(span[self._places(first, len(strip), low, high)])
 
     def magnitude(self, views: Mapping[str, Tensor], strip_chunks: int) -> Tensor:
-        """Largest |entry| of all tensors, a scalar on the device; NaN if one is. Looks at so many chunks at once."""
+        """Largest |entry| of all tensors, a scalar on the device; NaN if one is NaN."""
         spans = (self._span(first, stop - first) for first, stop in strips(len(self._low), strip_chunks))
         extremes = [extreme for low, high in spans for extreme in torch.aminmax(self._cut(views, low, high))]
         return torch.stack(extremes).abs().max()
@@ -127,28 +214,3 @@ def flat_order(layout: ChunkLayout, device: torch.device) -> FlatOrder:
 @lru_cache(maxsize=16)
 def _flat_order(matrices: tuple[Matrix, ...], lines: tuple[Line, ...], chunks: int, device: torch.device) -> FlatOrder:
     return FlatOrder(matrices, lines, chunks, device)
-
-
-def mover(
-    layout: ChunkLayout, views: Mapping[str, Tensor], decay: float, device: torch.device
-) -> Callable[[int, Tensor, float], None]:
-    """What adds, to tensors that `layout.views` returned, strips that together hold every chunk once.
-
-    It takes a strip's first chunk, the strip [n, 64, 64] and a factor. Every entry is multiplied by `decay` first,
-    rounded, and then changed by the product."""
-    if is_accelerator(device):
-        order = flat_order(layout, device)
-        if decay != 1 and views:
-            torch._foreach_mul_(list(views.values()), decay)
-        return partial(order.move, views)
-
-    def move(first: int, strip: Tensor, alpha: float) -> None:
-        for change, tensor in layout.pairs(views, first, strip):
-            (tensor if decay == 1 else tensor.mul_(decay)).add_(change, alpha=alpha)
-
-    return move
-
-
-def gatherer(layout: ChunkLayout, device: torch.device) -> Callable[[Mapping[str, Tensor], int, Tensor], None]:
-    """What fills the strip [n, 64, 64] that begins at a chunk from tensors that `layout.views` returned."""
-    return flat_order(layout, device).gather if is_accelerator(device) else layout.gather_strip

@@ -35,18 +35,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.accelerator import is_accelerator
-from protocol.limits import CHUNK_SIDE, VOTE_SUM_MAX
-
-OPERAND_MAX = 2047
-"""Largest |S'| and |Y'|: the integers that fit 11 significant bits, TF32's."""
-
-STRIP_CHUNKS_PER_THREAD = 128
-"""Chunks of a strip on a CPU, per thread: 2 MiB; 64 and 256 measured alike, 32 and 512 slower."""
-
-STRIP_CHUNKS_DEVICE, STRIPS_DEVICE = 8192, 5
-"""Chunks of a strip on an accelerator at most: 128 MiB, enough work to hide the launches. Smaller models are cut into
-so many strips, since what is taken to work on one is several times its size (not measured on an accelerator)."""
+from node.demo.kernels.constants import OPERAND_MAX
+from protocol.limits import CHUNK_SIDE
 
 _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 
@@ -81,31 +71,24 @@ def inverse(coefficients: Tensor) -> Tensor:
     return _by_chunk(product(_rows(rows), matrix))
 
 
-def inverse_signs_(sums: Tensor, sum_max: int) -> Tensor:
+def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tensor:
     """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U in {-1, 0, +1}, exactly, and return it.
 
     `sums` holds integers of magnitude up to `sum_max`, below 2^24, as float32. Call it under `exact_products`.
     """
     if sum_max > OPERAND_MAX:
-        shift_(sums, OPERAND_MAX)
-    torch.clamp(integer_inverse(sums)[0], -1, 1, out=sums)  # the sign of whole numbers
+        shift_(sums, OPERAND_MAX, may_look=may_look)
+    torch.clamp(integer_inverse(sums, may_look=may_look)[0], -1, 1, out=sums)  # the sign of whole numbers
     # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
     return sums.add_(0.0)
 
 
-def integer_inverse(operands: Tensor) -> tuple[Tensor, Tensor]:
+def integer_inverse(operands: Tensor, *, may_look: bool = True) -> tuple[Tensor, Tensor]:
     """(Z, 2^t) of transposed whole numbers up to 2047, contiguous [n, 64, 64]: Z of that shape, 2^t [n, 1, 1]."""
     matrix = integer_matrix(operands.device).T
     halfway = product(matrix, _rows(operands))  # Y = T^T S of all chunks side by side: [64, n * 64]
-    powers = shift_(_by_chunk(halfway), OPERAND_MAX)
+    powers = shift_(_by_chunk(halfway), OPERAND_MAX, may_look=may_look)
     return _by_chunk(product(_rows(halfway), matrix)), powers
-
-
-def inverse_signs(sums: Tensor) -> Tensor:
-    """U of vote sums S [n, 64, 64], which stay as they are."""
-    with exact_products(sums.device):
-        columns = sums.mT.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        return inverse_signs_(columns, VOTE_SUM_MAX)
 
 
 def transposed(indices: Indices) -> Indices:
@@ -168,14 +151,6 @@ def integer_matrix(device: torch.device) -> Tensor:
     return torch.tensor(rounded, dtype=torch.float32, device=device)
 
 
-def strip_chunks_for(device: torch.device, chunks: int) -> int:
-    """Of a model of so many chunks, those to transform at once: as many as stay in the cache, or as fill an
-    accelerator."""
-    if not is_accelerator(device):
-        return STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
-    return min(STRIP_CHUNKS_DEVICE, -(-chunks // STRIPS_DEVICE))
-
-
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
     """No gradients, no autocast, and float32 products in float32; afterwards all is as the user set it."""
@@ -231,13 +206,14 @@ def _backends() -> tuple[Any, Any]:
     return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
-def shift_(integers: Tensor, bound: int) -> Tensor:
+def shift_(integers: Tensor, bound: int, *, may_look: bool = True) -> Tensor:
     """Halve each chunk of [n, 64, 64] the least number t of times that brings it to |.| <= bound, half to even.
 
-    2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
+    2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i. With
+    `may_look` nothing is done where nothing has to be; an accelerator would have to be waited for.
     """
-    if not is_accelerator(integers.device) and _within(integers, bound):  # there to look would be to wait
-        return torch.ones(len(integers), 1, 1)
+    if may_look and _within(integers, bound):
+        return torch.ones(len(integers), 1, 1, device=integers.device)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
     least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from protocol.bits import rice_parameter, row_bytes
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import Body, PayloadShape
+from protocol.payload import Body, Coefficients, PayloadShape
 
 _BYTE_BITS = 8
 
@@ -47,6 +47,18 @@ def _packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Tensor:
     planes.add(_rows(_compact(magnitudes + negative * shape.value_max, sent), shape.value_bits), _row_bytes(count))
     lengths = torch.stack((short_count, count, planes.end))
     return torch.cat((lengths.view(torch.uint8), planes.room))
+
+
+def coefficients_of(indices: Tensor, values: Tensor) -> Coefficients:
+    """The coefficients of int16 [chunks, k] indices and values, copied to the host in one piece;
+    those with value 0 are not sent. Waits for the device."""
+    places, kept = torch.stack((indices, values)).cpu().numpy()
+    sent = kept != 0
+    return Coefficients(
+        counts=sent.sum(axis=1, dtype=np.uint16),
+        indices=places[sent].astype(np.uint16),
+        values=kept[sent],
+    )
 
 
 class _Planes:

@@ -28,30 +28,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.accelerator import flat_order, gatherer, is_accelerator
-from node.demo.aggregate import Rule, as_guess
-from node.demo.chunks import ChunkLayout, strips
-from node.demo.cpu_kernels import Fused, fused
-from node.demo.dct import exact_products, forward, forward_dtype, inverse, strip_chunks_for, transposed
-from node.demo.device_packing import packed
-from node.demo.orthogonalise import ENTRY_MAX, inverse_orthogonal_
-from node.demo.top_k import ascending, largest
+from node.demo.backend import Backend, backend_for
+from node.demo.chunks import ChunkLayout
+from node.demo.dct import transposed
+from node.demo.device_packing import coefficients_of
+from node.demo.vote_sum import Rule
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
+from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape
 
 GRADIENT_MAX = 1e30
 """Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
-
-SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
-"""In a guess: of a coefficient sent, and of the root mean square of a chunk's coefficients that stayed."""
-
-SIZE_LEAST = 2.0**-60
-"""Least root mean square that what stayed in a chunk is measured by: there squares are still whole, and shares of it
-finite. Less of it weighs in proportion to what it is, down to nothing for zeros."""
-
-ORTHOGONAL_GUESS = 1.25
-"""So many times an update goes a guess with the rule "orthogonal": both parts share its directions."""
 
 EXTRACTED = ("indices", "values", "previous")
 """The tensors of an `Extraction`."""
@@ -128,44 +115,50 @@ class Extraction:
     changes: int
     """How often the engine had changed by then, this extraction included."""
 
+    backend: Backend
+    """What packs it."""
+
     reclaimed: bool = False
     _coefficients: Coefficients | None = None
 
     def body(self, shape: PayloadShape) -> Body:
         """What to send, packed. Waits for the device, and copies the bytes to the host."""
-        if is_accelerator(self.indices.device):
-            return packed(self.indices, self.values, shape)
-        return body_of(self.coefficients, shape)
+        return self.backend.pack(self.indices, self.values, shape)
 
     @property
     def coefficients(self) -> Coefficients:
         """What to send. The first call waits for the device and copies to the host."""
         if self._coefficients is None:
-            indices, values = torch.stack((self.indices, self.values)).cpu().numpy()  # one copy
-            sent = values != 0
-            self._coefficients = Coefficients(
-                counts=sent.sum(axis=1, dtype=np.uint16),
-                indices=indices[sent].astype(np.uint16),
-                values=values[sent],
-            )
+            self._coefficients = coefficients_of(self.indices, self.values)
         return self._coefficients
 
 
 class Engine:
     """The momentum of one model on one device, and the three ways to change it."""
 
-    def __init__(self, layout: ChunkLayout, settings: DemoSettings, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        layout: ChunkLayout,
+        settings: DemoSettings,
+        device: torch.device | str,
+        *,
+        backend: Backend | None = None,
+    ) -> None:
+        """backend: how chunks are worked on; by default the fastest way on the device."""
         self.layout = layout
         self.settings = settings
         self.momentum = torch.zeros(
-            layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=torch.device(device)
+            layout.chunks,
+            CHUNK_SIDE,
+            CHUNK_SIDE,
+            dtype=torch.float32,
+            device=torch.device(device),
         )
-        """float32 [chunks, 64, 64], in coefficient space; transposed, as `forward` makes it: [chunks, column, row]."""
-        self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a tensor, as a part of the state
+        """float32 [chunks, 64, 64], in coefficient space, transposed: [chunks, column, row]."""
+        self.backend = backend or backend_for(layout, self.momentum.device)
+        self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a part of the state
         self._changes = 0
         self._state = object()
-        self._gather = gatherer(layout, self.momentum.device)
-        self._fused = self._kernels()
 
     @property
     def accumulations(self) -> int:
@@ -174,56 +167,32 @@ class Engine:
 
     def require_finite(self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
         """`GradientError`, as `accumulate` raises it, for an entry that is NaN or beyond `most`."""
-        self._require_finite(gradients, self.layout.views(gradients), most)
+        self._require_finite(self.layout.views(gradients), most)
 
     def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
         """M <- beta_n * M + DCT2(G).
 
-        `gradients` has every parameter's name; None counts as zeros. With `active`, bool [chunks], the momentum
-        of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
-        `GradientError`, before anything changed, if an entry is not a sane number.
+        `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
+        [chunks], the momentum of the other chunks stays as it is (`reclaim` counts this accumulation
+        for them all the same). `GradientError`, before anything changed, if an entry is not a sane
+        number.
         """
         views = self.layout.views(gradients)
-        self._require_finite(gradients, views, GRADIENT_MAX)
-        gathered = torch.empty_like(self.momentum[: self._strip_chunks], dtype=self._strip_dtype)
-        decay, done = self.settings.decay(self.accumulations + 1), 0
-        if self._fused:
-            self._fused.accumulate(views, self.momentum, decay, active)
-            done = self.layout.matrix_chunks
-        with exact_products(self.momentum.device):
-            for first, stop in strips(self.layout.chunks, len(gathered), start=done):
-                momentum, strip = self.momentum[first:stop], gathered[: stop - first]
-                self._gather(views, first, strip)
-                target = momentum if active is None else None
-                changed = torch.add(self._forward(strip), momentum, alpha=decay, out=target)
-                if active is not None:
-                    torch.where(active[first:stop, None, None], changed, momentum, out=momentum)
+        self._require_finite(views, GRADIENT_MAX)
+        decay = self.settings.decay(self.accumulations + 1)
+        self.backend.accumulate(views, self.momentum, decay, active)
         self._accumulations += 1
         self._changes += 1
 
     def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
-        """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given. `top_k`
-        is the k of this once, where it is not the settings'."""
-        chunks, top_k = self.layout.chunks, top_k or self.settings.top_k
-        device = self.momentum.device
-        indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
-        previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
-        if self._fused:
-            self._fused.extract(self.momentum, self.settings.alpha, active, (indices, previous))
-        else:
-            for first, stop in strips(chunks, self._strip_chunks):
-                momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
-                ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
-                places = transposed(ordered.long())
-                kept = momentum.gather(1, places)
-                candidates = kept if active is None else kept * active[first:stop, None]
-                momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
-                indices[first:stop] = ordered
-                previous[first:stop] = kept
+        """Take the k largest |M| of each chunk out of the momentum; only of chunks that are `active`,
+        bool [chunks], if given. `top_k` is the k of this call, if it is not that of the settings."""
+        top_k, alpha = top_k or self.settings.top_k, self.settings.alpha
+        indices, previous = self.backend.extract(self.momentum, top_k, alpha, active)
         candidates = previous if active is None else previous * active[:, None]
         values = quantise(candidates, self.settings.value_bits).to(torch.int16)
         self._changes += 1
-        return Extraction(indices, values, previous, self._state, self.accumulations, self._changes)
+        return self._extraction((indices, values, previous), self.accumulations, self._changes)
 
     def reclaim(self, extraction: Extraction) -> None:
         """Put back what an extraction took, as if it had never left.
@@ -274,36 +243,15 @@ class Engine:
         and `previous`, and its `age` when they were saved. `KeyError` if one is missing."""
         indices, values, previous = (tensors[name] for name in EXTRACTED)
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
-        return Extraction(indices, values, previous, self._state, accumulations, changes)
+        return self._extraction((indices, values, previous), accumulations, changes)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
-        """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round that `sent` was taken for.
+        """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round of `sent`.
 
-        It is the update of what was sent and, with less weight, of what stayed: that is still to come, and gradients
-        taken without it would send it twice. Waits for nothing.
+        It is the update of what was sent and, with less weight, of what stayed: that is still to
+        come, and gradients taken without it would send it twice. Does not wait for the device.
         """
-        device, size = self.momentum.device, self._strip_chunks
-        guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
-        orthogonal, done = self.layout.matrix_chunks if rule == "orthogonal" else 0, 0
-        if self._fused:
-            self._fused.guess(self.momentum, (sent.indices, sent.values), guess, orthogonal=orthogonal > 0)
-            done = self.layout.matrix_chunks
-        with exact_products(device):
-            for first, stop in strips(orthogonal, size, start=done):
-                votes = self._votes(sent, first, stop).round_().clamp_(-ENTRY_MAX, ENTRY_MAX)
-                guess[first:stop] = as_guess(inverse_orthogonal_(votes).mul_(ORTHOGONAL_GUESS))
-            for first, stop in strips(self.layout.chunks, size, start=max(done, orthogonal)):
-                guess[first:stop] = as_guess(self._inverse(self._votes(sent, first, stop)).sign_())
-        return guess
-
-    def _votes(self, sent: Extraction, first: int, stop: int) -> Tensor:
-        """float32 [n, 64, 64]: what was sent of chunks `first` to `stop`, and what stayed in the momentum."""
-        stayed = self.momentum[first:stop]
-        size = stayed.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=SIZE_LEAST)
-        votes = (stayed / size * STAYED_WEIGHT).nan_to_num_(0.0)  # where the momentum is no number, nothing stayed
-        places = transposed(sent.indices[first:stop].long())
-        votes.view(-1, CHUNK_ENTRIES).scatter_add_(1, places, sent.values[first:stop].sign().float() * SENT_WEIGHT)
-        return votes
+        return self.backend.guess(self.momentum, (sent.indices, sent.values), rule)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a node must keep over a restart: the momentum and the count of accumulations, themselves, not copies."""
@@ -321,47 +269,25 @@ class Engine:
             tensor.copy_(state[name])
         self._state = object()
 
-    def _kernels(self) -> Fused | None:
-        """Compiled kernels that do the same, if there are any. To have another transform, override these four."""
-        return fused(self.layout, self.momentum.device)
+    def _extraction(self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int) -> Extraction:
+        return Extraction(*tensors, self._state, accumulations, changes, self.backend)
 
-    def _forward(self, chunks: Tensor) -> Tensor:
-        """Chunks of gradients, of `_strip_dtype`, as the momentum keeps them."""
-        return forward(chunks)
-
-    @property
-    def _strip_dtype(self) -> torch.dtype:
-        """In which gradients are gathered."""
-        return forward_dtype(self.momentum.device)
-
-    def _inverse(self, coefficients: Tensor) -> Tensor:
-        return inverse(coefficients)
-
-    def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor], most: float) -> None:
-        """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
-        device = self.momentum.device
-        if is_accelerator(device):
-            magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
-            if magnitude <= most:  # never so with a NaN
-                return
-        require_finite(gradients, most)
-
-    @property
-    def _strip_chunks(self) -> int:
-        """Chunks to work on at once."""
-        return min(self.layout.chunks, strip_chunks_for(self.momentum.device, self.layout.chunks))
+    def _require_finite(self, views: Mapping[str, Tensor], most: float) -> None:
+        """One look at all of them; one by one only to name the first that is broken."""
+        if not self.backend.magnitude(views) <= most:  # `not`, as a NaN is not above it either
+            require_finite({name: views.get(name) for name in self.layout.shapes}, most)
 
 
 def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
     """`GradientError` naming the first gradient with an entry that is NaN or beyond `most`."""
-    named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
-    extremes = [torch.stack(torch.aminmax(tensor.detach())).float() for tensor in named.values()]
-    if not extremes:
-        return
-    for name, (low, high) in zip(named, torch.stack(extremes).tolist(), strict=True):
-        if not -most <= low <= high <= most:
-            nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
-            raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
+    for name, tensor in gradients.items():
+        if tensor is not None and tensor.numel():
+            low, high = (float(extreme) for extreme in torch.aminmax(tensor.detach()))
+            if not -most <= low <= high <= most:
+                nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
+                raise GradientError(
+                    f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}"
+                )
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from node.demo.accelerator import is_accelerator
+from node.demo.backend import is_accelerator
 from node.demo.engine import GradientError
 from protocol.errors import LocalProtocolError
 
@@ -51,7 +51,15 @@ SQUARED_MAX = 1e15
 class GradientScaling:
     """One author's: with "even" it remembers the recent mean squares of every parameter's gradients."""
 
-    def __init__(self, scale: Scale, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str) -> None:
+    def __init__(
+        self,
+        scale: Scale,
+        shapes: Mapping[str, tuple[int, ...]],
+        device: torch.device | str,
+        *,
+        together: bool | None = None,
+    ) -> None:
+        """together: whether tensors of one kind are scaled in one launch, as on an accelerator."""
         self._scale = scale
         remembered = sorted(shapes.items()) if scale == "even" else []
         lengths = [length for _, shape in remembered for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))]
@@ -60,7 +68,8 @@ class GradientScaling:
         nothing but with "even"."""
         views = iter(torch.split(self.state, lengths))
         self._means = {name: (next(views), next(views), next(views)) for name, _ in remembered}
-        self._alike = _by_kind if is_accelerator(self.state.device) else _one_by_one
+        together = is_accelerator(self.state.device) if together is None else together
+        self._alike = _by_kind if together else _one_by_one
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.

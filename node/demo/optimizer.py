@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.aggregate import RULES, Rule, update
+from node.demo.aggregate import update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError
 from node.demo.gradient_scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from node.demo.process_group import Ranks
-from node.demo.vote_sum import Contribution
+from node.demo.vote_sum import RULES, Contribution, Rule
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, PayloadShape, decode, sealed
@@ -253,7 +253,14 @@ class _Member:
         if views:
             learning_rate = float(self.group["lr"])
             decay = 1 - learning_rate * self.group["weight_decay"]
-            update(layout, views, contributions, (learning_rate, decay), rule=self.group["update"])
+            update(
+                layout,
+                views,
+                contributions,
+                (learning_rate, decay),
+                rule=self.group["update"],
+                backend=self.engine.backend,
+            )
             layout.write_back(views, parameters)
 
 

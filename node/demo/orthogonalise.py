@@ -23,36 +23,31 @@ import torch
 from torch import Tensor
 
 from node.demo.dct import integer_inverse, powers_of_two, shift_
-
-ITERATIONS = 3
-"""Two trained a little worse: docs/results/parity.md."""
-
-ENTRY_MAX, STEP_MAX = 511, 500
-"""Largest |X|, |A| and largest |B|: see the bounds above."""
-
-_ONE_BITS = 8
-"""X and A count in 2^-8."""
-
-_A, _B, _C = 441, -306, 130
-"""Muon's 3.4445, -4.7750 and 2.0315: a in 1/128, b and c in 1/64."""
-
-_UPDATE_SCALE = 2.0**-24
-"""Of Z: T^T . T is 2^19 times the orthonormal inverse, X counts in 2^-8, and the root mean square is to be 8 / 8."""
+from node.demo.kernels.constants import (
+    ENTRY_MAX,
+    ITERATIONS,
+    ONE_BITS,
+    STEP_MAX,
+    UPDATE_SCALE,
+    A,
+    B,
+    C,
+)
 
 
-def inverse_orthogonal_(sums: Tensor) -> Tensor:
+def inverse_orthogonal_(sums: Tensor, *, may_look: bool = True) -> Tensor:
     """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U, exactly, and return it.
 
     `sums` holds whole numbers below 2^24 as float32. Call it under `exact_products`.
     """
-    found = orthogonalised(sums)
-    whole, powers = integer_inverse(found)
-    return torch.mul(whole, powers * _UPDATE_SCALE, out=sums).add_(0.0)  # no -0: see `inverse_signs_`
+    found = orthogonalised(sums, may_look=may_look)
+    whole, powers = integer_inverse(found, may_look=may_look)
+    return torch.mul(whole, powers * UPDATE_SCALE, out=sums).add_(0.0)  # no -0: see `inverse_signs_`
 
 
-def orthogonalised(sums: Tensor) -> Tensor:
+def orthogonalised(sums: Tensor, *, may_look: bool = True) -> Tensor:
     """X3^T in 1/256, whole numbers as float32 [n, 64, 64], of transposed sums, which are changed."""
-    shift_(sums, ENTRY_MAX)
+    shift_(sums, ENTRY_MAX, may_look=may_look)
     found = _rounded_(sums * _scales(sums), 0)
     for _ in range(ITERATIONS):
         found = _iterated(found)
@@ -65,10 +60,10 @@ def _rounded_(values: Tensor, bits: int, bound: int = ENTRY_MAX) -> Tensor:
 
 
 def _iterated(found: Tensor) -> Tensor:
-    square = _rounded_(torch.bmm(found, found.mT), _ONE_BITS)
-    fourth = _rounded_(torch.bmm(square, square), _ONE_BITS)
-    step = _rounded_(square.mul_(_B).add_(fourth, alpha=_C), _ONE_BITS - 1, STEP_MAX)
-    return _rounded_(torch.baddbmm(found, step, found, beta=_A), _ONE_BITS - 1)
+    square = _rounded_(torch.bmm(found, found.mT), ONE_BITS)
+    fourth = _rounded_(torch.bmm(square, square), ONE_BITS)
+    step = _rounded_(square.mul_(B).add_(fourth, alpha=C), ONE_BITS - 1, STEP_MAX)
+    return _rounded_(torch.baddbmm(found, step, found, beta=A), ONE_BITS - 1)
 
 
 def _scales(entries: Tensor) -> Tensor:
@@ -76,7 +71,7 @@ def _scales(entries: Tensor) -> Tensor:
     int64, of rows that float32 still sums exactly."""
     squares = entries.square().sum(2).long().sum(1)  # [n]
     halvings = torch.bucketize(squares, _squares(entries.device))
-    return powers_of_two(-1, entries.device)[halvings, None, None] * 2.0**_ONE_BITS
+    return powers_of_two(-1, entries.device)[halvings, None, None] * 2.0**ONE_BITS
 
 
 @cache

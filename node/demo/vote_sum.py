@@ -1,29 +1,34 @@
-"""The votes of one round, summed strip by strip: S = sum_i w_i * q_i, exact in any order.
+"""The votes of one commit, summed strip by strip: S = sum over authors of w_i * q_i.
 
-On a CPU the places of a strip are found in numpy, as they are needed. To an accelerator all that was sent travels in
-one piece first, and is put in its place there.
+Weights w and coefficients q are whole numbers, and no sum can reach 2^24, so that float32 counts
+exactly in any order. On the host the places of a strip are found in numpy as they are needed
+(`Votes`). To an accelerator all coefficients travel in one piece first (`DeviceVotes`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.accelerator import is_accelerator
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
 
+Rule = Literal["sign", "orthogonal"]
+"""Which update is made of the sum of votes. Small parameters have the sign in any case."""
+
+RULES: tuple[Rule, ...] = get_args(Rule)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """One author's votes in a commit."""
+    """The votes of one author in a commit."""
 
     weight: int
     """Samples that the commit counts for the author, at least 1."""
@@ -42,7 +47,7 @@ class _IndexedContribution:
 
 
 class StackedContributions(NamedTuple):
-    """The votes of a round on the host, author after author."""
+    """The coefficients of R authors in the host's memory, author after author."""
 
     bounds: npt.NDArray[np.int64]
     """[R, chunks + 1]: where each author's coefficients of each chunk begin."""
@@ -58,92 +63,101 @@ class StackedContributions(NamedTuple):
 
 
 class Votes:
-    """The contributions of one round, summed strip by strip."""
+    """The contributions of one commit."""
 
-    def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution], device: torch.device) -> None:
-        """`LocalProtocolError` if they do not fit the layout, or could sum to more than float32 counts exactly."""
+    def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
+        """`LocalProtocolError` if they do not fit the layout, or if their sums could exceed what
+        float32 counts exactly."""
         self._chunks = layout.chunks
-        self._indexed = [_indexed(contribution, layout.chunks) for contribution in contributions]
-        self._weights = np.array([author.weight for author in self._indexed], np.float32)
-        self.sum_max = sum(author.weight * _magnitude(author.coefficients) for author in self._indexed)
-        """No sum of votes can be larger in magnitude."""
+        self._authors = [_indexed(contribution, layout.chunks) for contribution in contributions]
+        self.weights = np.array([author.weight for author in self._authors], np.float32)
+        """float32 [R]: the weight of each author."""
+        self.sum_max = sum(author.weight * _magnitude(author.coefficients) for author in self._authors)
+        """Bound on the magnitude of every sum of votes."""
         if self.sum_max > VOTE_SUM_MAX:
             raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
-        self._sent = _sent(self._indexed, self._weights, device) if self._indexed and is_accelerator(device) else None
 
     def stacked(self) -> StackedContributions:
-        """All that was sent, author after author."""
-        sent = [author.coefficients for author in self._indexed]
-        indices = np.concatenate([np.zeros(0, np.uint16), *(author.indices for author in sent)])
-        values = np.concatenate([np.zeros(0, np.int16), *(author.values for author in sent)])
-        return StackedContributions(_bounds(self._indexed, self._chunks), indices, values, self._weights)
+        """The coefficients of all authors in one piece."""
+        sent = [author.coefficients for author in self._authors]
+        indices = np.concatenate([np.zeros(0, np.uint16), *(each.indices for each in sent)])
+        values = np.concatenate([np.zeros(0, np.int16), *(each.values for each in sent)])
+        return StackedContributions(self.bounds(), indices, values, self.weights)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on, and return it."""
         strip.zero_()
-        if self._indexed:
-            stop = first + len(strip)
-            places, votes = self._sent.cut(first, stop) if self._sent else self._cut(first, stop)
+        if self._authors:
+            places, votes = self._cut(first, first + len(strip))
             strip.view(-1).scatter_add_(0, places, votes)
         return strip
 
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """[R, chunks + 1]: where each author's coefficients of each chunk begin in one piece."""
+        bounds, total = np.zeros((len(self._authors), self._chunks + 1), np.int64), 0
+        for row, author in zip(bounds, self._authors, strict=True):
+            np.add(author.starts, total, out=row)
+            total = int(row[-1])
+        return bounds
+
+    def coefficients(self) -> list[Coefficients]:
+        """Those of each author."""
+        return [author.coefficients for author in self._authors]
+
     def _cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Of what was sent for a strip: int64 [n], where in the strip, and float32 [n], what it counts."""
-        parts = [(author, slice(author.starts[first], author.starts[stop])) for author in self._indexed]
-        counts = np.stack([author.coefficients.counts[first:stop] for author in self._indexed])  # [R, n]
+        """The votes for a strip: int64 [n], their places in it, and float32 [n], their weights."""
+        parts = [(author.coefficients, slice(author.starts[first], author.starts[stop])) for author in self._authors]
+        counts = np.stack([sent.counts[first:stop] for sent, _ in parts])  # [R, n]
         chunk_starts = np.tile(np.arange(stop - first) * CHUNK_ENTRIES, len(parts))
         places = np.repeat(chunk_starts, counts.ravel())
-        places += transposed(np.concatenate([author.coefficients.indices[sent] for author, sent in parts]))
-        votes = np.concatenate([author.coefficients.values[sent] for author, sent in parts], dtype=np.float32)
-        votes *= np.repeat(self._weights, counts.sum(1, dtype=np.int64))
+        places += transposed(np.concatenate([sent.indices[part] for sent, part in parts]))
+        votes = np.concatenate([sent.values[part] for sent, part in parts], dtype=np.float32)
+        votes *= np.repeat(self.weights, counts.sum(1, dtype=np.int64))
         return torch.from_numpy(places), torch.from_numpy(votes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
-    """All that was sent, on an accelerator, author after author."""
+class DeviceVotes:
+    """The contributions of one commit on an accelerator, author after author."""
 
-    places: Tensor
-    """int32 [n]: counted from the first entry of chunk 0."""
+    def __init__(self, votes: Votes, device: torch.device) -> None:
+        """Carries them over in one copy of 16-bit numbers and one of the weights, and waits for
+        nothing else."""
+        self.sum_max = votes.sum_max
+        self._bounds = votes.bounds()  # on the host
+        sent = votes.coefficients()
+        chunks, totals = self._bounds.shape[1] - 1, [len(each.indices) for each in sent]
+        count = sum(totals)
+        arrays = [getattr(each, name) for name in ("counts", "indices", "values") for each in sent]
+        pinned = torch.empty(
+            chunks * len(sent) + 2 * count,
+            dtype=torch.int16,
+            device="cpu",
+            pin_memory=device.type == "cuda",
+        )
+        if arrays:
+            pieces = [torch.from_numpy(array.view(np.int16)) for array in arrays]
+            torch.cat(pieces, out=pinned)  # unlike numpy in all threads
+        there = pinned.to(device, non_blocking=True)
+        counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
+        rows = torch.arange(chunks, dtype=torch.int32, device=device).repeat(len(sent))
+        rows = rows.repeat_interleave(counts.long(), output_size=count)
+        self._places = rows.mul_(CHUNK_ENTRIES).add_(transposed(indices))
+        """int32 [n]: counted from the first entry of chunk 0."""
+        shares = torch.tensor(totals, dtype=torch.int64, device="cpu")
+        weights = torch.from_numpy(votes.weights).to(device, non_blocking=True)
+        self._votes = weights.repeat_interleave(shares.to(device, non_blocking=True), output_size=count)
+        """float32 [n]: weight times value."""
+        self._votes.mul_(values)
 
-    votes: Tensor
-    """float32 [n]: what each counts."""
-
-    bounds: npt.NDArray[np.int64]
-    """[R, chunks + 1], on the host: where each author's coefficients of each chunk begin."""
-
-    def cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Of what was sent for a strip: int64 [n], where in the strip, and float32 [n], what it counts."""
-        parts = [slice(*bounds) for bounds in self.bounds[:, [first, stop]].tolist()]
-        places = torch.cat([self.places[part] for part in parts]).long()
-        return places.sub_(first * CHUNK_ENTRIES), torch.cat([self.votes[part] for part in parts])
-
-
-def _sent(authors: Sequence[_IndexedContribution], weights: npt.NDArray[np.float32], device: torch.device) -> _Sent:
-    """Carries contributions over in one copy of 16-bit numbers and one of their weights; waits for nothing else."""
-    sent = [author.coefficients for author in authors]
-    totals = [len(author.indices) for author in sent]
-    chunks, count = len(authors[0].starts) - 1, sum(totals)
-    arrays = [getattr(author, name) for name in ("counts", "indices", "values") for author in sent]
-    pinned = torch.empty(chunks * len(sent) + 2 * count, dtype=torch.int16, pin_memory=device.type == "cuda")
-    torch.cat([torch.from_numpy(array.view(np.int16)) for array in arrays], out=pinned)  # unlike numpy in all threads
-    there = pinned.to(device, non_blocking=True)
-    counts, indices, values = torch.split(there, [chunks * len(sent), count, count])
-    rows = torch.arange(chunks, dtype=torch.int32, device=device).repeat(len(sent))
-    places = rows.repeat_interleave(counts.long(), output_size=count).mul_(CHUNK_ENTRIES).add_(transposed(indices))
-    shares = torch.tensor(totals).to(device, non_blocking=True)
-    votes = torch.from_numpy(weights).to(device, non_blocking=True).repeat_interleave(shares, output_size=count)
-    votes.mul_(values)
-    return _Sent(places, votes, _bounds(authors, chunks))
-
-
-def _bounds(authors: Sequence[_IndexedContribution], chunks: int) -> npt.NDArray[np.int64]:
-    """[R, chunks + 1]: where each author's coefficients of each chunk begin, author after author."""
-    bounds, total = np.zeros((len(authors), chunks + 1), np.int64), 0
-    for row, author in zip(bounds, authors, strict=True):
-        np.add(author.starts, total, out=row)
-        total = int(row[-1])
-    return bounds
+    def sum_strip(self, first: int, strip: Tensor) -> Tensor:
+        """`Votes.sum_strip`."""
+        strip.zero_()
+        parts = [slice(*part) for part in self._bounds[:, [first, first + len(strip)]].tolist()]
+        if parts:
+            places = torch.cat([self._places[part] for part in parts]).long()
+            votes = torch.cat([self._votes[part] for part in parts])
+            strip.view(-1).scatter_add_(0, places.sub_(first * CHUNK_ENTRIES), votes)
+        return strip
 
 
 def _indexed(contribution: Contribution, chunks: int) -> _IndexedContribution:

@@ -19,6 +19,24 @@ from node.demo.kernels.compile import (
     inner,
     kernel,
 )
+from node.demo.kernels.constants import (
+    ENTRY_MAX,
+    GUESS_MAX,
+    GUESS_ONE,
+    ITERATIONS,
+    ONE_BITS,
+    OPERAND_MAX,
+    ORTHOGONAL_GUESS,
+    SENT_WEIGHT,
+    SIZE_LEAST,
+    STAYED_MAX,
+    STAYED_WEIGHT,
+    STEP_MAX,
+    UPDATE_SCALE,
+    A,
+    B,
+    C,
+)
 from node.demo.kernels.matmul import fold, mirrored, straight, turned, woven
 
 SCRATCH = 3
@@ -26,19 +44,17 @@ SCRATCH = 3
 
 _F4, _I4 = np.float32, np.int32
 
-# Of the whole-number arithmetic: dct.py, orthogonalise.py.
-_ENTRY_MAX, _STEP_MAX, _A, _B, _C = map(_F4, (511, 500, 441, -306, 130))
-_ITERATIONS, _UPDATE_SCALE = 3, _F4(2.0**-24)
-_ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (2047, 511))
+# Numbers of the type that the kernels calculate in.
+_ENTRY_MAX, _STEP_MAX, _UPDATE_SCALE = map(_F4, (ENTRY_MAX, STEP_MAX, UPDATE_SCALE))
+_A, _B, _C = map(_F4, (A, B, C))
+_SENT_WEIGHT, _STAYED_WEIGHT = _F4(SENT_WEIGHT), _F4(STAYED_WEIGHT)
+_SIZE_LEAST, _STAYED_MAX = _F4(SIZE_LEAST), _F4(STAYED_MAX)
+_ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (ORTHOGONAL_GUESS, GUESS_ONE, GUESS_MAX))
+_ONE, _PER_ONE, _PER_HALF = map(_F4, (2.0**ONE_BITS, 2.0**-ONE_BITS, 2.0 ** (1 - ONE_BITS)))
+
+_ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX))
 """Bits of the least magnitude that rounds above a bound; one octave more of each for every halving."""
 _OCTAVE = 1 << 23
-
-# Of a guess: engine.py, aggregate.py.
-_SENT_WEIGHT, _STAYED_WEIGHT, _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (200, 40, 1.25, 16, 127))
-_SIZE_LEAST = _F4(2.0**-60)
-_STAYED_MAX = _F4(4096)
-"""Above 64 * 40, the largest vote of an entry that stayed: 4096 entries have a root mean square of at least 1/64 of the
-largest. Only a momentum with an entry that is no number makes another."""
 
 
 # ---- steps within a chunk
@@ -126,21 +142,21 @@ def _orthogonalise(found, square, fourth):
         for j in range(SIDE):
             entry = np.int64(found[i, j])
             squares += entry * entry
-    scale, limit = _F4(256), np.int64(1)
+    scale, limit = _ONE, np.int64(1)
     while squares > limit:
         scale *= _F4(0.5)
         limit *= 4
     _round(found, scale, _ENTRY_MAX)
-    for _ in range(_ITERATIONS):
+    for _ in range(ITERATIONS):
         turned(found, found, square)
-        _round(square, _F4(1 / 256), _ENTRY_MAX)
+        _round(square, _PER_ONE, _ENTRY_MAX)
         turned(square, square, fourth)
-        _round(fourth, _F4(1 / 256), _ENTRY_MAX)
+        _round(fourth, _PER_ONE, _ENTRY_MAX)
         _mix(square, _B, fourth, _C)
-        _round(square, _F4(1 / 128), _STEP_MAX)
+        _round(square, _PER_HALF, _STEP_MAX)
         straight(found, square, fourth)
         _mix(found, _A, fourth, _F4(1))
-        _round(found, _F4(1 / 128), _ENTRY_MAX)
+        _round(found, _PER_HALF, _ENTRY_MAX)
 
 
 @inner

@@ -1,4 +1,4 @@
-"""What accelerators do with whole strips, done on a CPU: the same bits as tensor by tensor, in as many operations."""
+"""The accelerator's way, on the CPU: the same bits as the plain one, in few operations."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from node.demo import accelerator
-from node.demo.accelerator import flat_order
-from node.demo.aggregate import Rule, apply, look_ahead
+from node.demo.accelerator import STRIP_CHUNKS_MAX, Accelerator, flat_order
+from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.dct import strip_chunks_for
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
-from node.demo.vote_sum import Contribution, Votes
+from node.demo.plain import Plain
+from node.demo.vote_sum import Contribution, DeviceVotes, Rule, Votes
 from protocol.payload import PayloadShape
 from tests.node.demo import reference, test_aggregate
+from tests.node.demo.conftest import BACKENDS, use_backend
 
 CPU = torch.device("cpu")
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -44,8 +44,8 @@ in_strips = pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is done as on an accelerator."""
-    monkeypatch.setattr(accelerator, "ONE_BY_ONE", frozenset())
+    """Engines and steps choose the accelerator's way."""
+    use_backend(monkeypatch, BACKENDS["accelerator"])
 
 
 def tensors_of(layout: ChunkLayout, seed: int = 0) -> dict[str, Tensor]:
@@ -77,17 +77,13 @@ def test_missing_tensors_are_zeros_and_any_dtype_and_strides_are_gathered() -> N
 @in_strips
 @pytest.mark.parametrize("decay", [1.0, 0.75])
 @pytest.mark.parametrize("layout", [LAYOUT, ONLY_LINES, ONLY_MATRICES])
-def test_strips_move_tensors_as_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, layout: ChunkLayout, size: int, decay: float
-) -> None:
-    changes = torch.randn(layout.chunks, 64, 64, generator=torch.Generator().manual_seed(3))
+def test_strips_move_tensors_as_one_by_one(layout: ChunkLayout, size: int, decay: float) -> None:
+    guess = torch.randint(-127, 128, (layout.chunks, 64, 64), generator=torch.Generator().manual_seed(3))
     found = []
-    for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
+    for backend in (Plain(layout, size), Accelerator(layout, CPU, size)):
         tensors = tensors_of(layout)
-        move = accelerator.mover(layout, layout.views(tensors), decay, CPU)
-        for first, stop in strips(layout.chunks, size):
-            move(first, changes[first:stop], -0.3)
+        views = layout.views(tensors)
+        backend.look_ahead(layout.views(tensors_of(layout)), views, guess.to(torch.int8), (0.3, decay))
         found.append(tensors)
     assert all(torch.equal(found[0][name], found[1][name]) for name in layout.shapes)
     assert not any(torch.equal(found[0][name], tensor) for name, tensor in tensors_of(layout).items() if tensor.numel())
@@ -102,15 +98,13 @@ def test_only_tensors_that_are_there_are_moved() -> None:
 
 
 @by_both_rules
-@pytest.mark.usefixtures("accelerated")
 @pytest.mark.parametrize("case", ["random", *test_aggregate.extremes()])
 @pytest.mark.parametrize("strip_chunks", [1, 5, 10_000])
 def test_a_step_at_once_is_that_of_the_whole_number_reference(case: str, rule: Rule, strip_chunks: int) -> None:
     given = test_aggregate.extremes() | {"random": test_aggregate.contributions(1, value_max=128)}
-    test_aggregate.check(given[case], rule, strip_chunks)
+    test_aggregate.check(given[case], rule, Accelerator(test_aggregate.LAYOUT, CPU, strip_chunks))
 
 
-@pytest.mark.usefixtures("accelerated")
 def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
     rng = np.random.default_rng(5)
     given = [
@@ -118,7 +112,7 @@ def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
     ]
     layout = ChunkLayout.from_shapes({"m": (64 * 9, 64)})
     found, plain = torch.empty(9, 64, 64), torch.zeros(9, 4096, dtype=torch.int64)
-    there = Votes(layout, given, CPU)
+    there = DeviceVotes(Votes(layout, given), CPU)
     for first, stop in strips(9, 4):
         there.sum_strip(first, found[first:stop])
     for contribution in given:
@@ -129,11 +123,10 @@ def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
     assert torch.equal(found.mT.reshape(9, -1).long(), plain)
 
 
-def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_has_the_momentum_of_the_plain_one() -> None:
     engines = []
-    for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
-        engines.append(Engine(LAYOUT, DemoSettings(), CPU))
+    for backend in (Plain(LAYOUT), Accelerator(LAYOUT, CPU)):
+        engines.append(Engine(LAYOUT, DemoSettings(), CPU, backend=backend))
         for seed in range(3):
             gradients = {**tensors_of(LAYOUT, seed), "conv": None}
             engines[-1].accumulate(gradients, LAYOUT.chunks_of({"embedding", "gain", "wide"}))
@@ -143,17 +136,14 @@ def test_an_engine_has_the_same_momentum_either_way(monkeypatch: pytest.MonkeyPa
 
 @by_both_rules
 @pytest.mark.parametrize("decay", [1.0, 0.75])
-def test_early_gradients_are_taken_at_the_same_parameters_either_way(
-    rule: Rule, decay: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_early_gradients_are_taken_at_the_parameters_of_the_plain_way(rule: Rule, decay: float) -> None:
     author, committed, found = Engine(LAYOUT, DemoSettings(), CPU), tensors_of(LAYOUT, 7), []
     author.accumulate(tensors_of(LAYOUT))
     guess = author.guess(rule, author.extract())
-    for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
+    for backend in (Plain(LAYOUT), Accelerator(LAYOUT, CPU)):
         working = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
         working["conv"] = working["conv"].transpose(0, 1).contiguous().transpose(0, 1)  # no view as a matrix
-        look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay))
+        look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay), backend=backend)
         assert all(torch.equal(committed[name], tensor) for name, tensor in tensors_of(LAYOUT, 7).items())
         found.append(working)
     assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
@@ -161,15 +151,12 @@ def test_early_gradients_are_taken_at_the_same_parameters_either_way(
 
 
 @pytest.mark.parametrize("missing", [set[str](), {"w1"}, {"w1", "w2", "b2"}])
-def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(
-    missing: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(missing: set[str]) -> None:
     shapes: dict[str, tuple[int, ...]] = {f"w{i}": (5, 70) for i in range(3)} | {f"b{i}": (7,) for i in range(3)}
     shapes |= {"conv": (5, 7, 10), "scalar": (), "none": (0, 7), "other": (70, 5)}
     found = []
-    for one_by_one in ({"cpu"}, set()):
-        monkeypatch.setattr(accelerator, "ONE_BY_ONE", one_by_one)
-        scaling = GradientScaling("even", shapes, CPU)
+    for together in (False, True):
+        scaling = GradientScaling("even", shapes, CPU, together=together)
         for seed in range(3):
             random = torch.Generator().manual_seed(seed)
             gradients = {name: torch.randn(shape, generator=random) * 10.0**seed for name, shape in shapes.items()}
@@ -203,9 +190,10 @@ def test_what_is_too_large_to_be_made_even_is_named_among_whole_strips() -> None
         tried.require_finite(given, 99.0)
 
 
-@pytest.mark.usefixtures("accelerated")
-def test_models_of_any_size_are_cut_into_strips_small_beside_them() -> None:
-    assert [strip_chunks_for(CPU, chunks) for chunks in (1, 5, 6, 5000, 10**6)] == [1, 1, 2, 1000, 8192]
+@pytest.mark.parametrize(("chunks", "expected"), [(1, 1), (5, 1), (6, 2), (5000, 1000), (50_000, STRIP_CHUNKS_MAX)])
+def test_models_of_any_size_are_cut_into_strips_small_beside_them(chunks: int, expected: int) -> None:
+    layout = ChunkLayout.from_shapes({"m": (64 * chunks, 64)})
+    assert Accelerator(layout, CPU).strip_chunks == expected
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
@@ -233,7 +221,7 @@ def test_a_step_at_once_takes_no_more_than_one_and_a_half_momenta(rule: Rule) ->
     gradients, parameters, working = (
         {name: torch.rand(shape) for name, shape in layout.shapes.items()} for _ in range(3)
     )
-    author, scaling = Engine(layout, DemoSettings(), CPU), GradientScaling("even", shapes, CPU)
+    author, scaling = Engine(layout, DemoSettings(), CPU), GradientScaling("even", shapes, CPU, together=True)
     author.accumulate(gradients)
     sent = author.extract()
     commit = [Contribution(1, sent.coefficients)] * 8
@@ -271,7 +259,7 @@ def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[
     parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
     rng = np.random.default_rng(0)
     given = [Contribution(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
-    author, scaling = Engine(layout, DemoSettings(top_k=4), CPU), GradientScaling("even", shapes, CPU)
+    author, scaling = Engine(layout, DemoSettings(top_k=4), CPU), GradientScaling("even", shapes, CPU, together=True)
     count = author.state_dict()["accumulations"]
     with Kernels(count) as evened:
         scaling.scale_(gradients)

@@ -5,16 +5,19 @@ import numpy as np
 import pytest
 import torch
 
-from node.demo.aggregate import Rule, apply, look_ahead
+from node.demo.accelerator import Accelerator
+from node.demo.aggregate import apply, look_ahead
+from node.demo.backend import Backend
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
-from node.demo.vote_sum import Contribution
+from node.demo.plain import Plain
+from node.demo.vote_sum import Contribution, Rule
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo import reference
 
-pytestmark = pytest.mark.usefixtures("either_way")
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "embedding": (257, 96),
@@ -26,6 +29,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
 LEARNING_RATE = float(np.float32(0.004))
 DECAY = float(np.float32(1 - 0.004 * 0.1))
+
+CPU = torch.device("cpu")
 
 by_both_rules = pytest.mark.parametrize("rule", ["sign", "orthogonal"])
 
@@ -81,9 +86,9 @@ def extremes() -> dict[str, list[Contribution]]:
     }
 
 
-def check(given: list[Contribution], rule: Rule, strip_chunks: int | None = None) -> None:
+def check(given: list[Contribution], rule: Rule, backend: Backend | None = None) -> None:
     found = parameters()
-    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, rule=rule, strip_chunks=strip_chunks)
+    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, rule=rule, backend=backend)
     plain = {name: tensor.numpy() for name, tensor in parameters().items()}
     expected = reference.apply(plain, given, LEARNING_RATE, DECAY, rule)
     for name in SHAPES:
@@ -116,7 +121,9 @@ def test_permission_for_lower_precision_changes_no_bit(precision: str, rule: Rul
 @pytest.mark.parametrize("threads", [1, 2])
 def test_strips_and_threads_change_no_bit(strip_chunks: int, threads: int, rule: Rule) -> None:
     torch.set_num_threads(threads)
-    check(contributions(1, value_max=8), rule, strip_chunks)
+    check(contributions(1, value_max=8), rule)
+    for backend in (Plain(LAYOUT, strip_chunks), Accelerator(LAYOUT, CPU, strip_chunks)):
+        check(contributions(1, value_max=8), rule, backend)
 
 
 @by_both_rules
@@ -211,4 +218,7 @@ def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     signs = reference.from_chunks(guess.numpy(), SHAPES)
     for name, tensor in committed.items():
         expected = tensor * 0.5 - 0.25 / 16 * torch.from_numpy(signs[name])
-        assert torch.equal(working[name], expected.to(working[name].dtype)), name
+        if name == "conv":  # rounded to bfloat16 once or twice
+            torch.testing.assert_close(working[name], expected.to(torch.bfloat16))
+        else:
+            assert torch.equal(working[name], expected), name

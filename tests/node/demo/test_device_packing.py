@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from node.demo import accelerator
+from node.demo.accelerator import Accelerator
 from node.demo.chunks import ChunkLayout
 from node.demo.device_packing import packed
-from node.demo.engine import DemoSettings, Engine, Extraction
+from node.demo.engine import DemoSettings, Engine
+from node.demo.plain import Plain
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
 from protocol.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
@@ -19,7 +20,7 @@ HEADER = Header(RunId("ab" * 16), 7, PeerId("01" * 16))
 
 
 def on_the_host(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
-    return Extraction(indices, values, torch.zeros(values.shape), None, accumulations=0, changes=0).body(shape)
+    return Plain(ChunkLayout.from_shapes({"any": (1,)})).pack(indices, values, shape)
 
 
 def extracted(shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES) -> list[Tensor]:
@@ -59,11 +60,12 @@ def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(top_k: int,
     assert packed(indices, values, shape) == on_the_host(indices, values, shape)
 
 
-def test_an_accelerator_sends_what_decodes_to_what_the_engine_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "ONE_BY_ONE", frozenset())
+def test_an_accelerator_sends_what_decodes_to_what_the_engine_took() -> None:
     layout = ChunkLayout.from_shapes({"a": (130, 70), "b": (97,), "c": (65, 3, 43)})
     shape = PayloadShape(layout.chunks, 24, 4)
-    engine = Engine(layout, DemoSettings(top_k=24, value_bits=4), "cpu")
+    engine = Engine(
+        layout, DemoSettings(top_k=24, value_bits=4), "cpu", backend=Accelerator(layout, torch.device("cpu"))
+    )
     engine.accumulate({name: torch.randn(sizes) for name, sizes in layout.shapes.items()})
     for active in (None, layout.chunks_of({"a"}), torch.zeros(layout.chunks, dtype=torch.bool)):
         extraction = engine.extract(active)

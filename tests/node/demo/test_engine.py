@@ -10,20 +10,19 @@ from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.engine import (
     EXTRACTED,
-    ORTHOGONAL_GUESS,
     DemoSettings,
     Engine,
     Extraction,
     GradientError,
     quantise,
 )
-from node.demo.top_k import _largest_above_peaks, _largest_in_groups, largest
+from node.demo.kernels.constants import ORTHOGONAL_GUESS
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, encode
 from tests.node.demo import reference
 
-pytestmark = pytest.mark.usefixtures("either_way")
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
@@ -86,40 +85,6 @@ def test_the_largest_of_each_chunk_are_taken() -> None:
     indices = engine.extract().coefficients.indices.reshape(LAYOUT.chunks, -1)
     taken = before.gather(1, transposed(torch.from_numpy(indices.astype(np.int64))))
     assert torch.equal(taken.sort(1).values, before.topk(32, dim=1).values.sort(1).values)
-
-
-def magnitudes_of_every_kind(seed: int) -> torch.Tensor:
-    """[n, 4096]: numbers without ties, ties everywhere, mostly zeros, all zeros, all equal, the least floats, steep."""
-    generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(4, 4096, generator=generator).abs()
-    few = torch.randint(0, 5, (4, 4096), generator=generator).float()
-    sparse = normal * (torch.rand(normal.shape, generator=generator) < 0.005)
-    steep = normal**40 * torch.linspace(1, 1e-3, 4096)
-    return torch.cat([normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep])
-
-
-@pytest.mark.parametrize("top_k", [1, 7, 32, 128, 255, 256, 511, 512, 2000, 4096])
-def test_largest_finds_k_places_that_none_exceeds_with_ties_everywhere(top_k: int) -> None:
-    every_kind = magnitudes_of_every_kind(top_k)
-    for magnitudes in (every_kind, *every_kind.split(4)):
-        places = largest(magnitudes, top_k)
-        assert all(len(set(row.tolist())) == top_k for row in places)
-        taken = magnitudes.gather(1, places).sort(1).values
-        assert torch.equal(taken, magnitudes.topk(top_k, dim=1).values.sort(1).values)
-
-
-@pytest.mark.parametrize("top_k", [1, 32, 100])
-def test_both_ways_to_the_largest_take_the_same(top_k: int) -> None:
-    magnitudes = torch.randn(9, 4096, generator=torch.Generator().manual_seed(top_k)).abs()
-    groups = magnitudes.view(9, 16, 256)
-    found = _largest_above_peaks(magnitudes, groups.amax(1), top_k)
-    assert found is not None
-    assert torch.equal(found.sort(1).values, _largest_in_groups(groups, groups.amax(1), top_k).sort(1).values)
-
-
-def test_rows_of_equals_are_left_to_the_way_that_any_ties_take() -> None:
-    zeros = torch.zeros(3, 4096)
-    assert _largest_above_peaks(zeros, zeros.view(3, 16, 256).amax(1), 32) is None
 
 
 def test_zeros_are_never_sent() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from node.demo.aggregate import Rule, apply
+from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
-from node.demo.vote_sum import Contribution
+from node.demo.vote_sum import Contribution, Rule
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo import reference
@@ -69,7 +69,7 @@ def digest_of(found: Mapping[str, reference.Floats]) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.usefixtures("either_way")
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("rule", DIGESTS)
 def test_three_steps_end_at_the_parameters_written_down(rule: Rule) -> None:
     found = parameters()

@@ -1,28 +1,33 @@
-"""Zeros, denormals, tiny and huge numbers, and none at all: both ways do the same with them, and no integer made of one
-is outside its range. Which integer a NaN or too large a float becomes depends on the processor."""
+"""Zeros, denormals, tiny and huge floats, NaN and infinities: all backends do the same with them, and
+no integer made of one is out of range. Which integer the hardware makes of a NaN or of too large a
+float depends on the processor."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from node.demo import cpu_kernels, dct
-from node.demo.aggregate import RULES, Rule, apply, as_guess
+from node.demo import dct
+from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction, quantise
 from node.demo.gradient_scaling import SCALES, GradientScaling, Scale
-from node.demo.top_k import largest
-from node.demo.vote_sum import Contribution
+from node.demo.plain import Plain, as_guess
+from node.demo.top_k import largest, largest_in_groups
+from node.demo.vote_sum import RULES, Contribution, Rule
 from protocol.limits import VOTE_SUM_MAX
 from protocol.payload import Coefficients
-from tests.node.demo.conftest import plain_and_compiled
+from tests.node.demo.conftest import MakeBackend, but_plain
 
 LEAST, LEAST_NORMAL = 2.0**-149, 2.0**-126
 SCALES_OF_CHUNKS = (1e-42, 1e-38, 1e-37, 1e-34, 1e-30, 1e-23, 1e-19, 1e-15, 1.0, 1e15, 1e19, 1e25, 1e30)
 SINGLE_ENTRIES = (LEAST, LEAST_NORMAL, 2.0**-100, 2.0**-65, 2.0**-60, 1.0, -1.0, 2.0**60, -(2.0**64), 2.0**99)
 RATES = (float(np.float32(0.004)), float(np.float32(0.9996)))
+
+Find = Callable[[Tensor, int], Tensor]
 
 by_both_rules = pytest.mark.parametrize("rule", RULES)
 
@@ -66,36 +71,37 @@ def momentum_of(chunks: dict[str, Tensor]) -> Tensor:
 
 
 def extractions(
-    monkeypatch: pytest.MonkeyPatch, settings: DemoSettings, chunks: dict[str, Tensor]
+    make_backend: MakeBackend, settings: DemoSettings, chunks: dict[str, Tensor]
 ) -> list[tuple[Engine, Extraction]]:
-    """The plain engine and the one with kernels, and what each took."""
+    """The plain engine and one with the backend, and what each took."""
     found = []
-    for engine in plain_and_compiled(monkeypatch, LAYOUT, settings):
+    for make in (Plain, make_backend):
+        engine = Engine(LAYOUT, settings, "cpu", backend=make(LAYOUT))
         engine.momentum.copy_(momentum_of(chunks))
         found.append((engine, engine.extract()))
     return found
 
 
-def guesses(monkeypatch: pytest.MonkeyPatch, rule: Rule, chunks: dict[str, Tensor]) -> list[Tensor]:
-    """The plain engine's guess and that of the one with kernels, int32, from what the plain one sent."""
-    (plain, sent), (engine, _) = extractions(monkeypatch, DemoSettings(), chunks)
+def guesses(make_backend: MakeBackend, rule: Rule, chunks: dict[str, Tensor]) -> list[Tensor]:
+    """The guess of the plain engine and that of one with the backend, int32, from what the plain one
+    sent and what stayed there."""
+    (plain, sent), (engine, _) = extractions(make_backend, DemoSettings(), chunks)
     engine.momentum.copy_(plain.momentum)
-    found = [engine.guess(rule, sent).int()]
-    monkeypatch.setattr(cpu_kernels, "CHUNKS_MIN", 10**9)
-    return [plain.guess(rule, sent).int(), *found]
+    return [plain.guess(rule, sent).int(), engine.guess(rule, sent).int()]
 
 
 def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.int32)
 
 
+@but_plain
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
 def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
-    monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float
+    make_backend: MakeBackend, value_bits: int, alpha: float
 ) -> None:
     settings = DemoSettings(alpha=alpha, value_bits=value_bits)
-    (plain_engine, plain), (engine, found) = extractions(monkeypatch, settings, SANE)
+    (plain_engine, plain), (engine, found) = extractions(make_backend, settings, SANE)
     untied = torch.tensor(["normal" in name for name in SANE] + [False] * (LAYOUT.chunks - len(SANE)))
     for name in ("indices", "values", "previous"):
         assert torch.equal(getattr(found, name)[untied], getattr(plain, name)[untied]), name
@@ -111,9 +117,10 @@ def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
         assert (sent.values.sign() == sent.previous.sign()).all()
 
 
+@but_plain
 @by_both_rules
-def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
-    plain, found = guesses(monkeypatch, rule, SANE)
+def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(make_backend: MakeBackend, rule: Rule) -> None:
+    plain, found = guesses(make_backend, rule, SANE)
     for guess in (plain, found):
         assert guess.abs().max() <= 127
         assert not guess[0].any()
@@ -124,30 +131,34 @@ def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(monkeypatch: pytes
     )
 
 
+@but_plain
 @by_both_rules
-def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(
-    monkeypatch: pytest.MonkeyPatch, rule: Rule
-) -> None:
-    plain, found = guesses(monkeypatch, rule, ALL)
+def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(make_backend: MakeBackend, rule: Rule) -> None:
+    plain, found = guesses(make_backend, rule, ALL)
     assert max(plain.abs().max(), found.abs().max()) <= 127
     assert (plain != found).flatten(1).float().mean(1).max() < 0.02
     assert not found[list(ALL).index("all")].any()
 
 
-def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+@but_plain
+def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(make_backend: MakeBackend) -> None:
     for value_bits in (1, 8):
-        for _, sent in extractions(monkeypatch, DemoSettings(value_bits=value_bits), ALL):
+        for _, sent in extractions(make_backend, DemoSettings(value_bits=value_bits), ALL):
             assert sent.values.abs().max() <= 1 << value_bits - 1
             assert (sent.indices.long().diff(dim=1) > 0).all()
 
 
-def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+@but_plain
+def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
+    monkeypatch: pytest.MonkeyPatch, make_backend: MakeBackend
+) -> None:
     monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
     chunks = momentum_of({name: chunk.clamp(-9e29, 9e29) for name, chunk in SANE.items()})
     gradients = {"m": torch.empty(64, 64 * len(ALL)), "small": torch.full((50,), LEAST)}
     LAYOUT.scatter(chunks, gradients)
     plain, found = [], []
-    for engine, momenta in zip(plain_and_compiled(monkeypatch, LAYOUT, DemoSettings()), (plain, found), strict=True):
+    for make, momenta in ((Plain, plain), (make_backend, found)):
+        engine = Engine(LAYOUT, DemoSettings(), "cpu", backend=make(LAYOUT))
         for _ in range(2):
             engine.accumulate(gradients)
             momenta.append(engine.momentum.clone())
@@ -161,8 +172,9 @@ def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(monkeyp
     assert torch.equal(bits(plain[0][places]), bits(found[0][places]))
 
 
+@but_plain
 @by_both_rules
-def test_parameters_of_any_size_change_bit_for_bit_alike(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+def test_parameters_of_any_size_change_bit_for_bit_alike(make_backend: MakeBackend, rule: Rule) -> None:
     """By chunks without a vote, with one, and with the largest sum of votes."""
     counts = np.arange(LAYOUT.chunks, dtype=np.uint16) % 3
     places = np.concatenate([[65 * i, 65 * i + 7][:count] for i, count in enumerate(counts)]).astype(np.uint16) % 4096
@@ -170,10 +182,10 @@ def test_parameters_of_any_size_change_bit_for_bit_alike(monkeypatch: pytest.Mon
     votes = [Contribution(weight, Coefficients(counts, places, values)) for weight in (1, VOTE_SUM_MAX - 1)]
     chunks = momentum_of(SANE | {"largest": ALL["largest"]})
     stepped = []
-    for _ in plain_and_compiled(monkeypatch, LAYOUT, DemoSettings()):
+    for make in (Plain, make_backend):
         parameters = {"m": torch.empty(64, 64 * len(ALL)), "small": torch.full((50,), -0.0)}
         LAYOUT.scatter(chunks, parameters)
-        apply(LAYOUT, parameters, votes, *RATES, rule=rule)
+        apply(LAYOUT, parameters, votes, *RATES, rule=rule, backend=make(LAYOUT))
         stepped.append(parameters)
     plain, found = stepped
     assert all(torch.equal(bits(plain[name]), bits(found[name])) for name in plain)
@@ -207,8 +219,9 @@ def test_quantised_values_of_any_floats_are_in_range() -> None:
             assert (values.sign() == kept.nan_to_num(0.0).sign()).all()
 
 
+@pytest.mark.parametrize("find", [largest, largest_in_groups])
 @pytest.mark.parametrize("top_k", [1, 32, 300])
-def test_the_largest_are_distinct_places_where_numbers_are_none(top_k: int) -> None:
+def test_the_largest_are_distinct_places_where_numbers_are_none(find: Find, top_k: int) -> None:
     magnitudes = torch.stack([*ALL.values()]).view(-1, 4096).abs()
     for rows in (magnitudes, *magnitudes.split(1)):
-        assert all(len(set(places)) == top_k for places in largest(rows, top_k).tolist())
+        assert all(len(set(places)) == top_k for places in find(rows, top_k).tolist())
