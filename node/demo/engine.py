@@ -285,9 +285,7 @@ def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIEN
             low, high = (float(extreme) for extreme in torch.aminmax(tensor.detach()))
             if not -most <= low <= high <= most:
                 nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
-                raise GradientError(
-                    f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}"
-                )
+                raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:

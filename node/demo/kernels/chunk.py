@@ -37,7 +37,7 @@ from node.demo.kernels.constants import (
     B,
     C,
 )
-from node.demo.kernels.matmul import fold, mirrored, straight, turned, woven
+from node.demo.kernels.matmul import fold, matmul_dct, matmul_inverse_dct, matmul_nn, matmul_tn
 
 SCRATCH = 3
 """Chunks that a kernel works in besides its arguments."""
@@ -64,10 +64,10 @@ _OCTAVE = 1 << 23
 def _forward(given, chunk, spare, matrix):
     """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrix` of cpu_kernels.py."""
     fold(given, spare[0])
-    woven(spare[0], matrix, spare[1])  # X^T D^T
+    matmul_dct(spare[0], matrix, spare[1])  # X^T D^T
     fold(spare[1], spare[0])
     for first, step in ((0, 4), (2, 4), (1, 2)):
-        turned(matrix[first::step, : SIDE // step], spare[0, first::step], chunk[first::step])
+        matmul_tn(matrix[first::step, : SIDE // step], spare[0, first::step], chunk[first::step])
 
 
 @inner
@@ -75,9 +75,9 @@ def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
     With `whole` numbers and T in place of D, `dct.integer_inverse`: returns 2^t, else 1."""
-    mirrored(chunk, matrix, spare)  # M^T D
+    matmul_inverse_dct(chunk, matrix, spare)  # M^T D
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
-    mirrored(spare, matrix, chunk)
+    matmul_inverse_dct(spare, matrix, chunk)
     return power
 
 
@@ -148,13 +148,13 @@ def _orthogonalise(found, square, fourth):
         limit *= 4
     _round(found, scale, _ENTRY_MAX)
     for _ in range(ITERATIONS):
-        turned(found, found, square)
+        matmul_tn(found, found, square)
         _round(square, _PER_ONE, _ENTRY_MAX)
-        turned(square, square, fourth)
+        matmul_tn(square, square, fourth)
         _round(fourth, _PER_ONE, _ENTRY_MAX)
         _mix(square, _B, fourth, _C)
         _round(square, _PER_HALF, _STEP_MAX)
-        straight(found, square, fourth)
+        matmul_nn(found, square, fourth)
         _mix(found, _A, fourth, _F4(1))
         _round(found, _PER_HALF, _ENTRY_MAX)
 

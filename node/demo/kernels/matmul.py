@@ -1,6 +1,41 @@
-"""Products of chunks and of the DCT's matrix, in LLVM's words: numba has none for vectors that stay in registers."""
+"""Products of 64 x 64 chunks, of which two know the DCT's matrix and make 24 of 64 multiply-adds.
 
-from functools import partial
+    matmul_tn             out = L^T R
+    matmul_nn             out = L R
+    matmul_dct            out = X^T D^T    from X folded: `fold` first
+    matmul_inverse_dct    out = M^T D      (or T in place of D: dct.py)
+
+Even rows of the DCT's matrix D read alike from both ends, odd rows with the sign turned. The even
+ones, cut in half, are a DCT of half the length, so that every other one reads alike from both ends
+of its half. An 8-point DCT y = D x is folded twice like this:
+
+    fold                                        multiply
+    f0 = (x0 + x7) + (x3 + x4)                  y0 = D00 f0 + D01 f4      rows 0, 4: two columns of D
+    f4 = (x1 + x6) + (x2 + x5)                  y4 = D40 f0 + D41 f4
+    f2 = (x0 + x7) - (x3 + x4)                  y2 = D20 f2 + D21 f6      rows 2, 6: two
+    f6 = (x1 + x6) - (x2 + x5)                  y6 = D60 f2 + D61 f6
+    f1 = x0 - x7    f3 = x1 - x6                y1 = D10 f1 + D11 f3 + D12 f5 + D13 f7
+    f5 = x2 - x5    f7 = x3 - x4                y3, y5, y7 likewise       odd rows: four
+
+These are 4 * 2 + 4 * 4 = 24 multiply-adds in place of 64. A third folding would save two more, but
+its sums are half a vector wide. The inverse x = D^T y is the same read backwards:
+
+    multiply                                    unfold
+    a0 = D00 y0 + D40 y4    a1 = D01 y0 + D41 y4    e0, e3 = a0 + b0, a0 - b0    x0, x7 = e0 +- o0
+    b0 = D20 y2 + D60 y6    b1 = D21 y2 + D61 y6    e1, e2 = a1 + b1, a1 - b1    x1, x6 = e1 +- o1
+    o0 = D10 y1 + D30 y3 + D50 y5 + D70 y7          o1, o2, o3 likewise          x2, x5 = e2 +- o2
+                                                                                 x3, x4 = e3 +- o3
+
+With 64 points a quarter is 16 long and a half 32. Of each row of `out` the sums a and b are as wide
+as a quarter and o as wide as a half, and the folded rows stand in the order of D's rows that take
+them: fold's f4 at row 4.
+
+This is written in LLVM's own words, since numba has none for vectors that stay in registers. The
+products in numpy, entry by entry, are in tests/node/demo/kernels/test_matmul.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,58 +47,150 @@ from numba.extending import intrinsic
 from node.demo.kernels.compile import HALF, QUARTER, SIDE, inner
 
 _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2]
-"""Of the processor that numba compiles for: this one, if its settings (NUMBA_CPU_NAME) name no other."""
+"""Features of the processor that numba compiles for: this one, unless NUMBA_CPU_NAME or
+NUMBA_CPU_FEATURES name another."""
 
 _LANES = 16 if "+avx512f" in _FEATURES else 8
+"""Entries of a vector."""
+
 _SUMS = 16 if _LANES == 16 else 8
-"""Vectors of sums in a block, which stay in the registers of AVX-512, or else of AVX2."""
+"""Vectors of sums in a block: they stay in the registers of AVX-512, or else of AVX2."""
 
 _VECTOR, _WORD, _LANE = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(64), ir.IntType(32)
 _PLACE = types.UniTuple(types.int64, 2)
 
+_Column = tuple[int, int]
+"""(times, start): the column times * edge + start, of a block at column `edge`."""
 
-def _block(kind: str) -> Any:
-    """A part of a product: some rows, of two vectors each from a column on, or of four.
 
-    "turned"    out[r] = sum over k of left[k, r] * right[k]
-    "straight"  out[r] = sum over k of left[r, k] * right[k]
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Some rows of a product, from a column `edge` on, whose sums stay in registers."""
 
-    An even row of the DCT reads alike from both ends, and every other one of those from both ends of its half. So there
-    are two kinds with 24 of 64 multiply-adds, of sums as if turned: a over k = 0, 4, 8..., b over k = 2, 6, 10..., each
-    as wide as a quarter, and o over odd k, as wide as half:
+    out: list[_Column]
+    """Where the vectors of one row of `out` go."""
 
-    "woven"     out[r, 4 c] = a[c]    out[r, 4 c + 2] = b[c]    out[r, 2 c + 1] = o[c]
-    "mirrored"  e[c], e[31 - c] = a[c] +- b[c]    out[r, c], out[r, 63 - c] = e[c] +- o[c]
-    """
+    taken: list[list[_Column | None]]
+    """For successive k, which columns of right[k] are multiplied and added to each sum of a row."""
+
+    finish: Callable[..., list[Any]] | None = None
+    """Makes the vectors of `out` of a row's sums; without it they are the sums."""
+
+    by_rows: bool = False
+    """Whether the entry of left that belongs to row r and k is left[r, k], not left[k, r]."""
+
+    stop: int = SIDE
+    """The edges are 0, `width` ... up to this."""
+
+    @property
+    def rows(self) -> int:
+        return _SUMS // len(self.out)
+
+    @property
+    def width(self) -> int:
+        """Columns of the sums over one k."""
+        return _LANES if self.finish else 2 * _LANES
+
+
+def _quarters_and_half(odd: list[_Column]) -> list[list[_Column | None]]:
+    """What the sums (a, b, o, o) take of four successive k: a of the first, b of the third, both
+    vectors of o, at the columns `odd`, of the others."""
+    quarter = (1, 0)
+    odds: list[_Column | None] = [None, None, *odd]
+    return [[quarter, None, None, None], odds, [None, quarter, None, None], odds]
+
+
+def _interleaved(builder: Any, a: Any, b: Any, *odd: Any) -> list[Any]:
+    """a0 o0 b0 o1 a1 o2 b1 o3 ...: the order of the DCT's rows."""
+    even = _zipped(builder, a, b)
+    pairs = zip(even, odd, strict=True)
+    return [*chain(*(_zipped(builder, *pair) for pair in pairs))]
+
+
+def _unfolded(builder: Any, a: Any, b: Any, *odd: Any) -> list[Any]:
+    """Sums and differences of a, b and o, the latter from the last to the first."""
+    even = builder.fadd(a, b), _reversed(builder, builder.fsub(a, b))
+    both = [*zip(even, odd, strict=True)]
+    near, far = ([operation(*pair) for pair in both] for operation in (builder.fadd, builder.fsub))
+    return [*near, *(_reversed(builder, each) for each in reversed(far))]
+
+
+_SIDE_BY_SIDE: list[_Column] = [(1, 0), (1, _LANES)]
+_TN = _Block(_SIDE_BY_SIDE, [[*_SIDE_BY_SIDE]])
+_NN = _Block(_SIDE_BY_SIDE, [[*_SIDE_BY_SIDE]], by_rows=True)
+_DCT = _Block(
+    [(4, place * _LANES) for place in range(4)],
+    _quarters_and_half([(2, 0), (2, _LANES)]),
+    _interleaved,
+    stop=QUARTER,
+)
+_INVERSE_DCT = _Block(
+    [(1, 0), (-1, HALF - _LANES), (1, HALF), (-1, SIDE - _LANES)],
+    _quarters_and_half([(1, 0), (-1, HALF - _LANES)]),
+    _unfolded,
+    stop=QUARTER,
+)
+
+
+# ---- the code of a block
+
+
+def _intrinsic(block: _Block) -> Any:
+    """A function that kernels call: (left, right, out, (first row, edge)) -> None."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (left, right, out), (top, edge) = _given(context, builder, signature, arguments)
-        at = partial(_linear, builder, edge)
-        columns, end = [edge, at(1, _LANES)], None
-        taken: list[list[Any]] = [columns]
-        if kind == "woven":
-            columns, end = [at(4, place * _LANES) for place in range(4)], _woven
-            taken = _by_fours(edge, [at(2, 0), at(2, _LANES)])
-        elif kind == "mirrored":
-            columns, end = [edge, at(-1, HALF - _LANES), at(1, HALF), at(-1, SIDE - _LANES)], _mirrored
-            taken = _by_fours(edge, columns[:2])
-        rows = [_linear(builder, top, 1, index) for index in range(_SUMS // len(columns))]
-        for row, sums in zip(
-            rows, _sums(builder, (left, right), rows, taken, straight=kind == "straight"), strict=True
-        ):
-            for column, vector in zip(columns, end(builder, *sums) if end else sums, strict=True):
-                builder.store(vector, _vector(builder, out, row, column), align=4)
+        rows = [_linear(builder, top, 1, index) for index in range(block.rows)]
+        taken = [[column and _linear(builder, edge, *column) for column in columns] for columns in block.taken]
+        for row, sums in zip(rows, _sums(builder, (left, right), rows, taken, block), strict=True):
+            vectors = block.finish(builder, *sums) if block.finish else sums
+            for column, vector in zip(block.out, vectors, strict=True):
+                place = _vector(builder, out, row, _linear(builder, edge, *column))
+                builder.store(vector, place, align=4)
         return context.get_dummy_value()
 
     @intrinsic
-    def block(_: Any, left: Any, right: Any, out: Any, place: Any) -> Any:
+    def work(_: Any, left: Any, right: Any, out: Any, place: Any) -> Any:
         return types.void(left, right, out, _PLACE), generate
 
-    return block
+    return work
+
+
+def _sums(
+    builder: Any, operands: tuple[Any, Any], rows: list[Any], taken: list[list[Any]], block: _Block
+) -> list[list[Any]]:
+    """The vectors of sums of each row, over all k of right[k]: a loop of len(taken) k at a time."""
+    left, right = operands
+    before = builder.block
+    loop, after = (builder.append_basic_block(name) for name in ("depth", "sums"))
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(_WORD)
+    sums = [[builder.phi(_VECTOR) for _ in taken[0]] for _ in rows]
+    grown = [[*line] for line in sums]
+    for step, columns in enumerate(taken):
+        at = _linear(builder, k, 1, step)
+        values = {
+            place: builder.load(_vector(builder, right, at, column), align=4)
+            for place, column in enumerate(columns)
+            if column is not None
+        }
+        for row, line in zip(rows, grown, strict=True):
+            scalar = builder.load(_entry(builder, left, *((row, at) if block.by_rows else (at, row))))
+            for place, value in values.items():
+                line[place] = _plus_product(builder, scalar, line[place], value)
+    following = _linear(builder, k, 1, len(taken))
+    for phi, value in [(k, following), *zip(chain(*sums), chain(*grown), strict=True)]:
+        phi.add_incoming(ir.Constant(phi.type, None), before)
+        phi.add_incoming(value, loop)
+    more = builder.icmp_signed("<", following, builder.extract_value(right.shape, 0))
+    builder.cbranch(more, loop, after)
+    builder.position_at_end(after)
+    return grown
 
 
 def _folded(_: Any, rows: Any, out: Any, place: Any) -> Any:
-    """`fold` of rows k, 31 - k, 32 + k and 63 - k, a vector of each, from a column on."""
+    """`fold` of rows k, 31 - k, 32 + k and 63 - k, one vector of each; `place` is (k, column)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (rows, out), (k, column) = _given(context, builder, signature, arguments)
@@ -79,7 +206,8 @@ def _folded(_: Any, rows: Any, out: Any, place: Any) -> Any:
             (-2, SIDE - 1): builder.fsub(second, third),
         }
         for row, vector in folded.items():
-            builder.store(vector, _vector(builder, out, _linear(builder, k, *row), column), align=4)
+            place = _vector(builder, out, _linear(builder, k, *row), column)
+            builder.store(vector, place, align=4)
         return context.get_dummy_value()
 
     return types.void(rows, out, _PLACE), generate
@@ -91,120 +219,77 @@ _fold_vectors: Any = intrinsic(_folded)
 def _given(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[list[Any], list[Any]]:
     """Arrays, and the numbers of the place that follows them."""
     *arrays, place = zip(signature.args, arguments, strict=True)
-    views = [context.make_array(of)(context, builder, each) for of, each in arrays]
+    views = [context.make_array(kind)(context, builder, array) for kind, array in arrays]
     return views, [builder.extract_value(place[1], index) for index in (0, 1)]
-
-
-def _by_fours(edge: Any, odd: list[Any]) -> list[list[Any]]:
-    """Columns that a, b and both vectors of o take of four successive rows."""
-    return [[edge, None, None, None], [None, None, *odd], [None, edge, None, None], [None, None, *odd]]
-
-
-def _sums(
-    builder: Any, operands: tuple[Any, Any], rows: list[Any], taken: list[list[Any]], *, straight: bool
-) -> list[list[Any]]:
-    """Vectors of sums, each row's; `taken` are, for some successive k, what columns of right[k] each of them takes."""
-    left, right = operands
-    before, loop, after = builder.block, *(builder.append_basic_block(name) for name in ("depth", "sums"))
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(_WORD)
-    sums = [[builder.phi(_VECTOR) for _ in taken[0]] for _ in rows]
-    grown = [[*line] for line in sums]
-    for step, columns in enumerate(taken):
-        at = _linear(builder, k, 1, step)
-        values = {
-            place: builder.load(_vector(builder, right, at, column), align=4)
-            for place, column in enumerate(columns)
-            if column is not None
-        }
-        for row, line in zip(rows, grown, strict=True):
-            scalar = builder.load(_entry(builder, left, *((row, at) if straight else (at, row))))
-            for place, value in values.items():
-                line[place] = _plus_product(builder, scalar, line[place], value)
-    following = _linear(builder, k, 1, len(taken))
-    for phi, value in [(k, following), *zip(chain(*sums), chain(*grown), strict=True)]:
-        phi.add_incoming(ir.Constant(phi.type, None), before)
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, builder.extract_value(right.shape, 0)), loop, after)
-    builder.position_at_end(after)
-    return grown
 
 
 def _plus_product(builder: Any, scalar: Any, total: Any, values: Any) -> Any:
     """total + scalar * values, rounded once where the processor can."""
     lowest = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(_LANE, 0))
     spread = _shuffled(builder, lowest, lowest, [0] * _LANES)
-    return builder.fadd(total, builder.fmul(spread, values, flags=("contract",)), flags=("contract",))
+    product = builder.fmul(spread, values, flags=("contract",))
+    return builder.fadd(total, product, flags=("contract",))
 
 
-def _woven(builder: Any, a: Any, b: Any, *odd: Any) -> list[Any]:
-    even = _weave(builder, a, b)
-    return [*chain(*(_weave(builder, *pair) for pair in zip(even, odd, strict=True)))]
-
-
-def _mirrored(builder: Any, a: Any, b: Any, *odd: Any) -> list[Any]:
-    even = builder.fadd(a, b), _mirror(builder, builder.fsub(a, b))
-    both = [*zip(even, odd, strict=True)]
-    near, far = ([operation(*pair) for pair in both] for operation in (builder.fadd, builder.fsub))
-    return [*near, *(_mirror(builder, each) for each in reversed(far))]
-
-
-def _weave(builder: Any, first: Any, second: Any) -> list[Any]:
+def _zipped(builder: Any, first: Any, second: Any) -> list[Any]:
     """Two vectors with the entries of two in turn."""
     order = [*chain(*zip(range(_LANES), range(_LANES, 2 * _LANES), strict=True))]
-    return [_shuffled(builder, first, second, part) for part in (order[:_LANES], order[_LANES:])]
+    halves = (order[:_LANES], order[_LANES:])
+    return [_shuffled(builder, first, second, half) for half in halves]
 
 
-def _mirror(builder: Any, vector: Any) -> Any:
+def _reversed(builder: Any, vector: Any) -> Any:
     """From its last entry to its first."""
     return _shuffled(builder, vector, vector, [*reversed(range(_LANES))])
 
 
 def _shuffled(builder: Any, first: Any, second: Any, order: list[int]) -> Any:
-    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_LANE, _LANES), order))
+    lanes = ir.Constant(ir.VectorType(_LANE, _LANES), order)
+    return builder.shuffle_vector(first, second, lanes)
 
 
 def _linear(builder: Any, number: Any, times: int, start: int) -> Any:
     """number * times + start."""
-    return builder.add(builder.mul(number, ir.Constant(_WORD, times)), ir.Constant(_WORD, start))
+    product = builder.mul(number, ir.Constant(_WORD, times))
+    return builder.add(product, ir.Constant(_WORD, start))
 
 
 def _entry(builder: Any, view: Any, row: Any, column: Any) -> Any:
-    """Where an entry of an array lies."""
+    """Address of an entry of an array."""
     start = builder.mul(row, builder.extract_value(view.strides, 0))
     return builder.gep(cgutils.pointer_add(builder, view.data, start), [column])
 
 
 def _vector(builder: Any, view: Any, row: Any, column: Any) -> Any:
-    """Where a vector of an array lies."""
+    """Address of a vector of an array."""
     return builder.bitcast(_entry(builder, view, row, column), _VECTOR.as_pointer())
 
 
-def _product(kind: str) -> Any:
-    """A whole product, block by block."""
-    block = _block(kind)
-    rows, width, stop = (
-        (_SUMS // 4, _LANES, QUARTER) if kind in ("woven", "mirrored") else (_SUMS // 2, 2 * _LANES, SIDE)
-    )
+# ---- whole products
+
+
+def _product(block: _Block) -> Any:
+    """(left, right, out) -> None, of float32 arrays; out has 64 columns."""
+    work = _intrinsic(block)
+    rows, width, stop = block.rows, block.width, block.stop
 
     @inner
     def product(left, right, out):
         for row in range(0, out.shape[0], rows):
-            for column in range(0, stop, width):
-                block(left, right, out, (row, column))
+            for edge in range(0, stop, width):
+                work(left, right, out, (row, edge))
 
     return product
 
 
-turned, straight, woven, mirrored = map(_product, ("turned", "straight", "woven", "mirrored"))
-"""Products of float32 arrays, left and right, into `out`, of 64 columns; what each is says `_block`."""
+matmul_tn, matmul_nn = _product(_TN), _product(_NN)
+matmul_dct, matmul_inverse_dct = _product(_DCT), _product(_INVERSE_DCT)
 
 
 @inner
 def fold(rows, out):
-    """Sums and differences of the rows that the DCT's rows read alike, as `woven` and `turned` take them: those for its
-    rows 0, 4, 8..., for its rows 2, 6, 10... and for its odd ones, in these places."""
+    """Sums and differences of the 64 rows, as the module describes: those for D's rows 0, 4, 8...,
+    for its rows 2, 6, 10... and for its odd rows, in these places of `out`, which is not `rows`."""
     for k in range(QUARTER):
         for column in range(0, SIDE, _LANES):
             _fold_vectors(rows, out, (k, column))

@@ -219,6 +219,6 @@ def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     for name, tensor in committed.items():
         expected = tensor * 0.5 - 0.25 / 16 * torch.from_numpy(signs[name])
         if name == "conv":  # rounded to bfloat16 once or twice
-            torch.testing.assert_close(working[name], expected.to(torch.bfloat16))
+            torch.testing.assert_close(working[name], expected.to(torch.bfloat16), rtol=0.016, atol=0.01)
         else:
             assert torch.equal(working[name], expected), name
