@@ -47,7 +47,9 @@ into five strips, since the work on a strip takes several times its size (not me
 class Accelerator:
     """The accelerator's way for one layout and device; `backend.Backend` says what it promises."""
 
-    def __init__(self, layout: ChunkLayout, device: torch.device, strip_chunks: int | None = None) -> None:
+    def __init__(
+        self, layout: ChunkLayout, device: torch.device, strip_chunks: int | None = None
+    ) -> None:
         """strip_chunks: chunks of a strip, which have a default."""
         self._layout = layout
         self._device = device
@@ -58,7 +60,9 @@ class Accelerator:
     def magnitude(self, views: Views) -> Tensor:
         return self._order.magnitude(views, self.strip_chunks)
 
-    def accumulate(self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None) -> None:
+    def accumulate(
+        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None
+    ) -> None:
         dtype = forward_dtype(self._device)
         gathered = torch.empty_like(momentum[: self.strip_chunks], dtype=dtype)
         with exact_products(self._device):
@@ -81,7 +85,9 @@ class Accelerator:
             previous[first:stop] = take(entries, indices[first:stop], share)
         return indices, previous
 
-    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule) -> None:
+    def update(
+        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule
+    ) -> None:
         learning_rate, decay = rates
         there = DeviceVotes(votes, self._device)
         sums = torch.empty(self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE, device=self._device)
@@ -104,7 +110,9 @@ class Accelerator:
                 guess[first:stop] = guess_strip(votes, orthogonal, may_look=False)
         return guess
 
-    def look_ahead(self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]) -> None:
+    def look_ahead(
+        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]
+    ) -> None:
         learning_rate, decay = rates
         torch._foreach_copy_(list(working.values()), [committed[name] for name in working])
         self._decay(working, decay)
@@ -122,7 +130,9 @@ class Accelerator:
 class FlatOrder:
     """Where the entries of every chunk stand in the line of all entries, on one device."""
 
-    def __init__(self, matrices: Sequence[Matrix], lines: Sequence[Line], chunks: int, device: torch.device) -> None:
+    def __init__(
+        self, matrices: Sequence[Matrix], lines: Sequence[Line], chunks: int, device: torch.device
+    ) -> None:
         table = np.zeros((4, chunks), np.int64)
         self._low, self._high = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
         self._tensors: list[tuple[str, int, int, int]] = []
@@ -135,12 +145,22 @@ class FlatOrder:
             low = first + row * CHUNK_SIDE * matrix.columns
             width = np.minimum(matrix.columns - column * CHUNK_SIDE, CHUNK_SIDE)
             cut = slice(matrix.first, matrix.stop)
-            table[:, cut] = low + column * CHUNK_SIDE, np.full_like(row, matrix.columns), width, np.full_like(row, end)
-            self._low[cut], self._high[cut] = low, np.minimum(low + CHUNK_SIDE * matrix.columns, end)
+            table[:, cut] = (
+                low + column * CHUNK_SIDE,
+                np.full_like(row, matrix.columns),
+                width,
+                np.full_like(row, end),
+            )
+            self._low[cut], self._high[cut] = (
+                low,
+                np.minimum(low + CHUNK_SIDE * matrix.columns, end),
+            )
             first = end
         if lines:
             shift = first - lines[0].first
-            self._tensors += [(line.name, line.first + shift, line.stop + shift, 0) for line in lines]
+            self._tensors += [
+                (line.name, line.first + shift, line.stop + shift, 0) for line in lines
+            ]
             end, whole = lines[-1].stop + shift, lines[0].first // CHUNK_ENTRIES
             low = first + np.arange(chunks - whole) * CHUNK_ENTRIES
             side = np.full_like(low, CHUNK_SIDE)
@@ -157,8 +177,12 @@ class FlatOrder:
 
     def magnitude(self, views: Mapping[str, Tensor], strip_chunks: int) -> Tensor:
         """Largest |entry| of all tensors, a scalar on the device; NaN if one is NaN."""
-        spans = (self._span(first, stop - first) for first, stop in strips(len(self._low), strip_chunks))
-        extremes = [extreme for low, high in spans for extreme in torch.aminmax(self._cut(views, low, high))]
+        spans = (
+            self._span(first, stop - first) for first, stop in strips(len(self._low), strip_chunks)
+        )
+        extremes = [
+            extreme for low, high in spans for extreme in torch.aminmax(self._cut(views, low, high))
+        ]
         return torch.stack(extremes).abs().max()
 
     def move(self, views: Mapping[str, Tensor], first: int, strip: Tensor, alpha: float) -> None:
@@ -172,7 +196,9 @@ class FlatOrder:
             if view is not None
         ]
         if found:
-            targets, changes = zip(*((target, change.view(target.shape)) for target, change in found), strict=True)
+            targets, changes = zip(
+                *((target, change.view(target.shape)) for target, change in found), strict=True
+            )
             torch._foreach_add_(targets, changes, alpha=alpha)
 
     def _span(self, first: int, count: int) -> tuple[int, int]:
@@ -196,7 +222,12 @@ class FlatOrder:
             start, stop = max(low, first), min(high, end)
             if start < stop:
                 length = columns or 1
-                yield views.get(name), slice((start - first) // length, (stop - first) // length), start, stop
+                yield (
+                    views.get(name),
+                    slice((start - first) // length, (stop - first) // length),
+                    start,
+                    stop,
+                )
 
     def _places(self, first: int, count: int, low: int, high: int) -> Tensor:
         """int64 [n, 64, 64]: where in the span the entries of chunks stand; behind its end for padding."""
@@ -212,5 +243,7 @@ def flat_order(layout: ChunkLayout, device: torch.device) -> FlatOrder:
 
 
 @lru_cache(maxsize=16)
-def _flat_order(matrices: tuple[Matrix, ...], lines: tuple[Line, ...], chunks: int, device: torch.device) -> FlatOrder:
+def _flat_order(
+    matrices: tuple[Matrix, ...], lines: tuple[Line, ...], chunks: int, device: torch.device
+) -> FlatOrder:
     return FlatOrder(matrices, lines, chunks, device)

@@ -33,7 +33,9 @@ class Backend(Protocol):
     changed. The momentum is float32 [chunks, 64, 64], in coefficient space, each chunk transposed.
     """
 
-    def accumulate(self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None, /) -> None:
+    def accumulate(
+        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None, /
+    ) -> None:
         """M <- decay * M + DCT2(G); only of chunks that are active, bool [chunks], if given."""
 
     def extract(
@@ -41,16 +43,22 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """(indices, previous): int16 [chunks, k], the places of the k largest |M| of each chunk in
         ascending order, any of equals, and float32 [chunks, k], what stood there. Alpha of it leaves
-        the momentum of chunks that are active."""
+        the momentum of chunks that are active.
+        """
 
-    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule, /) -> None:
+    def update(
+        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule, /
+    ) -> None:
         """P <- P * decay - learning_rate * U, each rounded; `rates` is (learning rate, decay). The
-        same bits in float32 parameters whatever the backend."""
+        same bits in float32 parameters whatever the backend.
+        """
 
     def guess(self, momentum: Tensor, sent: Sent, rule: Rule, /) -> Tensor:
         """int8 [chunks, 64, 64], in sixteenths: the update of what was sent and of what stayed."""
 
-    def look_ahead(self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /) -> None:
+    def look_ahead(
+        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /
+    ) -> None:
         """working <- committed * decay - learning_rate * guess / 16."""
 
     def magnitude(self, views: Views, /) -> Tensor:
@@ -58,7 +66,8 @@ class Backend(Protocol):
 
     def pack(self, indices: Tensor, values: Tensor, shape: PayloadShape, /) -> Body:
         """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with
-        value 0 are not sent. Waits for the device, and copies the bytes to the host."""
+        value 0 are not sent. Waits for the device, and copies the bytes to the host.
+        """
 
 
 def backend_for(layout: ChunkLayout, device: torch.device) -> Backend:

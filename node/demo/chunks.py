@@ -99,7 +99,9 @@ class ChunkLayout:
                 entry = lines[-1].stop
         chunks = -(-entry // CHUNK_ENTRIES)
         if not chunks:
-            raise LocalProtocolError(f"expected parameters with at least one entry, got shapes {ordered}")
+            raise LocalProtocolError(
+                f"expected parameters with at least one entry, got shapes {ordered}"
+            )
         return cls(ordered, tuple(matrices), tuple(lines), chunks)
 
     @property
@@ -128,7 +130,9 @@ class ChunkLayout:
         views = self.views(tensors)
         if out is None:
             device = next(iter(views.values())).device if views else "cpu"
-            out = torch.empty(self.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
+            out = torch.empty(
+                self.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device
+            )
         self.gather_strip(views, 0, out)
         return out
 
@@ -138,7 +142,9 @@ class ChunkLayout:
         if sum(entries.numel() for entries, _ in pairs) < strip.numel():  # None or padding
             strip.zero_()
         for entries, tensor in pairs:
-            entries.copy_(tensor.to(entries.dtype))  # converted where it lies in long rows: twice as fast
+            entries.copy_(
+                tensor.to(entries.dtype)
+            )  # converted where it lies in long rows: twice as fast
 
     def scatter(self, chunks: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write [chunks, 64, 64] back over tensors: the inverse of `gather`; padding is dropped."""
@@ -160,7 +166,9 @@ class ChunkLayout:
             )
         for name, tensor in tensors.items():
             if tensor is not None and tuple(tensor.shape) != self.shapes[name]:
-                raise LocalProtocolError(f"expected {name} of shape {self.shapes[name]}, got {tuple(tensor.shape)}")
+                raise LocalProtocolError(
+                    f"expected {name} of shape {self.shapes[name]}, got {tuple(tensor.shape)}"
+                )
         views: dict[str, Tensor] = {}
         for matrix in self.matrices:
             if (tensor := tensors[matrix.name]) is not None:
@@ -189,7 +197,8 @@ class ChunkLayout:
 
     def matrices_in(self, first: int, stop: int) -> Iterator[tuple[Matrix, int, int]]:
         """The matrices with chunks from `first` up to `stop`, and which of their own chunks, counted from 0, these
-        are."""
+        are.
+        """
         start = bisect_right(self.matrices, first, key=lambda matrix: matrix.stop)
         for matrix in self.matrices[start:]:
             if matrix.first >= stop:
@@ -205,7 +214,10 @@ class ChunkLayout:
                 break
             if line.name in views:
                 low, high = max(first, line.first), min(stop, line.stop)
-                yield strip[low - first : high - first], views[line.name][low - line.first : high - line.first]
+                yield (
+                    strip[low - first : high - first],
+                    views[line.name][low - line.first : high - line.first],
+                )
 
 
 def strips(chunks: int, strip_chunks: int, *, start: int = 0) -> Iterator[tuple[int, int]]:

@@ -48,7 +48,9 @@ class CpuKernels:
         self._kernels = kernels
         self._plain = Plain(layout)
 
-    def accumulate(self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None) -> None:
+    def accumulate(
+        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None
+    ) -> None:
         moved, flags = momentum.numpy(), self._flags(active)
         transform, rate = _forward_matrix(), np.float32(decay)
 
@@ -60,7 +62,9 @@ class CpuKernels:
                 kept, flagged = moved[here], flags[here]
                 first, stop = first - top * width, stop - top * width
                 if matrix.name in gradients:
-                    rows = gradients[matrix.name][top * CHUNK_SIDE :][: -(-stop // width) * CHUNK_SIDE]
+                    rows = gradients[matrix.name][top * CHUNK_SIDE :][
+                        : -(-stop // width) * CHUNK_SIDE
+                    ]
                     gradient = rows.float().contiguous().numpy()
                     place, tools = (width, first, stop), self._tools(transform)
                     self._kernels.accumulate(gradient, place, kept, (rate, flagged), tools)
@@ -83,7 +87,9 @@ class CpuKernels:
         _spread(lambda part: self._kernels.extract(moved, part, leaving, out), chunks)
         return indices, previous
 
-    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule) -> None:
+    def update(
+        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule
+    ) -> None:
         if not self._can_change(parameters):
             self._plain.update(parameters, votes, rates, rule)
             return
@@ -117,7 +123,9 @@ class CpuKernels:
         self._plain.fill_guess(momentum, sent, rule, guess, start=matrix_chunks)
         return guess
 
-    def look_ahead(self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]) -> None:
+    def look_ahead(
+        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]
+    ) -> None:
         self._plain.look_ahead(committed, working, guess, rates)
 
     def magnitude(self, views: Views) -> Tensor:
@@ -144,7 +152,8 @@ class CpuKernels:
 def _forward_matrix() -> Any:
     """float32 [64, 32]: D as the kernels take it, each line's first part as a column: of its rows 1,
     3, 5... the first halves stand in those rows, and of rows 0, 4, 8... and of 2, 6, 10... the first
-    quarters in theirs; the rest is 0."""
+    quarters in theirs; the rest is 0.
+    """
     matrix, found = dct_matrix(_CPU), torch.zeros(CHUNK_SIDE, CHUNK_SIDE // 2)
     for first, step in ((0, 4), (2, 4), (1, 2)):
         length = CHUNK_SIDE // step
@@ -155,7 +164,8 @@ def _forward_matrix() -> Any:
 @cache
 def exact_kernels() -> ModuleType | None:
     """The kernels; None without numba, where numba does not support this numpy or Python yet, or
-    where its machine code for this processor is not exact."""
+    where its machine code for this processor is not exact.
+    """
     try:
         kernels = import_module("node.demo.kernels.compiled")
         exact = all(_exact(kernels, rule) for rule in RULES)
@@ -168,7 +178,9 @@ def exact_kernels() -> ModuleType | None:
         )
         return None
     if not exact:
-        log.warning("expected exact kernels for this processor, got other bits: the engine works without, more slowly")
+        log.warning(
+            "expected exact kernels for this processor, got other bits: the engine works without, more slowly"
+        )
     return kernels if exact else None
 
 
@@ -197,7 +209,9 @@ def _scratch(chunks: int) -> Any:
 
 def _spread(work: Callable[[Part], object], chunks: int) -> None:
     """Have all parts of `chunks` chunks worked on, each once, by this thread and others."""
-    parts = iter(list(strips(chunks, PART_CHUNKS)))  # of a list: next() of it is one step, so no part comes twice
+    parts = iter(
+        list(strips(chunks, PART_CHUNKS))
+    )  # of a list: next() of it is one step, so no part comes twice
 
     def take() -> None:
         for part in parts:

@@ -51,16 +51,20 @@ _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 
 def forward(chunks: Tensor) -> Tensor:
     """Coefficients, transposed, (D X D^T)^T, of contiguous chunks X [n, 64, 64], in `forward_dtype`: a view [n, 64, 64]
-    of that dtype."""
+    of that dtype.
+    """
     dtype = forward_dtype(chunks.device)
     matrix = dct_matrix(chunks.device).to(dtype)
-    columns = product(matrix, _rows(chunks.to(dtype)))  # D X^T of all chunks side by side: [64, n * 64]
+    columns = product(
+        matrix, _rows(chunks.to(dtype))
+    )  # D X^T of all chunks side by side: [64, n * 64]
     return _by_chunk(product(_rows(columns), matrix))
 
 
 def forward_dtype(device: torch.device) -> torch.dtype:
     """float32, or bfloat16 on a processor that multiplies those faster: a gradient is known far less well than to the
-    eight bits that these keep."""
+    eight bits that these keep.
+    """
     return torch.bfloat16 if device.type == "cpu" and _bfloat16_is_faster() else torch.float32
 
 
@@ -78,7 +82,9 @@ def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tens
     """
     if sum_max > OPERAND_MAX:
         shift_(sums, OPERAND_MAX, may_look=may_look)
-    torch.clamp(integer_inverse(sums, may_look=may_look)[0], -1, 1, out=sums)  # the sign of whole numbers
+    torch.clamp(
+        integer_inverse(sums, may_look=may_look)[0], -1, 1, out=sums
+    )  # the sign of whole numbers
     # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
     return sums.add_(0.0)
 
@@ -130,7 +136,9 @@ def _linear_of_onednn() -> Callable[..., Tensor] | None:
 @cache
 def _bfloat16_is_faster() -> bool:
     """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them, is at hand."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot tell
+    capabilities: dict[str, Any] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # older torch cannot tell
     return _linear_of_onednn() is not None and bool(capabilities.get("avx512_bf16"))
 
 
@@ -216,7 +224,9 @@ def shift_(integers: Tensor, bound: int, *, may_look: bool = True) -> Tensor:
         return torch.ones(len(integers), 1, 1, device=integers.device)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
-    least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)
+    least = _constants(
+        tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device
+    )
     shift = torch.bucketize(peak, least, right=True)
     integers.mul_(powers_of_two(-1, integers.device)[shift, None, None]).round_()
     return powers_of_two(1, integers.device)[shift, None, None]

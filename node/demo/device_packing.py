@@ -24,7 +24,8 @@ _LENGTHS = 3
 def packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
     """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with value 0 are not sent.
 
-    Waits for the device once, to copy."""
+    Waits for the device once, to copy.
+    """
     found = _packed(indices, values, shape).cpu().numpy()
     lengths = found[: _LENGTHS * np.int64().itemsize]
     short_chunks, count, size = lengths.view(np.int64).tolist()
@@ -44,14 +45,18 @@ def _packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Tensor:
     planes.add(_rows(_compact(counts.short(), short), shape.count_bits), _row_bytes(short_count))
     planes.add(_rows(_compact(gaps & (1 << rice_bits) - 1, sent), rice_bits), _row_bytes(count))
     planes.add(*_unary(gaps >> rice_bits, sent, (CHUNK_ENTRIES - shape.top_k) >> rice_bits))
-    planes.add(_rows(_compact(magnitudes + negative * shape.value_max, sent), shape.value_bits), _row_bytes(count))
+    planes.add(
+        _rows(_compact(magnitudes + negative * shape.value_max, sent), shape.value_bits),
+        _row_bytes(count),
+    )
     lengths = torch.stack((short_count, count, planes.end))
     return torch.cat((lengths.view(torch.uint8), planes.room))
 
 
 def coefficients_of(indices: Tensor, values: Tensor) -> Coefficients:
     """The coefficients of int16 [chunks, k] indices and values, copied to the host in one piece;
-    those with value 0 are not sent. Waits for the device."""
+    those with value 0 are not sent. Waits for the device.
+    """
     places, kept = torch.stack((indices, values)).cpu().numpy()
     sent = kept != 0
     return Coefficients(
@@ -65,7 +70,9 @@ class _Planes:
     """Bytes laid end to end on a device, in room for the most that there can be."""
 
     def __init__(self, bytes_max: int, device: torch.device) -> None:
-        self._bytes = torch.zeros(bytes_max + 1, dtype=torch.uint8, device=device)  # the last takes what is dropped
+        self._bytes = torch.zeros(
+            bytes_max + 1, dtype=torch.uint8, device=device
+        )  # the last takes what is dropped
         self.end = torch.zeros((), dtype=torch.int64, device=device)
         """Bytes so far."""
 
@@ -92,11 +99,14 @@ def _gaps(indices: Tensor, sent: Tensor) -> Tensor:
 
 def _unary(quotients: Tensor, sent: Tensor, zeros_max: int) -> tuple[Tensor, Tensor]:
     """The unary plane, uint8 [1, n], and its length, for at most so many zeros in a chunk of k quotients. One of fewer
-    has no more bits: for each one that it lacks it has at most one zero more."""
+    has no more bits: for each one that it lacks it has at most one zero more.
+    """
     chunks, top_k = sent.shape
     ends = ((quotients.long() + 1) * sent).view(-1).cumsum(0)
     room = row_bytes(chunks * (top_k + zeros_max)) * _BYTE_BITS
-    bits = torch.zeros(room + 1, dtype=torch.int16, device=sent.device)  # the last takes what is not sent
+    bits = torch.zeros(
+        room + 1, dtype=torch.int16, device=sent.device
+    )  # the last takes what is not sent
     bits.scatter_(0, (ends - 1).masked_fill_(~sent.view(-1), room), 1)
     return _rows(bits[:-1], 1), _row_bytes(ends[-1])
 

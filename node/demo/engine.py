@@ -73,7 +73,9 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum_decay < 1:
-            raise SettingsError(f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}")
+            raise SettingsError(
+                f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}"
+            )
         if not 0 <= self.recency < math.inf:
             raise SettingsError(f"expected a finite recency of at least 0, got {self.recency}")
         if not 0 < self.alpha <= 1:
@@ -165,11 +167,15 @@ class Engine:
         """How often gradients have entered this momentum."""
         return int(self._accumulations)
 
-    def require_finite(self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
+    def require_finite(
+        self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX
+    ) -> None:
         """`GradientError`, as `accumulate` raises it, for an entry that is NaN or beyond `most`."""
         self._require_finite(self.layout.views(gradients), most)
 
-    def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
+    def accumulate(
+        self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None
+    ) -> None:
         """M <- beta_n * M + DCT2(G).
 
         `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
@@ -186,7 +192,8 @@ class Engine:
 
     def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
         """Take the k largest |M| of each chunk out of the momentum; only of chunks that are `active`,
-        bool [chunks], if given. `top_k` is the k of this call, if it is not that of the settings."""
+        bool [chunks], if given. `top_k` is the k of this call, if it is not that of the settings.
+        """
         top_k, alpha = top_k or self.settings.top_k, self.settings.alpha
         indices, previous = self.backend.extract(self.momentum, top_k, alpha, active)
         candidates = previous if active is None else previous * active[:, None]
@@ -201,9 +208,13 @@ class Engine:
         `LocalProtocolError` for a second time, and for what was taken from another momentum.
         """
         if extraction.reclaimed:
-            raise LocalProtocolError("expected an extraction to be reclaimed once, got it a second time")
+            raise LocalProtocolError(
+                "expected an extraction to be reclaimed once, got it a second time"
+            )
         if extraction.state is not self._state:
-            raise LocalProtocolError("expected an extraction from this momentum, got one from another")
+            raise LocalProtocolError(
+                "expected an extraction from this momentum, got one from another"
+            )
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places = transposed(extraction.indices.long())
         if extraction.changes == self._changes:
@@ -221,17 +232,24 @@ class Engine:
 
         `extract` again, at the places that were sent in place of the largest; the old bits if this momentum had not
         changed by then. An entry of the other sign than was sent stays: it was the gradients since the save that were
-        sent, and those are not in here."""
+        sent, and those are not in here.
+        """
         chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
         indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
-        filled = np.arange(top_k) < coefficients.counts[:, None]  # [chunks, k]: chunk by chunk, as the entries come
+        filled = (
+            np.arange(top_k) < coefficients.counts[:, None]
+        )  # [chunks, k]: chunk by chunk, as the entries come
         indices[filled], values[filled] = coefficients.indices, coefficients.values
         device = self.momentum.device
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places = transposed(torch.from_numpy(indices).to(device))
         kept = momentum.gather(1, places)
-        same_sign = kept.sign() == torch.from_numpy(values).to(device).sign()  # never in an unused slot, but for zeros
-        momentum.scatter_add_(1, places, kept * same_sign * -self.settings.alpha)  # an unused slot adds 0 to place 0
+        same_sign = (
+            kept.sign() == torch.from_numpy(values).to(device).sign()
+        )  # never in an unused slot, but for zeros
+        momentum.scatter_add_(
+            1, places, kept * same_sign * -self.settings.alpha
+        )  # an unused slot adds 0 to place 0
         self._changes += 1
 
     def age(self, extraction: Extraction) -> tuple[int, int]:
@@ -240,7 +258,8 @@ class Engine:
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
         """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`
-        and `previous`, and its `age` when they were saved. `KeyError` if one is missing."""
+        and `previous`, and its `age` when they were saved. `KeyError` if one is missing.
+        """
         indices, values, previous = (tensors[name] for name in EXTRACTED)
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
         return self._extraction((indices, values, previous), accumulations, changes)
@@ -260,7 +279,9 @@ class Engine:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over a momentum of the same model; extractions from before are void."""
         own = self.state_dict()
-        found, expected = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own))
+        found, expected = (
+            {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own)
+        )
         if found != expected:
             raise LocalProtocolError(f"expected momentum of {expected}, got {found}")
         if (count := int(state["accumulations"])) < 0:
@@ -269,7 +290,9 @@ class Engine:
             tensor.copy_(state[name])
         self._state = object()
 
-    def _extraction(self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int) -> Extraction:
+    def _extraction(
+        self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int
+    ) -> Extraction:
         return Extraction(*tensors, self._state, accumulations, changes, self.backend)
 
     def _require_finite(self, views: Mapping[str, Tensor], most: float) -> None:
@@ -285,7 +308,9 @@ def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIEN
             low, high = (float(extreme) for extreme in torch.aminmax(tensor.detach()))
             if not -most <= low <= high <= most:
                 nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
-                raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
+                raise GradientError(
+                    f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}"
+                )
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:

@@ -62,7 +62,11 @@ class GradientScaling:
         """together: whether tensors of one kind are scaled in one launch, as on an accelerator."""
         self._scale = scale
         remembered = sorted(shapes.items()) if scale == "even" else []
-        lengths = [length for _, shape in remembered for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))]
+        lengths = [
+            length
+            for _, shape in remembered
+            for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))
+        ]
         self.state = torch.zeros(sum(lengths), device=device)
         """float32 [n]: of each parameter, by name, how many gradients there were, the means of rows and of columns;
         nothing but with "even"."""
@@ -75,8 +79,13 @@ class GradientScaling:
         """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.
 
         `GradientError`, before anything changed, for one whose squares have no finite mean. Waits for the device
-        once, or never with "plain"."""
-        named = {name: tensor.detach() for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
+        once, or never with "plain".
+        """
+        named = {
+            name: tensor.detach()
+            for name, tensor in gradients.items()
+            if tensor is not None and tensor.numel()
+        }
         match self._scale:
             case "unit":
                 _to_unit_(named)
@@ -86,12 +95,17 @@ class GradientScaling:
     def load(self, state: Tensor) -> None:
         """Take over the state of an earlier process; `LocalProtocolError` for that of another model."""
         if state.shape != self.state.shape:
-            raise LocalProtocolError(f"expected gradient sizes of {len(self.state)} numbers, got {tuple(state.shape)}")
+            raise LocalProtocolError(
+                f"expected gradient sizes of {len(self.state)} numbers, got {tuple(state.shape)}"
+            )
         self.state.copy_(state)
 
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
         groups = self._alike(gradients)
-        found = [_mean_squares(_together([_matrix(gradients[name]) for name in group])) for group in groups]
+        found = [
+            _mean_squares(_together([_matrix(gradients[name]) for name in group]))
+            for group in groups
+        ]
         _require_finite([*chain(*groups)], [rows.mean(1) for rows, _ in found])
         for group, (new_rows, new_columns) in zip(groups, found, strict=True):
             kept = [*zip(*(self._means[name] for name in group), strict=True)]
@@ -117,7 +131,8 @@ def _one_by_one(tensors: Mapping[str, Tensor]) -> list[list[str]]:
 
 def _by_kind(tensors: Mapping[str, Tensor]) -> list[list[str]]:
     """Names of tensors of one shape and dtype, of which a model of any depth has few kinds; a kind that would take too
-    much memory at once in parts."""
+    much memory at once in parts.
+    """
     kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
     for name, tensor in tensors.items():
         kinds.setdefault((tensor.shape, tensor.dtype), []).append(name)
@@ -167,5 +182,7 @@ def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float
     found: list[float] = torch.cat([*sizes]).tolist() if sizes else []
     for name, size in zip(names, found, strict=True):
         if not math.isfinite(size):
-            raise GradientError(f"expected gradients whose squares have a finite mean, got {name} with {size}")
+            raise GradientError(
+                f"expected gradients whose squares have a finite mean, got {name} with {size}"
+            )
     return found

@@ -110,12 +110,16 @@ class DeMo(Optimizer):
         fault = _fault(members)
         extractions = [] if fault else [member.extract() for member in members]
         payloads = [b""] * len(members) if fault else self._encoded(extractions)
-        everybody, present = self._ranks.exchange(payloads, [some for member in members for some in member.present])
+        everybody, present = self._ranks.exchange(
+            payloads, [some for member in members for some in member.present]
+        )
         broken = [rank for rank, theirs in enumerate(everybody) if not all(theirs)]
         if broken:
             for member, extraction in zip(members, extractions, strict=False):
                 member.engine.reclaim(extraction)
-            raise fault or GradientError(f"expected finite gradients on all ranks, got others on ranks {broken}")
+            raise fault or GradientError(
+                f"expected finite gradients on all ranks, got others on ranks {broken}"
+            )
         moved = iter(present)
         for member, contributions in zip(members, self._decoded(everybody), strict=True):
             member.update(contributions, [next(moved) for _ in member.present])
@@ -125,10 +129,13 @@ class DeMo(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over groups and their state, which torch's own way would round to the parameters' dtype.
 
-        `ValueError`, before anything changed, for what an optimizer of another release or kind has saved."""
+        `ValueError`, before anything changed, for what an optimizer of another release or kind has saved.
+        """
         for state in state_dict["state"].values():
             if state and state.keys() != _STATE:
-                raise ValueError(f"expected a state of {sorted(_STATE)}, got {sorted(state)}: another release saved it")
+                raise ValueError(
+                    f"expected a state of {sorted(_STATE)}, got {sorted(state)}: another release saved it"
+                )
         super().load_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for name, tensor in state_dict["state"].get(saved["params"][0], {}).items():
@@ -192,7 +199,9 @@ class DeMo(Optimizer):
             for member, sent, payload in zip(self._members, contributions, payloads, strict=True):
                 header, coefficients = decode(payload, member.shape)
                 if header != self._header(rank):
-                    raise RemoteProtocolError(f"expected {self._header(rank)} from rank {rank}, got {header}")
+                    raise RemoteProtocolError(
+                        f"expected {self._header(rank)} from rank {rank}, got {header}"
+                    )
                 sent.append(Contribution(1, coefficients))
         return contributions
 
@@ -211,7 +220,9 @@ class _Member:
 
     @classmethod
     def of(cls, group: Group) -> "_Member":
-        layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in _named(group).items()})
+        layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in _named(group).items()}
+        )
         device = group["params"][0].device
         scaling = GradientScaling(group["gradients"], layout.shapes, device)
         return cls(group, Engine(layout, DemoSettings.among(group), device), scaling)
@@ -236,7 +247,9 @@ class _Member:
         gradients = self.gradients
         self.scaling.scale_(gradients)
         present = [name for name, gradient in gradients.items() if gradient is not None]
-        active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device, non_blocking=True)
+        active = self.engine.layout.chunks_of(present).to(
+            self.engine.momentum.device, non_blocking=True
+        )
         self.engine.accumulate(gradients, active)
         return self.engine.extract(active)
 
@@ -292,7 +305,9 @@ def _fault(members: Sequence[_Member]) -> GradientError | None:
         for member in members:
             for name, gradient in member.gradients.items():
                 if gradient is not None and gradient.layout != torch.strided:
-                    raise GradientError(f"expected dense gradients, got {gradient.layout} of parameter {int(name)}")
+                    raise GradientError(
+                        f"expected dense gradients, got {gradient.layout} of parameter {int(name)}"
+                    )
             most = GRADIENT_MAX if member.group["gradients"] == "plain" else SQUARED_MAX
             member.engine.require_finite(member.gradients, most)
     except GradientError as error:

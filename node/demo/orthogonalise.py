@@ -42,7 +42,9 @@ def inverse_orthogonal_(sums: Tensor, *, may_look: bool = True) -> Tensor:
     """
     found = orthogonalised(sums, may_look=may_look)
     whole, powers = integer_inverse(found, may_look=may_look)
-    return torch.mul(whole, powers * UPDATE_SCALE, out=sums).add_(0.0)  # no -0: see `inverse_signs_`
+    return torch.mul(whole, powers * UPDATE_SCALE, out=sums).add_(
+        0.0
+    )  # no -0: see `inverse_signs_`
 
 
 def orthogonalised(sums: Tensor, *, may_look: bool = True) -> Tensor:
@@ -68,7 +70,8 @@ def _iterated(found: Tensor) -> Tensor:
 
 def _scales(entries: Tensor) -> Tensor:
     """2^e, float32 [n, 1, 1], for whole entries up to 511: the sum of their squares, up to 2^30, is counted in
-    int64, of rows that float32 still sums exactly."""
+    int64, of rows that float32 still sums exactly.
+    """
     squares = entries.square().sum(2).long().sum(1)  # [n]
     halvings = torch.bucketize(squares, _squares(entries.device))
     return powers_of_two(-1, entries.device)[halvings, None, None] * 2.0**ONE_BITS

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
-from node.demo.dct import exact_products, forward, forward_dtype, inverse, inverse_signs_, transposed
+from node.demo.dct import (
+    exact_products,
+    forward,
+    forward_dtype,
+    inverse,
+    inverse_signs_,
+    transposed,
+)
 from node.demo.device_packing import coefficients_of
 from node.demo.kernels.constants import (
     ENTRY_MAX,
@@ -61,7 +68,9 @@ class Plain:
         return min(self._layout.chunks, size)
 
     def magnitude(self, views: Views) -> Tensor:
-        found = [extreme for view in views.values() if view.numel() for extreme in torch.aminmax(view)]
+        found = [
+            extreme for view in views.values() if view.numel() for extreme in torch.aminmax(view)
+        ]
         if not found:
             return torch.zeros((), device="cpu")
         return torch.stack([extreme.float() for extreme in found]).abs().max()
@@ -76,7 +85,9 @@ class Plain:
         start: int = 0,
     ) -> None:
         """`Backend.accumulate` from chunk `start` on."""
-        gathered = torch.empty_like(momentum[: self.strip_chunks], dtype=forward_dtype(momentum.device))
+        gathered = torch.empty_like(
+            momentum[: self.strip_chunks], dtype=forward_dtype(momentum.device)
+        )
         with exact_products(momentum.device):
             for first, stop in strips(self._layout.chunks, len(gathered), start=start):
                 strip, kept = gathered[: stop - first], momentum[first:stop]
@@ -91,7 +102,9 @@ class Plain:
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device="cpu")
         for first, stop in strips(chunks, self.strip_chunks):
             entries = momentum[first:stop].view(-1, CHUNK_ENTRIES)
-            indices[first:stop] = ascending(transposed(largest(entries.abs(), top_k)).to(torch.int16))
+            indices[first:stop] = ascending(
+                transposed(largest(entries.abs(), top_k)).to(torch.int16)
+            )
             share = alpha if active is None else alpha * active[first:stop, None]
             previous[first:stop] = take(entries, indices[first:stop], share)
         return indices, previous
@@ -123,17 +136,26 @@ class Plain:
         self.fill_guess(momentum, sent, rule, guess)
         return guess
 
-    def fill_guess(self, momentum: Tensor, sent: Sent, rule: Rule, out: Tensor, *, start: int = 0) -> None:
+    def fill_guess(
+        self, momentum: Tensor, sent: Sent, rule: Rule, out: Tensor, *, start: int = 0
+    ) -> None:
         """`Backend.guess` from chunk `start` on, into int8 [chunks, 64, 64]."""
         with exact_products(momentum.device):
-            for first, stop, orthogonal in update_strips(self._layout, self.strip_chunks, rule, start):
+            for first, stop, orthogonal in update_strips(
+                self._layout, self.strip_chunks, rule, start
+            ):
                 votes = guess_votes(momentum[first:stop], *(each[first:stop] for each in sent))
                 out[first:stop] = guess_strip(votes, orthogonal)
 
-    def look_ahead(self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]) -> None:
+    def look_ahead(
+        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]
+    ) -> None:
         learning_rate, decay = rates
         for first, stop in strips(self._layout.chunks, self.strip_chunks):
-            pairs = (self._layout.pairs(views, first, guess[first:stop]) for views in (committed, working))
+            pairs = (
+                self._layout.pairs(views, first, guess[first:stop])
+                for views in (committed, working)
+            )
             for (change, source), (_, target) in zip(*pairs, strict=True):
                 target.copy_((source * decay).add_(change, alpha=-learning_rate / GUESS_ONE))
 
@@ -144,9 +166,12 @@ class Plain:
 # ---- what a strip goes through on any device
 
 
-def update_strips(layout: ChunkLayout, size: int, rule: Rule, start: int = 0) -> Iterator[tuple[int, int, bool]]:
+def update_strips(
+    layout: ChunkLayout, size: int, rule: Rule, start: int = 0
+) -> Iterator[tuple[int, int, bool]]:
     """(first, stop, orthogonal) of strips that cover the chunks from `start` on: none holds chunks of
-    matrices and of small parameters alike where the rule tells these apart."""
+    matrices and of small parameters alike where the rule tells these apart.
+    """
     orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
     for first, stop in strips(orthogonal, size, start=start):
         yield first, stop, True
@@ -154,7 +179,9 @@ def update_strips(layout: ChunkLayout, size: int, rule: Rule, start: int = 0) ->
         yield first, stop, False
 
 
-def accumulate_strip(gradients: Tensor, momentum: Tensor, decay: float, active: Tensor | None) -> None:
+def accumulate_strip(
+    gradients: Tensor, momentum: Tensor, decay: float, active: Tensor | None
+) -> None:
     """M <- decay * M + D G D^T of chunks [n, 64, 64], of those that are active, bool [n], if given."""
     target = momentum if active is None else None
     changed = torch.add(forward(gradients), momentum, alpha=decay, out=target)
@@ -172,7 +199,8 @@ def take(momentum: Tensor, indices: Tensor, share: float | Tensor) -> Tensor:
 
 def guess_votes(momentum: Tensor, indices: Tensor, values: Tensor) -> Tensor:
     """S of a guess, transposed, float32 [n, 64, 64]: what was sent of some chunks, and what stayed in
-    their momentum [n, 64, 64]. At most 2760 in magnitude: see `STAYED_MAX`."""
+    their momentum [n, 64, 64]. At most 2760 in magnitude: see `STAYED_MAX`.
+    """
     size = momentum.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=SIZE_LEAST)
     votes = (momentum / size * STAYED_WEIGHT).nan_to_num_(0.0)
     weights = values.sign().float() * SENT_WEIGHT
@@ -191,6 +219,7 @@ def guess_strip(votes: Tensor, orthogonal: bool, *, may_look: bool = True) -> Te
 def as_guess(update: Tensor) -> Tensor:
     """int8, in sixteenths, of an update whose root mean square is about one; changes it.
 
-    NaN becomes 0: which integer the hardware makes of it depends on the processor."""
+    NaN becomes 0: which integer the hardware makes of it depends on the processor.
+    """
     whole = update.mul_(GUESS_ONE).round_().nan_to_num_(0.0)
     return whole.clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)

@@ -39,7 +39,9 @@ class Ranks:
         dist.all_gather(everybody, tensor, group=self._group)
         return [other.cpu() for other in everybody]
 
-    def exchange(self, payloads: Sequence[bytes], flags: Sequence[bool]) -> tuple[list[list[bytes]], list[bool]]:
+    def exchange(
+        self, payloads: Sequence[bytes], flags: Sequence[bool]
+    ) -> tuple[list[list[bytes]], list[bool]]:
         """Everybody's payloads by rank, and for each flag whether any rank has it set.
 
         Payloads may differ in length, their number and that of the flags may not. Two collectives: one tells
@@ -51,7 +53,10 @@ class Ranks:
         # At least one byte, as some backends refuse empty tensors.
         padded = bytearray(b"".join(payloads).ljust(max(1, int(lengths.sum(1).max())), b"\0"))
         blobs = self.all_gather(torch.frombuffer(padded, dtype=torch.uint8))
-        everybody = [_cut(blob.numpy().tobytes(), row) for blob, row in zip(blobs, lengths.tolist(), strict=True)]
+        everybody = [
+            _cut(blob.numpy().tobytes(), row)
+            for blob, row in zip(blobs, lengths.tolist(), strict=True)
+        ]
         return everybody, told[:, len(payloads) :].any(dim=0).tolist()
 
     @property
@@ -61,4 +66,6 @@ class Ranks:
 
 def _cut(blob: bytes, lengths: Sequence[int]) -> list[bytes]:
     """The first pieces of a blob, of these lengths."""
-    return [blob[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    return [
+        blob[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)
+    ]

@@ -21,7 +21,8 @@ _CANDIDATES_PER_KEPT = 2
 
 def largest(magnitudes: Tensor, top_k: int) -> Tensor:
     """int64 [n, k]: places of the k largest in each row of float32 [n, 4096], which is in the host's
-    memory. In no order; any of equals; NaN is the largest."""
+    memory. In no order; any of equals; NaN is the largest.
+    """
     if top_k < _GROUPS:
         places = largest_above_threshold(magnitudes, top_k)
         if places is not None:
@@ -31,7 +32,8 @@ def largest(magnitudes: Tensor, top_k: int) -> Tensor:
 
 def largest_in_groups(magnitudes: Tensor, top_k: int) -> Tensor:
     """`largest` by a top-k of the groups' maxima and one inside those groups: on any device, and
-    with any number of equal entries."""
+    with any number of equal entries.
+    """
     if top_k >= _GROUPS:
         return magnitudes.topk(top_k, dim=1, sorted=False).indices
     groups = magnitudes.view(-1, _GROUP, _GROUPS)  # a group is a column
@@ -67,5 +69,6 @@ def largest_above_threshold(magnitudes: Tensor, top_k: int) -> Tensor | None:
 
 def ascending(places: Tensor) -> Tensor:
     """Each row in ascending order, in the host's memory. numpy takes a tenth of torch's time for
-    short rows of int16."""
+    short rows of int16.
+    """
     return torch.from_numpy(np.sort(places.numpy(), axis=1))

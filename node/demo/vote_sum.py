@@ -67,15 +67,20 @@ class Votes:
 
     def __init__(self, layout: ChunkLayout, contributions: Sequence[Contribution]) -> None:
         """`LocalProtocolError` if they do not fit the layout, or if their sums could exceed what
-        float32 counts exactly."""
+        float32 counts exactly.
+        """
         self._chunks = layout.chunks
         self._authors = [_indexed(contribution, layout.chunks) for contribution in contributions]
         self.weights = np.array([author.weight for author in self._authors], np.float32)
         """float32 [R]: the weight of each author."""
-        self.sum_max = sum(author.weight * _magnitude(author.coefficients) for author in self._authors)
+        self.sum_max = sum(
+            author.weight * _magnitude(author.coefficients) for author in self._authors
+        )
         """Bound on the magnitude of every sum of votes."""
         if self.sum_max > VOTE_SUM_MAX:
-            raise LocalProtocolError(f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}")
+            raise LocalProtocolError(
+                f"expected votes that sum to at most {VOTE_SUM_MAX}, got up to {self.sum_max}"
+            )
 
     def stacked(self) -> StackedContributions:
         """The coefficients of all authors in one piece."""
@@ -106,7 +111,10 @@ class Votes:
 
     def _cut(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
         """The votes for a strip: int64 [n], their places in it, and float32 [n], their weights."""
-        parts = [(author.coefficients, slice(author.starts[first], author.starts[stop])) for author in self._authors]
+        parts = [
+            (author.coefficients, slice(author.starts[first], author.starts[stop]))
+            for author in self._authors
+        ]
         counts = np.stack([sent.counts[first:stop] for sent, _ in parts])  # [R, n]
         chunk_starts = np.tile(np.arange(stop - first) * CHUNK_ENTRIES, len(parts))
         places = np.repeat(chunk_starts, counts.ravel())
@@ -121,7 +129,8 @@ class DeviceVotes:
 
     def __init__(self, votes: Votes, device: torch.device) -> None:
         """Carries them over in one copy of 16-bit numbers and one of the weights, and waits for
-        nothing else."""
+        nothing else.
+        """
         self.sum_max = votes.sum_max
         self._bounds = votes.bounds()  # on the host
         sent = votes.coefficients()
@@ -145,7 +154,9 @@ class DeviceVotes:
         """int32 [n]: counted from the first entry of chunk 0."""
         shares = torch.tensor(totals, dtype=torch.int64, device="cpu")
         weights = torch.from_numpy(votes.weights).to(device, non_blocking=True)
-        self._votes = weights.repeat_interleave(shares.to(device, non_blocking=True), output_size=count)
+        self._votes = weights.repeat_interleave(
+            shares.to(device, non_blocking=True), output_size=count
+        )
         """float32 [n]: weight times value."""
         self._votes.mul_(values)
 
@@ -166,7 +177,9 @@ def _indexed(contribution: Contribution, chunks: int) -> _IndexedContribution:
     total = int(sent.counts.sum(dtype=np.int64))
     shapes = (sent.counts.shape, sent.indices.shape, sent.values.shape)
     if shapes != ((chunks,), (total,), (total,)):
-        raise LocalProtocolError(f"expected {chunks} counts, {total} indices and values, got {shapes}")
+        raise LocalProtocolError(
+            f"expected {chunks} counts, {total} indices and values, got {shapes}"
+        )
     if weight < 1:
         raise LocalProtocolError(f"expected a weight of at least 1, got {weight}")
     if (highest := int(sent.indices.max(initial=0))) >= CHUNK_ENTRIES:

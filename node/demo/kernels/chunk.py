@@ -52,7 +52,9 @@ _SIZE_LEAST, _STAYED_MAX = _F4(SIZE_LEAST), _F4(STAYED_MAX)
 _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (ORTHOGONAL_GUESS, GUESS_ONE, GUESS_MAX))
 _ONE, _PER_ONE, _PER_HALF = map(_F4, (2.0**ONE_BITS, 2.0**-ONE_BITS, 2.0 ** (1 - ONE_BITS)))
 
-_ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX))
+_ABOVE_OPERAND, _ABOVE_ENTRY = (
+    int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX)
+)
 """Bits of the least magnitude that rounds above a bound; one octave more of each for every halving."""
 _OCTAVE = 1 << 23
 
@@ -74,7 +76,8 @@ def _forward(given, chunk, spare, matrix):
 def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
-    With `whole` numbers and T in place of D, `dct.integer_inverse`: returns 2^t, else 1."""
+    With `whole` numbers and T in place of D, `dct.integer_inverse`: returns 2^t, else 1.
+    """
     matmul_inverse_dct(chunk, matrix, spare)  # M^T D
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
     matmul_inverse_dct(spare, matrix, chunk)
@@ -128,7 +131,10 @@ def _round(chunk, scale, bound):
 @inner
 def _mix(out, share, other, other_share):
     """out <- out * share + other * other_share."""
-    flat, flat_other = out.reshape(ENTRIES), other.reshape(ENTRIES)  # one loop: numba asks for each if they overlap
+    flat, flat_other = (
+        out.reshape(ENTRIES),
+        other.reshape(ENTRIES),
+    )  # one loop: numba asks for each if they overlap
     for place in range(ENTRIES):
         flat[place] = flat[place] * share + flat_other[place] * other_share
 
@@ -182,7 +188,8 @@ def _to_signs(chunk, spare, matrix):
 @inner
 def _region(matrix, number, width):
     """What of a matrix stands in one of its chunks. Counted from 0 like this, numba knows that no index is negative,
-    and takes many entries at a time."""
+    and takes many entries at a time.
+    """
     row, column = divmod(number, width)
     return matrix[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
 
@@ -269,7 +276,9 @@ def guess(momentum, place, sent, guessed, tools):
         for i in range(SIDE):
             for j in range(SIDE):
                 vote = stayed[i, j] * share
-                chunk[j, i] = vote if abs(vote) <= _STAYED_MAX else _F4(0)  # a NaN is not at most anything
+                chunk[j, i] = (
+                    vote if abs(vote) <= _STAYED_MAX else _F4(0)
+                )  # a NaN is not at most anything
         for slot in range(indices.shape[1]):
             index = np.int64(indices[number, slot])
             chunk[index >> 6, index & SIDE - 1] += _SENT_WEIGHT * _F4(np.sign(values[number, slot]))

@@ -20,7 +20,9 @@ SIDE, HALF, QUARTER, ENTRIES = 64, 32, 16, 4096
 MAGNITUDE = 0x7FFFFFFF
 """The bits of a float that are its magnitude: whole numbers in the order of the magnitudes."""
 
-_SOURCES = sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:16]
+_SOURCES = sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()[:16]
 """numba keeps machine code on disk under a function's name until its own file changes. With this in the name, until any
 file here does."""
 

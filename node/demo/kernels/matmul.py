@@ -94,7 +94,8 @@ class _Block:
 
 def _quarters_and_half(odd: list[_Column]) -> list[list[_Column | None]]:
     """What the sums (a, b, o, o) take of four successive k: a of the first, b of the third, both
-    vectors of o, at the columns `odd`, of the others."""
+    vectors of o, at the columns `odd`, of the others.
+    """
     quarter = (1, 0)
     odds: list[_Column | None] = [None, None, *odd]
     return [[quarter, None, None, None], odds, [None, quarter, None, None], odds]
@@ -141,7 +142,10 @@ def _intrinsic(block: _Block) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (left, right, out), (top, edge) = _given(context, builder, signature, arguments)
         rows = [_linear(builder, top, 1, index) for index in range(block.rows)]
-        taken = [[column and _linear(builder, edge, *column) for column in columns] for columns in block.taken]
+        taken = [
+            [column and _linear(builder, edge, *column) for column in columns]
+            for columns in block.taken
+        ]
         for row, sums in zip(rows, _sums(builder, (left, right), rows, taken, block), strict=True):
             vectors = block.finish(builder, *sums) if block.finish else sums
             for column, vector in zip(block.out, vectors, strict=True):
@@ -176,7 +180,9 @@ def _sums(
             if column is not None
         }
         for row, line in zip(rows, grown, strict=True):
-            scalar = builder.load(_entry(builder, left, *((row, at) if block.by_rows else (at, row))))
+            scalar = builder.load(
+                _entry(builder, left, *((row, at) if block.by_rows else (at, row)))
+            )
             for place, value in values.items():
                 line[place] = _plus_product(builder, scalar, line[place], value)
     following = _linear(builder, k, 1, len(taken))
@@ -216,7 +222,9 @@ def _folded(_: Any, rows: Any, out: Any, place: Any) -> Any:
 _fold_vectors: Any = intrinsic(_folded)
 
 
-def _given(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[list[Any], list[Any]]:
+def _given(
+    context: Any, builder: Any, signature: Any, arguments: Any
+) -> tuple[list[Any], list[Any]]:
     """Arrays, and the numbers of the place that follows them."""
     *arrays, place = zip(signature.args, arguments, strict=True)
     views = [context.make_array(kind)(context, builder, array) for kind, array in arrays]
@@ -225,7 +233,9 @@ def _given(context: Any, builder: Any, signature: Any, arguments: Any) -> tuple[
 
 def _plus_product(builder: Any, scalar: Any, total: Any, values: Any) -> Any:
     """total + scalar * values, rounded once where the processor can."""
-    lowest = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(_LANE, 0))
+    lowest = builder.insert_element(
+        ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(_LANE, 0)
+    )
     spread = _shuffled(builder, lowest, lowest, [0] * _LANES)
     product = builder.fmul(spread, values, flags=("contract",))
     return builder.fadd(total, product, flags=("contract",))
@@ -289,7 +299,8 @@ matmul_dct, matmul_inverse_dct = _product(_DCT), _product(_INVERSE_DCT)
 @inner
 def fold(rows, out):
     """Sums and differences of the 64 rows, as the module describes: those for D's rows 0, 4, 8...,
-    for its rows 2, 6, 10... and for its odd rows, in these places of `out`, which is not `rows`."""
+    for its rows 2, 6, 10... and for its odd rows, in these places of `out`, which is not `rows`.
+    """
     for k in range(QUARTER):
         for column in range(0, SIDE, _LANES):
             _fold_vectors(rows, out, (k, column))

@@ -55,7 +55,8 @@ def _kth_largest(bits, count, rank):
 def _mark_largest(bits, marks, spare, top_k):
     """Set the bits, [64] of row's columns, of the `top_k` largest of the magnitudes [16, 256]; any of equals.
 
-    As in `largest`: the k-th largest of 256 maxima is at most the k-th largest entry, and few entries more reach it."""
+    As in `largest`: the k-th largest of 256 maxima is at most the k-th largest entry, and few entries more reach it.
+    """
     peaks, reached, places = spare[0], spare[1], spare[2]
     threshold = _I4(0)
     for group in range(PEAKS):
@@ -95,7 +96,9 @@ def extract(momentum, place, leaving, out):
     marks = np.empty(SIDE, np.uint64)
     for number in range(first, stop):
         chunk = momentum[number]
-        _mark_largest(chunk.view(_I4).reshape(ENTRIES // PEAKS, PEAKS), marks, spare, places.shape[1])
+        _mark_largest(
+            chunk.view(_I4).reshape(ENTRIES // PEAKS, PEAKS), marks, spare, places.shape[1]
+        )
         share = alpha if active[number] else _F4(0)
         slot = 0
         for row in range(SIDE):

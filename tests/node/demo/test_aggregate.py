@@ -48,7 +48,9 @@ def parameters(seed: int = 0) -> dict[str, torch.Tensor]:
     return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
-def contributions(seed: int, *, authors: int = 5, top_k: int = 40, value_max: int = 1) -> list[Contribution]:
+def contributions(
+    seed: int, *, authors: int = 5, top_k: int = 40, value_max: int = 1
+) -> list[Contribution]:
     rng = np.random.default_rng(seed)
     return [
         Contribution(
@@ -62,22 +64,41 @@ def contributions(seed: int, *, authors: int = 5, top_k: int = 40, value_max: in
 def on_one_coefficient(values: list[int], chunk: int = 3, index: int = 1234) -> list[Coefficients]:
     counts = np.zeros(LAYOUT.chunks, np.uint16)
     counts[chunk] = 1
-    return [Coefficients(counts, np.array([index], np.uint16), np.array([value], np.int16)) for value in values]
+    return [
+        Coefficients(counts, np.array([index], np.uint16), np.array([value], np.int16))
+        for value in values
+    ]
 
 
 def extremes() -> dict[str, list[Contribution]]:
     rng = np.random.default_rng(9)
-    dense = [reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0) for _ in range(2)]
+    dense = [
+        reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0)
+        for _ in range(2)
+    ]
     return {
-        "a sum that rounds above the bound": [Contribution(4095, sent) for sent in on_one_coefficient([1], chunk=5)]
-        + [Contribution(6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))],
+        "a sum that rounds above the bound": [
+            Contribution(4095, sent) for sent in on_one_coefficient([1], chunk=5)
+        ]
+        + [
+            Contribution(
+                6,
+                reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0),
+            )
+        ],
         "no contribution": [],
         "one empty payload": [
-            Contribution(7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))
+            Contribution(
+                7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1)
+            )
         ],
-        "all authors on one coefficient": [Contribution(3, sent) for sent in on_one_coefficient([-128] * 50)],
+        "all authors on one coefficient": [
+            Contribution(3, sent) for sent in on_one_coefficient([-128] * 50)
+        ],
         "votes that cancel out": [Contribution(5, sent) for sent in on_one_coefficient([1, -1])],
-        "the whole bound on one coefficient": [Contribution(VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])]
+        "the whole bound on one coefficient": [
+            Contribution(VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])
+        ]
         + [Contribution(1, sent) for sent in on_one_coefficient([-1])],
         "the whole bound on every coefficient": [
             Contribution((VOTE_SUM_MAX - 128) // 128, dense[0]),
@@ -194,10 +215,14 @@ def test_contributions_that_do_not_fit_the_model_are_refused() -> None:
         "counts, 1 indices and values, got",
     )
     refused(
-        [Contribution(1, Coefficients(good.counts, good.indices[:0], good.values))], "counts, 1 indices and values, got"
+        [Contribution(1, Coefficients(good.counts, good.indices[:0], good.values))],
+        "counts, 1 indices and values, got",
     )
     far = np.array([4096], np.uint16)
-    refused([Contribution(1, Coefficients(good.counts, far, good.values))], "indices below 4096, got 4096")
+    refused(
+        [Contribution(1, Coefficients(good.counts, far, good.values))],
+        "indices below 4096, got 4096",
+    )
 
 
 def test_parameters_in_another_dtype_are_refused() -> None:
@@ -219,6 +244,8 @@ def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
     for name, tensor in committed.items():
         expected = tensor * 0.5 - 0.25 / 16 * torch.from_numpy(signs[name])
         if name == "conv":  # rounded to bfloat16 once or twice
-            torch.testing.assert_close(working[name], expected.to(torch.bfloat16), rtol=0.016, atol=0.01)
+            torch.testing.assert_close(
+                working[name], expected.to(torch.bfloat16), rtol=0.016, atol=0.01
+            )
         else:
             assert torch.equal(working[name], expected), name

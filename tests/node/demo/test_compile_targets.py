@@ -29,17 +29,37 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_kernels_pass_their_tests_compiled_for_other_processors(target: str, pytestconfig: pytest.Config) -> None:
+def test_kernels_pass_their_tests_compiled_for_other_processors(
+    target: str, pytestconfig: pytest.Config
+) -> None:
     pytest.importorskip("numba")
     from llvmlite import binding
 
     if target == "avx2" and not binding.get_host_cpu_features().get("avx2"):
         pytest.skip("this processor has no AVX2")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "NUMBA_CPU"))}
-    environment |= TARGETS[target] | {"NUMBA_CACHE_DIR": str(pytestconfig.cache.mkdir(f"numba_{target}"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST", "NUMBA_CPU"))
+    }
+    environment |= TARGETS[target] | {
+        "NUMBA_CACHE_DIR": str(pytestconfig.cache.mkdir(f"numba_{target}"))
+    }
     files = [str(TESTS / name) for name in FILES]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", ELSEWHERE, *files]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=pytestconfig.rootpath)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        ELSEWHERE,
+        *files,
+    ]
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=pytestconfig.rootpath
+    )
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
     assert "passed" in run.stdout
     assert "skipped" not in run.stdout

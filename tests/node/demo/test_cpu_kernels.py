@@ -47,7 +47,10 @@ def tensors(seed: int, layout: ChunkLayout = LAYOUT) -> dict[str, torch.Tensor]:
 
 def votes(seed: int, *, layout: ChunkLayout = LAYOUT, empty: float = 0.2) -> list[Contribution]:
     rng = np.random.default_rng(seed)
-    sent = [reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty) for k in (1, 30, 300)]
+    sent = [
+        reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty)
+        for k in (1, 30, 300)
+    ]
     return [Contribution(int(rng.integers(1, 10**5)), each) for each in sent]
 
 
@@ -55,7 +58,9 @@ def both_parameters(layout: ChunkLayout, given: list[Contribution], rule: Rule) 
     plain, found = tensors(1, layout), tensors(1, layout)
     apply(layout, plain, given, *RATES, rule=rule, backend=Plain(layout))
     apply(layout, found, given, *RATES, rule=rule, backend=kernels_for(layout))
-    assert all(found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes)
+    assert all(
+        found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes
+    )
 
 
 def both_engines(demo: DemoSettings) -> list[Engine]:
@@ -78,7 +83,9 @@ def test_kernels_change_parameters_bit_for_bit_as_strips_do(rule: Rule, threads:
     empty=st.sampled_from([0.0, 0.5, 1.0]),
     rule=st.sampled_from(RULES),
 )
-def test_matrices_of_any_shape_change_alike(rows: int, columns: int, seed: int, empty: float, rule: Rule) -> None:
+def test_matrices_of_any_shape_change_alike(
+    rows: int, columns: int, seed: int, empty: float, rule: Rule
+) -> None:
     layout = ChunkLayout.from_shapes({"m": (rows, columns), "n": (columns, rows)})
     both_parameters(layout, votes(seed, layout=layout, empty=empty), rule)
 
@@ -105,7 +112,9 @@ def test_both_engines_take_the_same(top_k: int, value_bits: int, alpha: float) -
 
 def test_among_equal_entries_any_are_taken_and_none_twice() -> None:
     engine = Engine(LAYOUT, DemoSettings(top_k=50), "cpu", backend=kernels_for(LAYOUT))
-    engine.momentum.copy_(torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6)))
+    engine.momentum.copy_(
+        torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6))
+    )
     sent = engine.extract()
     assert (sent.previous.abs() == 2).all()
     assert (sent.indices.long().diff(dim=1) > 0).all()
@@ -223,6 +232,8 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
             f"from node.demo.kernels.compile import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
         )
         command = [sys.executable, "-m", "node.demo.kernels.used"]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     assert [used(addend) for addend in (1, 1, 2)] == ["2 0", "2 1", "3 0"]

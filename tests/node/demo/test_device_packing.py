@@ -23,13 +23,18 @@ def on_the_host(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
     return Plain(ChunkLayout.from_shapes({"any": (1,)})).pack(indices, values, shape)
 
 
-def extracted(shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES) -> list[Tensor]:
+def extracted(
+    shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES
+) -> list[Tensor]:
     """Indices [chunks, k] drawn from the last `span` entries of a chunk, and values, some of them 0."""
     rng = np.random.default_rng(seed)
     places = [np.sort(rng.permutation(span)[: shape.top_k]) for _ in range(shape.chunks)]
     values = rng.integers(1, shape.value_max + 1, (shape.chunks, shape.top_k)) * rng.choice([-1, 1])
     values *= rng.random(values.shape) < sent_share
-    return [torch.from_numpy(array.astype(np.int16)) for array in (np.array(places) + CHUNK_ENTRIES - span, values)]
+    return [
+        torch.from_numpy(array.astype(np.int16))
+        for array in (np.array(places) + CHUNK_ENTRIES - span, values)
+    ]
 
 
 @settings(deadline=None, max_examples=150)
@@ -52,7 +57,9 @@ def test_any_extraction_is_packed_as_on_the_host(
 
 @pytest.mark.parametrize("top_k", [1, 32, CHUNK_ENTRIES])
 @pytest.mark.parametrize("last", [False, True])
-def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(top_k: int, last: bool) -> None:
+def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(
+    top_k: int, last: bool
+) -> None:
     shape = PayloadShape(3, top_k, 1)
     first = CHUNK_ENTRIES - top_k if last else 0
     indices = torch.arange(first, first + top_k, dtype=torch.int16).expand(3, -1).contiguous()
@@ -64,7 +71,10 @@ def test_an_accelerator_sends_what_decodes_to_what_the_engine_took() -> None:
     layout = ChunkLayout.from_shapes({"a": (130, 70), "b": (97,), "c": (65, 3, 43)})
     shape = PayloadShape(layout.chunks, 24, 4)
     engine = Engine(
-        layout, DemoSettings(top_k=24, value_bits=4), "cpu", backend=Accelerator(layout, torch.device("cpu"))
+        layout,
+        DemoSettings(top_k=24, value_bits=4),
+        "cpu",
+        backend=Accelerator(layout, torch.device("cpu")),
     )
     engine.accumulate({name: torch.randn(sizes) for name, sizes in layout.shapes.items()})
     for active in (None, layout.chunks_of({"a"}), torch.zeros(layout.chunks, dtype=torch.bool)):

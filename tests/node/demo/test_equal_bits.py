@@ -14,7 +14,12 @@ from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from protocol.payload import Coefficients
 from tests.node.demo import reference
 
-SHAPES: dict[str, tuple[int, ...]] = {"bias": (97,), "conv": (66, 3, 5, 5), "embedding": (257, 96), "wide": (64, 1157)}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "bias": (97,),
+    "conv": (66, 3, 5, 5),
+    "embedding": (257, 96),
+    "wide": (64, 1157),
+}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
 RATES = (float(np.float32(0.004)), float(np.float32(0.9996)))
 
@@ -37,7 +42,9 @@ def parameters() -> dict[str, torch.Tensor]:
     """From -1 to 1, in steps of 2^-23."""
     found = {}
     for seed, (name, shape) in enumerate(SHAPES.items()):
-        steps = torch.from_numpy((scrambled(int(np.prod(shape)), seed) >> np.uint32(8)).astype(np.float32))
+        steps = torch.from_numpy(
+            (scrambled(int(np.prod(shape)), seed) >> np.uint32(8)).astype(np.float32)
+        )
         found[name] = (steps * 2.0**-23 - 1).view(shape)
     return found
 

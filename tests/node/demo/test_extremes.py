@@ -1,6 +1,7 @@
 """Zeros, denormals, tiny and huge floats, NaN and infinities: all backends do the same with them, and
 no integer made of one is out of range. Which integer the hardware makes of a NaN or of too large a
-float depends on the processor."""
+float depends on the processor.
+"""
 
 import math
 from collections.abc import Callable
@@ -23,8 +24,33 @@ from protocol.payload import Coefficients
 from tests.node.demo.conftest import MakeBackend, but_plain
 
 LEAST, LEAST_NORMAL = 2.0**-149, 2.0**-126
-SCALES_OF_CHUNKS = (1e-42, 1e-38, 1e-37, 1e-34, 1e-30, 1e-23, 1e-19, 1e-15, 1.0, 1e15, 1e19, 1e25, 1e30)
-SINGLE_ENTRIES = (LEAST, LEAST_NORMAL, 2.0**-100, 2.0**-65, 2.0**-60, 1.0, -1.0, 2.0**60, -(2.0**64), 2.0**99)
+SCALES_OF_CHUNKS = (
+    1e-42,
+    1e-38,
+    1e-37,
+    1e-34,
+    1e-30,
+    1e-23,
+    1e-19,
+    1e-15,
+    1.0,
+    1e15,
+    1e19,
+    1e25,
+    1e30,
+)
+SINGLE_ENTRIES = (
+    LEAST,
+    LEAST_NORMAL,
+    2.0**-100,
+    2.0**-65,
+    2.0**-60,
+    1.0,
+    -1.0,
+    2.0**60,
+    -(2.0**64),
+    2.0**99,
+)
 RATES = (float(np.float32(0.004)), float(np.float32(0.9996)))
 
 Find = Callable[[Tensor, int], Tensor]
@@ -41,9 +67,15 @@ def sane_chunks() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     normal = torch.randn(64, 64, generator=generator)
     signs = normal.sign()
-    chunks = {"zeros": torch.zeros(64, 64), "minus zeros": -torch.zeros(64, 64), "least": signs * LEAST}
+    chunks = {
+        "zeros": torch.zeros(64, 64),
+        "minus zeros": -torch.zeros(64, 64),
+        "least": signs * LEAST,
+    }
     chunks |= {f"normal * {scale:g}": normal * scale for scale in SCALES_OF_CHUNKS}
-    chunks |= {f"one of {value:g}": single_entry(value, 65 * i) for i, value in enumerate(SINGLE_ENTRIES)}
+    chunks |= {
+        f"one of {value:g}": single_entry(value, 65 * i) for i, value in enumerate(SINGLE_ENTRIES)
+    }
     chunks["steep"] = normal * torch.logspace(-44, 30, 64)
     return chunks
 
@@ -51,7 +83,10 @@ def sane_chunks() -> dict[str, Tensor]:
 def broken_chunks() -> dict[str, Tensor]:
     """float32 [64, 64] that no gradient makes."""
     normal = sane_chunks()["normal * 1"]
-    found = {str(bad): normal.clone().index_fill_(0, torch.tensor(3), bad) for bad in (math.nan, math.inf, -math.inf)}
+    found = {
+        str(bad): normal.clone().index_fill_(0, torch.tensor(3), bad)
+        for bad in (math.nan, math.inf, -math.inf)
+    }
     return found | {
         "largest": torch.full((64, 64), torch.finfo(torch.float32).max),
         "all": torch.full((64, 64), math.nan),
@@ -84,7 +119,8 @@ def extractions(
 
 def guesses(make_backend: MakeBackend, rule: Rule, chunks: dict[str, Tensor]) -> list[Tensor]:
     """The guess of the plain engine and that of one with the backend, int32, from what the plain one
-    sent and what stayed there."""
+    sent and what stayed there.
+    """
     (plain, sent), (engine, _) = extractions(make_backend, DemoSettings(), chunks)
     engine.momentum.copy_(plain.momentum)
     return [plain.guess(rule, sent).int(), engine.guess(rule, sent).int()]
@@ -102,14 +138,20 @@ def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
 ) -> None:
     settings = DemoSettings(alpha=alpha, value_bits=value_bits)
     (plain_engine, plain), (engine, found) = extractions(make_backend, settings, SANE)
-    untied = torch.tensor(["normal" in name for name in SANE] + [False] * (LAYOUT.chunks - len(SANE)))
+    untied = torch.tensor(
+        ["normal" in name for name in SANE] + [False] * (LAYOUT.chunks - len(SANE))
+    )
     for name in ("indices", "values", "previous"):
         assert torch.equal(getattr(found, name)[untied], getattr(plain, name)[untied]), name
     assert torch.equal(bits(engine.momentum)[untied], bits(plain_engine.momentum)[untied])
     # Any of equals are taken, but as many of each.
     for name in ("values", "previous"):
-        assert torch.equal(*(getattr(sent, name).abs().sort(1).values for sent in (found, plain))), name
-    assert torch.equal(*(each.momentum.flatten(1).abs().sort(1).values for each in (engine, plain_engine)))
+        assert torch.equal(
+            *(getattr(sent, name).abs().sort(1).values for sent in (found, plain))
+        ), name
+    assert torch.equal(
+        *(each.momentum.flatten(1).abs().sort(1).values for each in (engine, plain_engine))
+    )
     assert engine.momentum.isfinite().all()
     for sent in (plain, found):
         assert ((sent.values != 0) == (sent.previous != 0)).all()
@@ -119,21 +161,28 @@ def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
 
 @but_plain
 @by_both_rules
-def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(make_backend: MakeBackend, rule: Rule) -> None:
+def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(
+    make_backend: MakeBackend, rule: Rule
+) -> None:
     plain, found = guesses(make_backend, rule, SANE)
     for guess in (plain, found):
         assert guess.abs().max() <= 127
         assert not guess[0].any()
-    differences = dict(zip(SANE, (plain != found).flatten(1).float().mean(1).tolist(), strict=False))
-    exact = {name for name in SANE if "zeros" in name or "one of" in name}
-    assert all(difference == 0 if name in exact else difference < 0.02 for name, difference in differences.items()), (
-        differences
+    differences = dict(
+        zip(SANE, (plain != found).flatten(1).float().mean(1).tolist(), strict=False)
     )
+    exact = {name for name in SANE if "zeros" in name or "one of" in name}
+    assert all(
+        difference == 0 if name in exact else difference < 0.02
+        for name, difference in differences.items()
+    ), differences
 
 
 @but_plain
 @by_both_rules
-def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(make_backend: MakeBackend, rule: Rule) -> None:
+def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(
+    make_backend: MakeBackend, rule: Rule
+) -> None:
     plain, found = guesses(make_backend, rule, ALL)
     assert max(plain.abs().max(), found.abs().max()) <= 127
     assert (plain != found).flatten(1).float().mean(1).max() < 0.02
@@ -141,7 +190,9 @@ def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(make_back
 
 
 @but_plain
-def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(make_backend: MakeBackend) -> None:
+def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(
+    make_backend: MakeBackend,
+) -> None:
     for value_bits in (1, 8):
         for _, sent in extractions(make_backend, DemoSettings(value_bits=value_bits), ALL):
             assert sent.values.abs().max() <= 1 << value_bits - 1
@@ -165,21 +216,37 @@ def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
     for one, other in zip(plain, found, strict=True):
         assert one.isfinite().all()
         sizes = one.double().square().mean((1, 2), keepdim=True).sqrt()
-        assert ((one.double() - other.double()).abs() <= 1e-4 * sizes + 512 * LEAST).all()  # 64 roundings, twice
+        assert (
+            (one.double() - other.double()).abs() <= 1e-4 * sizes + 512 * LEAST
+        ).all()  # 64 roundings, twice
     # One product in the one direction, one in the other: the first is exact for a power of two that is no denormal.
-    exact = ["zeros", "minus zeros", *(f"one of {value:g}" for value in SINGLE_ENTRIES if abs(value) >= 2.0**-100)]
+    exact = [
+        "zeros",
+        "minus zeros",
+        *(f"one of {value:g}" for value in SINGLE_ENTRIES if abs(value) >= 2.0**-100),
+    ]
     places = [[*SANE].index(name) for name in exact]
     assert torch.equal(bits(plain[0][places]), bits(found[0][places]))
 
 
 @but_plain
 @by_both_rules
-def test_parameters_of_any_size_change_bit_for_bit_alike(make_backend: MakeBackend, rule: Rule) -> None:
+def test_parameters_of_any_size_change_bit_for_bit_alike(
+    make_backend: MakeBackend, rule: Rule
+) -> None:
     """By chunks without a vote, with one, and with the largest sum of votes."""
     counts = np.arange(LAYOUT.chunks, dtype=np.uint16) % 3
-    places = np.concatenate([[65 * i, 65 * i + 7][:count] for i, count in enumerate(counts)]).astype(np.uint16) % 4096
+    places = (
+        np.concatenate([[65 * i, 65 * i + 7][:count] for i, count in enumerate(counts)]).astype(
+            np.uint16
+        )
+        % 4096
+    )
     values = np.where(np.arange(len(places)) % 2, -1, 1).astype(np.int16)
-    votes = [Contribution(weight, Coefficients(counts, places, values)) for weight in (1, VOTE_SUM_MAX - 1)]
+    votes = [
+        Contribution(weight, Coefficients(counts, places, values))
+        for weight in (1, VOTE_SUM_MAX - 1)
+    ]
     chunks = momentum_of(SANE | {"largest": ALL["largest"]})
     stepped = []
     for make in (Plain, make_backend):
@@ -194,9 +261,15 @@ def test_parameters_of_any_size_change_bit_for_bit_alike(make_backend: MakeBacke
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_scaled_gradients_of_any_size_stay_finite(scale: Scale) -> None:
-    tensors: dict[str, Tensor | None] = {name: chunk.clamp(-1e15, 1e15) for name, chunk in SANE.items()}
-    tensors |= {f"scalar {value:g}": torch.tensor(value).clamp(-1e15, 1e15) for value in SINGLE_ENTRIES}
-    scaling = GradientScaling(scale, {name: tuple(t.shape) for name, t in tensors.items() if t is not None}, "cpu")
+    tensors: dict[str, Tensor | None] = {
+        name: chunk.clamp(-1e15, 1e15) for name, chunk in SANE.items()
+    }
+    tensors |= {
+        f"scalar {value:g}": torch.tensor(value).clamp(-1e15, 1e15) for value in SINGLE_ENTRIES
+    }
+    scaling = GradientScaling(
+        scale, {name: tuple(t.shape) for name, t in tensors.items() if t is not None}, "cpu"
+    )
     for _ in range(2):
         given = {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None}
         scaling.scale_(given)
@@ -206,13 +279,20 @@ def test_scaled_gradients_of_any_size_stay_finite(scale: Scale) -> None:
 
 @pytest.mark.parametrize("count", [1, 100])  # a vector of them, and a remainder
 def test_a_guess_made_of_any_float_is_in_range(count: int) -> None:
-    floats = torch.tensor([math.nan, math.inf, -math.inf, 1e38, -9.0, 7.9, -0.5, LEAST]).repeat(count)
+    floats = torch.tensor([math.nan, math.inf, -math.inf, 1e38, -9.0, 7.9, -0.5, LEAST]).repeat(
+        count
+    )
     assert as_guess(floats).tolist() == [0, 127, -127, 127, -127, 126, -8, 0] * count
 
 
 def test_quantised_values_of_any_floats_are_in_range() -> None:
     floats = torch.tensor([math.nan, math.inf, -math.inf, 1e38, -9.0, LEAST, 0.0])
-    for kept in (floats[None], floats[1:][None], floats[3:][None], torch.tensor([[3 * LEAST, -LEAST]])):
+    for kept in (
+        floats[None],
+        floats[1:][None],
+        floats[3:][None],
+        torch.tensor([[3 * LEAST, -LEAST]]),
+    ):
         for value_bits in (1, 2, 4, 8):
             values = quantise(kept, value_bits)
             assert values.abs().max() <= 1 << value_bits - 1

@@ -14,7 +14,9 @@ def magnitudes_of_every_kind(seed: int) -> Tensor:
     few = torch.randint(0, 5, (4, 4096), generator=generator).float()
     sparse = normal * (torch.rand(normal.shape, generator=generator) < 0.005)
     steep = normal**40 * torch.linspace(1, 1e-3, 4096)
-    return torch.cat([normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep])
+    return torch.cat(
+        [normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep]
+    )
 
 
 @pytest.mark.parametrize("top_k", [1, 7, 32, 128, 255, 256, 511, 512, 2000, 4096])

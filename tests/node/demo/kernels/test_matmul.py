@@ -56,7 +56,11 @@ def inverse_of_quarters(y: Doubles, matrix: Doubles) -> Doubles:
     """x = D^T y from a, b and o: 24 of 64 multiply-adds."""
     side = len(y)
     half, quarter = side // 2, side // 4
-    a, b, o = np.zeros((quarter, *y.shape[1:])), np.zeros((quarter, *y.shape[1:])), np.zeros((half, *y.shape[1:]))
+    a, b, o = (
+        np.zeros((quarter, *y.shape[1:])),
+        np.zeros((quarter, *y.shape[1:])),
+        np.zeros((half, *y.shape[1:])),
+    )
     for sums, first, step in ((a, 0, 4), (b, 2, 4), (o, 1, 2)):
         for c in range(len(sums)):
             for row in range(first, side, step):
