@@ -9,9 +9,11 @@ SEED ?= 0
 BIN := .venv/bin
 SETUP := .venv/.installed
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I. protocol/wire.proto
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
 
-.PHONY: demo test test-slow check proto clean distclean setup
+# `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
+.PHONY: demo test test-slow durations check docs proto clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -19,29 +21,40 @@ demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about thr
 test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(SETUP)  ## the slow ones
-	$(BIN)/pytest -m slow
+test-slow: $(SETUP)  ## the slow ones: long runs of the simulation, installs from wheels
+	$(BIN)/pytest -m slow --numprocesses 2 --dist load
+
+durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --record-durations
 
 .PHONY: test-compose
 test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine
 	$(BIN)/python -m tests.compose --json out/compose.json
 
-check: $(SETUP)  ## format, lint, types, layers, generated code
+check: $(SETUP)  ## format, lint, types, layers, generated code and pages, the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.benchmarks.pages --check
 	@rm -rf build/proto && mkdir -p build/proto
 	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto
 	@for file in $(GENERATED); do cmp protocol/$$file build/proto/protocol/$$file \
 		|| { echo "protocol/$$file is not what protocol/wire.proto generates; run: make proto"; exit 1; }; done
+	$(BIN)/mypy -p docs.generate
+	$(BIN)/python -m docs.generate --check
+	$(MKDOCS)
+
+docs: $(SETUP)  ## the pages of docs/ as a site in build/site, those made from code anew
+	$(BIN)/python -m docs.generate
+	$(MKDOCS)
 
 proto: $(SETUP)  ## generate the protobuf code anew
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=.
 
 clean:  ## what runs and tools left behind; the virtual environment stays
 	rm -rf out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find protocol coordinator node lockstep tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find protocol coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too
 	rm -rf .venv *.egg-info

@@ -1,1 +1,2 @@
-"""Keeps the clock of a run: rounds, membership, commits. Sees digests, never gradients. No torch."""
+"""Keeps the clock of a run: rounds, membership, commits. Sees digests, never gradients. No
+torch."""

@@ -6,10 +6,10 @@
     commits    (round, body, signature, loss)
     digests    what the majority reported after a commit
 
-A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before any of its
-effects leaves the process. Commits are read over a second connection, which sees only finished transactions: what
-is being written is never served. SQLite's own errors are translated to `StorageError` here.
-"""
+A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before
+any of its effects leaves the process. Commits are read over a second connection, which sees only
+finished transactions: what is being written is never served. SQLite's own errors are translated to
+`StorageError` here."""
 
 import sqlite3
 import threading
@@ -21,7 +21,7 @@ from typing import get_args
 
 import msgspec
 
-from coordinator.events import Event, RecordDigest, Renewed
+from coordinator.machine.events import Event, RecordDigest, Renewed
 from protocol.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
@@ -82,7 +82,9 @@ class Journal:
                 self._database.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
                 return
         if stored["format"] != FORMAT:
-            raise VersionError(f"{self._path}: expected journal format {FORMAT}, found {stored['format']}")
+            raise VersionError(
+                f"{self._path}: expected journal format {FORMAT}, found {stored['format']}"
+            )
         if stored["run_id"] != run_id:
             raise SettingsError(
                 f"{self._path} belongs to run {stored['run_id']}, this run file and key make {run_id}; "
@@ -96,11 +98,15 @@ class Journal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
     ) -> None:
-        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or nothing. With
-        `state`, the machines after these events, a restart begins from here."""
-        rows = [(at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events]
+        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or
+        nothing. With `state`, the machines after these events, a restart begins from here."""
+        rows = [
+            (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
+        ]
         with self._translated(), self._writing, self._transaction():
-            self._database.executemany("INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows)
+            self._database.executemany(
+                "INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows
+            )
             self._database.executemany(
                 "INSERT INTO commits VALUES (?, ?, ?, ?)",
                 [(round, signed.body, signed.signature, loss) for round, signed, loss in commits],
@@ -119,12 +125,16 @@ class Journal:
                 ],
             )
             if state is not None:
-                self._database.execute("INSERT INTO snapshots SELECT max(sequence), ? FROM events", (state,))
+                self._database.execute(
+                    "INSERT INTO snapshots SELECT max(sequence), ? FROM events", (state,)
+                )
 
     def snapshots(self) -> list[tuple[int, bytes]]:
         """(sequence of the last event in it, state) of every snapshot, oldest first."""
         with self._translated():
-            return self._database.execute("SELECT sequence, state FROM snapshots ORDER BY sequence").fetchall()
+            return self._database.execute(
+                "SELECT sequence, state FROM snapshots ORDER BY sequence"
+            ).fetchall()
 
     def newest_snapshot(self) -> tuple[int, bytes | None]:
         """The last of `snapshots`; (0, None) before the first."""
@@ -138,18 +148,25 @@ class Journal:
             yield at_ms, event
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
-        """(sequence, time, event) of all events behind number `after`; `StorageError` naming the first damaged one."""
+        """(sequence, time, event) of all events behind number `after`; `StorageError` naming the
+        first damaged one."""
         with self._translated():
-            rows = self._database.execute("SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,))
+            rows = self._database.execute(
+                "SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,)
+            )
             for sequence, at_ms, kind, body in rows:
                 try:
                     yield sequence, at_ms, msgspec.msgpack.decode(body, type=_KINDS[kind])
                 except (KeyError, msgspec.MsgspecError) as error:
-                    raise StorageError(f"{self._path}: event {sequence} ({kind}) is damaged: {error}") from None
+                    raise StorageError(
+                        f"{self._path}: event {sequence} ({kind}) is damaged: {error}"
+                    ) from None
 
     def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
         """At most `count` commits of rounds after `after_round`, oldest first."""
-        return self._commits("WHERE commits.round > ? ORDER BY commits.round LIMIT ?", (after_round, count))
+        return self._commits(
+            "WHERE commits.round > ? ORDER BY commits.round LIMIT ?", (after_round, count)
+        )
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
@@ -166,18 +183,23 @@ class Journal:
     def damage(self) -> str:
         """What SQLite finds wrong with the file itself, and where; empty when nothing."""
         with self._translated():
-            found = [row[0] for row in self._database.execute("PRAGMA integrity_check(3)").fetchall()]
+            found = [
+                row[0] for row in self._database.execute("PRAGMA integrity_check(3)").fetchall()
+            ]
         return "" if found == ["ok"] else "; ".join(found)
 
     def close(self) -> None:
-        """Close, after what another thread is reading or writing: SQLite crashes when its database is pulled away."""
+        """Close, after what another thread is reading or writing: SQLite crashes when its database
+        is pulled away."""
         with self._reading, self._writing:
             self._reader.close()
             self._database.close()
             self._lock.close()
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
-        columns = "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
+        columns = (
+            "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
+        )
         query = f"SELECT {columns} FROM commits LEFT JOIN digests ON digests.round = commits.round {where}"
         with self._translated(), self._reading:
             rows = self._reader.execute(query, arguments).fetchall()
@@ -217,10 +239,13 @@ class Journal:
 
 
 def _locked(path: Path) -> sqlite3.Connection:
-    """An open transaction on a file beside the journal, which ends with this process however it ends: two
-    coordinators on one directory would both decide its rounds."""
+    """An open transaction on a file beside the journal, which ends with this process however it
+    ends: two coordinators on one directory would both decide its rounds."""
     lock = sqlite3.connect(
-        path.with_name(path.name + "-lock"), timeout=0, isolation_level=None, check_same_thread=False
+        path.with_name(path.name + "-lock"),
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
     )
     try:
         lock.execute("BEGIN EXCLUSIVE")

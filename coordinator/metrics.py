@@ -1,4 +1,5 @@
-"""The coordinator's numbers for Prometheus: base units, `_total` on counters, no unbounded labels."""
+"""The coordinator's numbers for Prometheus: base units, `_total` on counters, no unbounded
+labels."""
 
 from collections.abc import Iterator
 
@@ -7,9 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.membership import Member
-from coordinator.report import phase
-from coordinator.rounds import Rounds
+from coordinator.machine.membership import Member
+from coordinator.machine.rounds import Rounds
+from coordinator.status_document import phase
 from coordinator.traffic import Traffic
 
 PHASES = ("waiting", "computing", "exchanging", "finished")
@@ -17,7 +18,8 @@ STATES = ("ready", "muted", "held", "catching up", "away")
 
 
 class RoundsCollector(Collector):
-    """Reads the machine at each scrape; nothing is counted twice because nothing is counted here."""
+    """Reads the machine at each scrape; nothing is counted twice because nothing is counted
+    here."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -30,18 +32,34 @@ class RoundsCollector(Collector):
         yield _counter("samples_trained", "Samples trained by nodes.", rounds.samples_trained)
         yield _counter("samples_lost", "Leased samples lost with their node.", rounds.samples_lost)
         yield _counter("payload_bytes", "Bytes of committed payloads.", rounds.payload_bytes)
-        yield _counter("rounds_checked", "Committed rounds whose digests were compared.", rounds.votes.rounds_checked)
-        yield _counter("rounds_disputed", "Committed rounds with unequal digests.", rounds.votes.rounds_disputed)
-        yield _gauge("decided_round", "Newest round with a final word; -1 before the first.", rounds.decided_round)
+        yield _counter(
+            "rounds_checked",
+            "Committed rounds whose digests were compared.",
+            rounds.votes.rounds_checked,
+        )
+        yield _counter(
+            "rounds_disputed",
+            "Committed rounds with unequal digests.",
+            rounds.votes.rounds_disputed,
+        )
+        yield _gauge(
+            "decided_round",
+            "Newest round with a final word; -1 before the first.",
+            rounds.decided_round,
+        )
         yield _gauge("steps_planned", "Length of the run in steps.", rounds.spec.schedule.steps)
         if rounds.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", rounds.loss)
-        members = GaugeMetricFamily("lockstep_coordinator_members", "Members by state.", labels=["state"])
+        members = GaugeMetricFamily(
+            "lockstep_coordinator_members", "Members by state.", labels=["state"]
+        )
         states = [_state(rounds, member) for member in rounds.members]
         for state in STATES:
             members.add_metric([state.replace(" ", "_")], states.count(state))
         yield members
-        phases = GaugeMetricFamily("lockstep_coordinator_phase", "1 for the run's phase.", labels=["phase"])
+        phases = GaugeMetricFamily(
+            "lockstep_coordinator_phase", "1 for the run's phase.", labels=["phase"]
+        )
         for name in PHASES:
             phases.add_metric([name], float(phase(rounds) == name))
         yield phases
@@ -55,7 +73,8 @@ class TrafficCollector(Collector):
         self._most: dict[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """One family. No counter falls, which Prometheus takes for a restart: bytes in buffers make overhead waver."""
+        """One family. No counter falls, which Prometheus takes for a restart: bytes in buffers make
+        overhead waver."""
         family = CounterMetricFamily(
             "lockstep_coordinator_traffic_bytes", "Bytes on the line.", labels=["kind", "direction"]
         )

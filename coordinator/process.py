@@ -1,4 +1,5 @@
-"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and the admin port."""
+"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and
+the admin port."""
 
 import asyncio
 import time
@@ -8,10 +9,10 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from coordinator import metrics, report
-from coordinator.core import Core, Outcome
+from coordinator import metrics, status_document
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
@@ -27,8 +28,8 @@ GOODBYE_POLL_SECONDS = 0.1
 
 
 class CoordinatorProcess:
-    """One run's coordinator. `key` signs its commits and, with the run file, names the run; `overhead` tells what
-    nobody owns of its traffic."""
+    """One run's coordinator. `key` signs its commits and, with the run file, names the run;
+    `overhead` tells what nobody owns of its traffic."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class CoordinatorProcess:
         self.address = settings.listen
         self._rounds = Rounds(spec, self.run_id)
         self._journal = Journal(settings.directory / JOURNAL_NAME)
-        self._core = Core(self._rounds, self._journal, key, self._emit)
+        self._core = Sequencer(self._rounds, self._journal, key, self._emit)
         self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
@@ -51,8 +52,8 @@ class CoordinatorProcess:
         self.registry: CollectorRegistry = metrics.registry(self._rounds, self._traffic)
 
     async def start(self) -> None:
-        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`, `SettingsError`,
-        `VersionError`."""
+        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
+        `SettingsError`, `VersionError`."""
         self._journal.bind(self.run_id, run_json(self._rounds.spec))
         await asyncio.to_thread(self._core.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -72,7 +73,8 @@ class CoordinatorProcess:
         await self._server.start()
 
     async def finished(self) -> None:
-        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they were let go.
+        """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
+        were let go.
 
         Raises what ended the core: `StorageError` when the journal could not be written."""
         assert self._loop_task is not None, "start() comes first"
@@ -100,9 +102,9 @@ class CoordinatorProcess:
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        recorded = self._journal.last_commits(report.COMMITS_SHOWN)
+        recorded = self._journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
-        document = report.status(self._rounds, commits, self._core.now_ms())
+        document = status_document.status(self._rounds, commits, self._core.now_ms())
         return {
             "address": self.address,
             **document,

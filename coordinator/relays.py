@@ -1,14 +1,13 @@
 """The relays of a run: who forwards payloads and does not train. Nothing of them is journalled.
 
-A relay has a session like a node, hears what everybody hears, and is told to all in the member list. It is no member:
-the machine knows nothing of it, and when its session ends it is gone.
-"""
+A relay has a session like a node, hears what everybody hears, and is told to all in the member
+list. It is no member: the machine knows nothing of it, and when its session ends it is gone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from coordinator.events import Joined
+from coordinator.machine.events import Joined
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 

@@ -1,10 +1,9 @@
 """gRPC shell of the coordinator: sessions in, effects out. It decides nothing.
 
-A session is one bidirectional stream per node: challenge, hello, then events. What the machine wants a node to
-hear goes through the session's outbox; a node that does not read is cut off, not waited for: when its outbox is full,
-or when one message cannot be handed to the network for a minute, whichever comes first. What everybody hears is
-encoded once.
-"""
+A session is one bidirectional stream per node: challenge, hello, then events. What the machine
+wants a node to hear goes through the session's outbox; a node that does not read is cut off, not
+waited for: when its outbox is full, or when one message cannot be handed to the network for a
+minute, whichever comes first. What everybody hears is encoded once."""
 
 import asyncio
 import contextlib
@@ -17,9 +16,9 @@ from typing import Any, TypeAlias
 import grpc
 import msgspec
 
-from coordinator import messages
-from coordinator.core import Core, Outcome
-from coordinator.events import (
+from coordinator import wire_messages
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Admit,
     AskResync,
     CommitRound,
@@ -35,8 +34,8 @@ from coordinator.events import (
     SkipRound,
     TellMembers,
 )
-from coordinator.journal import Journal
 from coordinator.relays import Relays
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
@@ -49,11 +48,12 @@ from protocol.wire_pb2_grpc import CoordinatorServicer
 log = logging.getLogger("lockstep.coordinator")
 
 OUTBOX_MESSAGES_MAX = 1024
-"""Messages that may wait for one node: minutes of rounds. A node that reads nothing for longer is cut off."""
+"""Messages that may wait for one node: minutes of rounds. A node that reads nothing for longer is
+cut off."""
 
 STALL_SECONDS = 60
-"""A stream that takes no byte for this long is ended: it holds messages and a connection for nobody. Six keepalives:
-a path that is merely slow has moved something by then."""
+"""A stream that takes no byte for this long is ended: it holds messages and a connection for
+nobody. Six keepalives: a path that is merely slow has moved something by then."""
 
 SHARED_MESSAGES = 16
 """Broadcasts whose bytes are kept: sessions send them within moments of each other."""
@@ -92,7 +92,11 @@ class CoordinatorService(CoordinatorServicer):
     """The service `lockstep.v1.Coordinator`. Hand its `emit` to the core."""
 
     def __init__(
-        self, core: Core, journal: Journal, coordinator_key: bytes, status: Callable[[], dict[str, Any]]
+        self,
+        core: Sequencer,
+        journal: Journal,
+        coordinator_key: bytes,
+        status: Callable[[], dict[str, Any]],
     ) -> None:
         self._core, self._journal, self._key, self._status = core, journal, coordinator_key, status
         self._sessions: dict[PeerId, NodeSession] = {}
@@ -100,10 +104,13 @@ class CoordinatorService(CoordinatorServicer):
         self._shared: dict[int, tuple[Message, bytes]] = {}
 
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
-        """Register with a server, as the generated code would, but with streams that end when nobody reads, and count
-        the bytes."""
+        """Register with a server, as the generated code would, but with streams that end when
+        nobody reads, and count the bytes."""
         came, left, unary = traffic.came, traffic.left, grpc.unary_unary_rpc_method_handler
-        run, commits = left(wire.Run.SerializeToString, "catch_up"), left(wire.Commits.SerializeToString, "catch_up")
+        run, commits = (
+            left(wire.Run.SerializeToString, "catch_up"),
+            left(wire.Commits.SerializeToString, "catch_up"),
+        )
         status, members = left(wire.Status.SerializeToString), left(wire.Members.SerializeToString)
         stream, decoded = grpc.stream_stream_rpc_method_handler, came(wire.NodeMessage.FromString)
         handlers = {
@@ -130,8 +137,12 @@ class CoordinatorService(CoordinatorServicer):
     async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
         """Commits after a round, oldest first, as many as fit one reply."""
         decided, head = self._core.decided_round, self._core.head_round
-        recorded = await asyncio.to_thread(self._journal.commits, request.after_round, COMMITS_PER_REPLY)
-        return messages.commits_reply([row for row in recorded if row.round <= decided], decided, head)
+        recorded = await asyncio.to_thread(
+            self._journal.commits, request.after_round, COMMITS_PER_REPLY
+        )
+        return wire_messages.commits_reply(
+            [row for row in recorded if row.round <= decided], decided, head
+        )
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json."""
@@ -213,12 +224,16 @@ class CoordinatorService(CoordinatorServicer):
                 log.info("relay went peer=%s", joined.peer)
                 self._tell_relays(gone=joined.peer)
 
-    async def _follow(self, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]) -> None:
+    async def _follow(
+        self, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
+    ) -> None:
         """A relay says that it lives, and goodbye."""
         async for message in requests:
             now_ms = self._core.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
-                session.send(messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms))
+                session.send(
+                    wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)
+                )
             elif message.WhichOneof("kind") == "leave":
                 break
         session.close()
@@ -228,7 +243,7 @@ class CoordinatorService(CoordinatorServicer):
         self._broadcast(Message(members=told))
 
     def _members(self) -> wire.Members:
-        members = messages.members_message(self._core.rounds.members)
+        members = wire_messages.members_message(self._core.rounds.members)
         members.members.extend(self.relays.told())
         return members
 
@@ -242,8 +257,12 @@ class CoordinatorService(CoordinatorServicer):
                 f"expected protocol version {PROTOCOL_VERSION}, got {hello.protocol_version}: update Lockstep"
             )
         if hello.run_id != run_id:
-            raise RemoteProtocolError(f"expected a node of run {run_id}, got one of run {hello.run_id!r}")
-        return messages.joined(verify_hello(hello.public_key, hello.signature, run_id, nonce), hello)
+            raise RemoteProtocolError(
+                f"expected a node of run {run_id}, got one of run {hello.run_id!r}"
+            )
+        return wire_messages.joined(
+            verify_hello(hello.public_key, hello.signature, run_id, nonce), hello
+        )
 
     def _replace(self, peer: PeerId, session: NodeSession) -> None:
         """Make the session the node's only one."""
@@ -252,19 +271,25 @@ class CoordinatorService(CoordinatorServicer):
             earlier.close(Message(refused=wire.Refused(reason=reason)))
         self._sessions[peer] = session
 
-    async def _read(self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]) -> None:
-        """Submit what the node says until it stops; its own mistakes end its session with a reason."""
+    async def _read(
+        self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
+    ) -> None:
+        """Submit what the node says until it stops; its own mistakes end its session with a
+        reason."""
         peer = joined.peer
         try:
             await self._core.submit(joined)
             async for message in requests:
                 if self._sessions.get(peer) is not session:
-                    return  # a goodbye still under way in a replaced session must not end the new one
+                    # a goodbye still under way in a replaced session must not end the new one
+                    return
                 received_ms = self._core.now_ms()
-                event = messages.event_of(peer, message)
+                event = wire_messages.event_of(peer, message)
                 await self._core.submit(event)
                 if isinstance(event, Renewed):
-                    reply = messages.heartbeat_reply(message.heartbeat.sent_ms, received_ms, self._core.now_ms())
+                    reply = wire_messages.heartbeat_reply(
+                        message.heartbeat.sent_ms, received_ms, self._core.now_ms()
+                    )
                     session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session closed peer=%s reason=%s", peer, str(error))
@@ -279,7 +304,7 @@ class CoordinatorService(CoordinatorServicer):
     def emit(self, outcome: Outcome) -> None:
         """Send what a batch of events has brought about."""
         if changes := [effect for effect in outcome.effects if isinstance(effect, TellMembers)]:
-            self._broadcast(messages.changes_message(self._core.rounds.members, changes))
+            self._broadcast(wire_messages.changes_message(self._core.rounds.members, changes))
         for effect in outcome.effects:
             self._perform(effect, outcome)
 
@@ -293,27 +318,41 @@ class CoordinatorService(CoordinatorServicer):
             case Admit(peer):
                 self._send(peer, Message(welcome=self._welcome()))
             case Refuse(peer, reason, wrong_results):
-                self._part(peer, Message(refused=wire.Refused(reason=reason, wrong_results=wrong_results)))
+                self._part(
+                    peer, Message(refused=wire.Refused(reason=reason, wrong_results=wrong_results))
+                )
             case Evict(peer, reason, wrong_results):
                 log.info("evicted peer=%s reason=%s", peer, reason)
-                self._part(peer, Message(evicted=wire.Evicted(reason=reason, wrong_results=wrong_results)))
+                self._part(
+                    peer, Message(evicted=wire.Evicted(reason=reason, wrong_results=wrong_results))
+                )
             case OpenRound():
                 for assignment in effect.assignments:
-                    self._send(assignment.peer, messages.opened_message(effect, assignment))
+                    self._send(assignment.peer, wire_messages.opened_message(effect, assignment))
                 for relay in self.relays:
-                    relay.send(Message(opened=wire.RoundOpened(round=effect.round, step=effect.step)))
+                    relay.send(
+                        Message(opened=wire.RoundOpened(round=effect.round, step=effect.step))
+                    )
             case CommitRound(commit, holders, loss):
                 log.info(
                     "committed",
-                    extra={"round": commit.round, "contributors": len(commit.entries), "loss": loss},
+                    extra={
+                        "round": commit.round,
+                        "contributors": len(commit.entries),
+                        "loss": loss,
+                    },
                 )
-                self._broadcast(messages.committed_message(outcome.signed[commit.round], holders))
+                self._broadcast(
+                    wire_messages.committed_message(outcome.signed[commit.round], holders)
+                )
             case SkipRound(round, reason):
                 log.info("skipped round=%s reason=%s", round, reason)
                 self._broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
             case AskResync(peer, round, reason, number):
                 log.warning("resync peer=%s round=%s reason=%s", peer, round, reason)
-                self._send(peer, Message(resync=wire.Resync(round=round, reason=reason, number=number)))
+                self._send(
+                    peer, Message(resync=wire.Resync(round=round, reason=reason, number=number))
+                )
             case FinishRun(reason):
                 head = self._core.rounds.head_round
                 self._broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))

@@ -1,4 +1,5 @@
-"""What the operator of a coordinator chooses on this machine; what the run agrees on is in the run file."""
+"""What the operator of a coordinator chooses on this machine; what the run agrees on is in the run
+file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ class CoordinatorSettings:
     """Address and port for nodes; port 0 takes a free one."""
 
     goodbye_ms: int = 15_000
-    """How long a finished run waits for its nodes to report their last digest and leave, in milliseconds."""
+    """How long a finished run waits for its nodes to report their last digest and leave, in
+    milliseconds."""
 
     def __post_init__(self) -> None:
         host, _, port = self.listen.rpartition(":")

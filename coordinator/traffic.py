@@ -1,4 +1,5 @@
-"""What the coordinator's line carried, each byte with its owner, and where it is counted: as messages become bytes.
+"""What the coordinator's line carried, each byte with its owner, and where it is counted: as
+messages become bytes.
 
 catch-up    the run file and old commits, for who joins or comes back; up only
 control     all other messages
@@ -32,7 +33,9 @@ class Traffic:
 
         return decoded
 
-    def left(self, encode: Callable[[_Message], bytes], owner: Owner = "control") -> Callable[[_Message], bytes]:
+    def left(
+        self, encode: Callable[[_Message], bytes], owner: Owner = "control"
+    ) -> Callable[[_Message], bytes]:
         """An encoder of replies that counts their bytes."""
 
         def encoded(message: _Message) -> bytes:
@@ -44,7 +47,10 @@ class Traffic:
 
     def document(self) -> dict[str, int | None]:
         """For a status page."""
-        overhead_up, overhead_down = self._overhead(sum(self._up.values()), self._down) or (None, None)
+        overhead_up, overhead_down = self._overhead(sum(self._up.values()), self._down) or (
+            None,
+            None,
+        )
         return {
             "control_up_bytes": self._up["control"],
             "control_down_bytes": self._down,

@@ -3,9 +3,9 @@
     faults(seed)  --wait--> kill  SIGKILL, then the container is started again
                             cut   its interface goes down, as if unplugged, then up with the route it had
 
-Which container a fault may strike is its label: `org.lockstep.chaos: "kill cut"`. The schedule itself knows no
-containers, only a number that picks one among those in the order of their names, so it is the same on every machine.
-Runs beside them with the engine's socket; standard library only.
+Which container a fault may strike is its label: `org.lockstep.chaos: "kill cut"`. The schedule
+itself knows no containers, only a number that picks one among those in the order of their names, so
+it is the same on every machine. Runs beside them with the engine's socket; standard library only.
 """
 
 import contextlib
@@ -29,14 +29,13 @@ SOCKET = "/engine.sock"
 KINDS = ("kill", "cut")
 
 LASTING_S = (2.0, 30.0)
-"""Shortest and longest fault: from a hiccup to a lapsed lease (15 seconds unless the run file says otherwise)."""
+"""Shortest and longest fault: from a hiccup to a lapsed lease (15 seconds unless the run file says
+otherwise)."""
 
 ENGINE_TIMEOUT_S = 30.0
 
 # The connected route comes back with the interface, the default one does not.
-_CUT = (
-    'route=$(ip route show default) && ip link set eth0 down && sleep "$0"; ip link set eth0 up && ip route add $route'
-)
+_CUT = 'route=$(ip route show default) && ip link set eth0 down && sleep "$0"; ip link set eth0 up && ip route add $route'
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,16 @@ class EngineError(Exception):
 
 
 def faults(seed: int, every_s: float) -> Iterator[Fault]:
-    """An endless schedule; waits are exponential with mean `every_s`, so that no fault can be waited for."""
+    """An endless schedule; waits are exponential with mean `every_s`, so that no fault can be
+    waited for."""
     draw = random.Random(seed)
     while True:
-        yield Fault(draw.expovariate(1 / every_s), draw.choice(KINDS), draw.random(), draw.uniform(*LASTING_S))
+        yield Fault(
+            draw.expovariate(1 / every_s),
+            draw.choice(KINDS),
+            draw.random(),
+            draw.uniform(*LASTING_S),
+        )
 
 
 class Engine:
@@ -71,16 +76,24 @@ class Engine:
 
     def project(self, container: str) -> str:
         """The compose project that a container belongs to."""
-        labels: Mapping[str, str] = self._ask("GET", f"/containers/{container}/json")["Config"]["Labels"]
+        labels: Mapping[str, str] = self._ask("GET", f"/containers/{container}/json")["Config"][
+            "Labels"
+        ]
         if PROJECT_LABEL not in labels:
-            raise EngineError(f"expected a container of a compose project, got {container} without {PROJECT_LABEL}")
+            raise EngineError(
+                f"expected a container of a compose project, got {container} without {PROJECT_LABEL}"
+            )
         return labels[PROJECT_LABEL]
 
     def targets(self, project: str, kind: str) -> list[str]:
         """Names of the running containers that such a fault may strike, sorted."""
-        filters = quote(json.dumps({"label": [f"{PROJECT_LABEL}={project}", LABEL], "status": ["running"]}))
+        filters = quote(
+            json.dumps({"label": [f"{PROJECT_LABEL}={project}", LABEL], "status": ["running"]})
+        )
         found = self._ask("GET", f"/containers/json?filters={filters}")
-        return sorted(each["Names"][0].lstrip("/") for each in found if kind in each["Labels"][LABEL].split())
+        return sorted(
+            each["Names"][0].lstrip("/") for each in found if kind in each["Labels"][LABEL].split()
+        )
 
     def kill(self, container: str) -> None:
         """SIGKILL; the engine leaves what was killed by its own hand alone."""
@@ -108,7 +121,9 @@ class Engine:
         finally:
             connection.close()
         if response.status >= 400:
-            raise EngineError(f"{method} {path}: {response.status} {text.decode(errors='replace').strip()}")
+            raise EngineError(
+                f"{method} {path}: {response.status} {text.decode(errors='replace').strip()}"
+            )
         return json.loads(text) if text.startswith((b"{", b"[")) else None
 
 
@@ -156,7 +171,10 @@ def _killed(engine: Engine, container: str) -> Iterator[None]:
 def main() -> int:
     """Strikes until stopped."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    seed, every_s = int(os.environ["LOCKSTEP_CHAOS_SEED"]), float(os.environ["LOCKSTEP_CHAOS_EVERY_S"])
+    seed, every_s = (
+        int(os.environ["LOCKSTEP_CHAOS_SEED"]),
+        float(os.environ["LOCKSTEP_CHAOS_EVERY_S"]),
+    )
     engine = Engine()
     try:
         project = engine.project(socket.gethostname())

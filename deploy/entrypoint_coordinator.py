@@ -1,10 +1,11 @@
-"""The coordinator of the compose file: writes the run file of a new run, then becomes `lockstep coordinator`.
+"""The coordinator of the compose file: writes the run file of a new run, then becomes `lockstep
+coordinator`.
 
     first start    /run.toml (from the host) with LOCKSTEP_ROUNDS and LOCKSTEP_SEED -> /state/run.toml
     later starts   /state/run.toml as it is: a run is what it was when it began
 
-A run's name is a hash of its run file, so changing it would be another run: that needs an empty volume.
-"""
+A run's name is a hash of its run file, so changing it would be another run: that needs an empty
+volume."""
 
 import os
 import sys
@@ -14,10 +15,10 @@ from typing import NoReturn
 
 import msgspec
 
+from lockstep.commands.coordinator import read_run_file
+from lockstep.commands.init import write_run_file
 from lockstep.console import error_line
-from lockstep.exits import exit_code
-from lockstep.init import write_run_file
-from lockstep.operate import read_run_file
+from lockstep.exit_codes import exit_code
 from protocol.errors import LockstepError
 from protocol.runfile import RunSpec, parse_run_json, run_json
 
@@ -26,18 +27,25 @@ STATE = Path("/state")
 
 
 def prepare(template: Path, run_file: Path, environment: Mapping[str, str]) -> None:
-    """Writes `run_file`, unless it is there; `SettingsError` names what is wrong with template or environment."""
+    """Writes `run_file`, unless it is there; `SettingsError` names what is wrong with template or
+    environment."""
     asked = with_settings(read_run_file(template), environment)
     if not run_file.exists():
         write_run_file(run_file, asked)
     elif read_run_file(run_file) != asked:
-        print(f"{run_file} is of a run that has begun and goes on; `docker compose down --volumes` ends it", flush=True)
+        print(
+            f"{run_file} is of a run that has begun and goes on; `docker compose down --volumes` ends it",
+            flush=True,
+        )
 
 
 def with_settings(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     """`spec` with what the environment says of length and seed, checked as any run file is."""
     values = msgspec.json.decode(run_json(spec))
-    for variable, table, field in (("LOCKSTEP_ROUNDS", values["schedule"], "steps"), ("LOCKSTEP_SEED", values, "seed")):
+    for variable, table, field in (
+        ("LOCKSTEP_ROUNDS", values["schedule"], "steps"),
+        ("LOCKSTEP_SEED", values, "seed"),
+    ):
         if text := environment.get(variable, ""):
             # What is no number stays text: the run file's check says what it expected.
             table[field] = int(text) if text.isdecimal() else text

@@ -1,7 +1,8 @@
-"""Exit code 0 when the process of this container does its work; else 1, with its own reason in words.
+"""Exit code 0 when the process of this container does its work; else 1, with its own reason in
+words.
 
-The engine runs it and shows the reason (`docker inspect`). Standard library only: it runs every few seconds.
-"""
+The engine runs it and shows the reason (`docker inspect`). Standard library only: it runs every few
+seconds."""
 
 import sys
 from urllib.error import HTTPError

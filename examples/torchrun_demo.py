@@ -1,10 +1,11 @@
-"""DeMo in a training loop of one's own: a tiny character model, trained on several processes of this machine.
+"""DeMo in a training loop of one's own: a tiny character model, trained on several processes of
+this machine.
 
     torchrun --nproc-per-node 2 examples/torchrun_demo.py
 
-The text is a source file of the Python standard library, so nothing is downloaded. Every rank trains on its own
-samples, gradients are never averaged, and only DeMo's few coefficients travel. In the end all ranks compare a digest
-of their parameters.
+The text is a source file of the Python standard library, so nothing is downloaded. Every rank
+trains on its own samples, gradients are never averaged, and only DeMo's few coefficients travel. In
+the end all ranks compare a digest of their parameters.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy, gelu
 
 from lockstep import DeMo
 
@@ -32,7 +33,7 @@ class CharacterModel(torch.nn.Module):
 
     def forward(self, context: torch.Tensor) -> torch.Tensor:
         """Logits [n, 256] after contexts [n, CONTEXT] of bytes."""
-        return self.output(F.gelu(self.hidden(self.embedding(context).flatten(1))))
+        return self.output(gelu(self.hidden(self.embedding(context).flatten(1))))
 
 
 def digest_of(model: torch.nn.Module) -> str:
@@ -56,7 +57,7 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
         starts = torch.randint(len(text) - CONTEXT, (batch,), generator=samples)
         contexts = text[starts[:, None] + torch.arange(CONTEXT)]
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(contexts), text[starts + CONTEXT])
+        loss = cross_entropy(model(contexts), text[starts + CONTEXT])
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -70,7 +71,9 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
 
 def main() -> None:
     """Train, and fail unless the loss fell and all ranks hold the same bits."""
-    parser = argparse.ArgumentParser(description="train a tiny character model with DeMo under torchrun")
+    parser = argparse.ArgumentParser(
+        description="train a tiny character model with DeMo under torchrun"
+    )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=128, help="samples per rank and step")
     arguments = parser.parse_args()

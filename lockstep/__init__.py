@@ -1,4 +1,5 @@
-"""The front door: one `lockstep` command, clusters on one machine, and the DeMo optimizer for your own loop.
+"""The front door: one `lockstep` command, clusters on one machine, and the DeMo optimizer for your
+own loop.
 
 `from lockstep import DeMo` needs the `node` extra (torch); importing `lockstep` alone does not.
 """

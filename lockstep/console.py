@@ -1,9 +1,10 @@
-"""How the command talks to a person: progress and tables on standard output or error, at 80 columns or more.
+"""How the command talks to a person: progress and tables on standard output or error, at 80 columns
+or more.
 
-Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would be
-silent there, `progress` prints a line at every tenth instead, so that a log file tells the same story.
-Standard output carries results, standard error everything else, so that `--json -` can be piped.
-"""
+Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would
+be silent there, `progress` prints a line at every tenth instead, so that a log file tells the same
+story. Standard output carries results, standard error everything else, so that `--json -` can be
+piped."""
 
 import json
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from node.files import replacing_file
+from node.system.files import replacing_file
 
 NARROWEST_COLUMNS = 80
 """Every table fits this width."""
@@ -43,7 +44,9 @@ def progress(what: str, unit: str) -> Iterator[Advance]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[reached]}"))
     with Progress(*columns, console=messages) as bar:
         task = bar.add_task(what, total=None, reached="")
-        yield lambda done, total: bar.update(task, completed=done, total=total, reached=_reached(done, total, unit))
+        yield lambda done, total: bar.update(
+            task, completed=done, total=total, reached=_reached(done, total, unit)
+        )
 
 
 def _lines(what: str, unit: str) -> Advance:

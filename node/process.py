@@ -1,5 +1,5 @@
-"""A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds signals and the
-admin port."""
+"""A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds
+signals and the admin port."""
 
 import asyncio
 import logging
@@ -11,28 +11,31 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node import contact, hardware, progress
-from node.allocator import keep_freed_memory
-from node.catch_up import CatchUp
-from node.checkpoint import save_checkpoint
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
-from node.corpus import prepare_builtin
-from node.data import Corpus
-from node.ledger import Ledger
+from node.control import first_contact
+from node.control.addresses import address_towards, announced, keep_session
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.decisions import DecisionLog
+from node.data.corpus import Corpus
+from node.data.prepare import prepare_builtin
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
-from node.links.pipes import Transport
-from node.links.session import Identity
-from node.links.transports import make_transports, parse_kinds
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
-from node.model import require_fits
-from node.parts import Parts
-from node.payload_log import PayloadLog
-from node.reachable import address_towards, announced, keep_session
-from node.replica import Position, Replica
+from node.model.checkpoint import save_checkpoint
+from node.model.training import require_fits
+from node.replica.position import Position
+from node.replica.replica import Replica
+from node.replica.snapshot import Snapshots
+from node.round.catch_up import CatchUp
+from node.round.context import RoundContext
 from node.settings import NodeSettings
-from node.snapshot import Snapshots
-from node.swarm import Swarm, SwarmLimits
+from node.status import NodeStatus, registry
+from node.system.device import choose_device, describe, use_threads
+from node.system.malloc import keep_freed_memory
 from node.trainer import Trainer
+from node.transports.base import Transport
+from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.errors import DataError, LocalProtocolError
@@ -54,17 +57,22 @@ TRAFFIC_SECONDS = 1
 
 
 class NodeProcess:
-    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its traffic."""
+    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its
+    traffic."""
 
     def __init__(
-        self, settings: NodeSettings, key: Ed25519PrivateKey, software: str, overhead: Overhead = unknown_overhead
+        self,
+        settings: NodeSettings,
+        key: Ed25519PrivateKey,
+        software: str,
+        overhead: Overhead = unknown_overhead,
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._progress = progress.Progress(self._peer, settings.name or self._peer[:8])
-        self.registry: CollectorRegistry = progress.registry(self._progress)
+        self._progress = NodeStatus(self._peer, settings.name or self._peer[:8])
+        self.registry: CollectorRegistry = registry(self._progress)
         self._trainer: Trainer | None = None
         self._swarm: Swarm | None = None
         self._mesh: Mesh | None = None
@@ -76,22 +84,26 @@ class NodeProcess:
     async def start(self) -> None:
         """Everything up to the point where rounds can come.
 
-        Raises `UnavailableError` when no coordinator has ever answered at the address, `VersionError`,
-        `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
+        Raises `UnavailableError` when no coordinator has ever answered at the address,
+        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
         settings, progress = self._settings, self._progress
         progress.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
-        await asyncio.to_thread(contact.remember, settings.directory, self._client.address)
+        await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
-        hardware.use_threads(settings.threads)
-        device = hardware.choose_device(settings.device)
+        use_threads(settings.threads)
+        device = choose_device(settings.device)
         progress.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         progress.phase = "builds the model"
-        replica = await asyncio.to_thread(Replica, info.spec, info.run_id, device, settings.micro_batch)
-        require_fits(replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length)
+        replica = await asyncio.to_thread(
+            Replica, info.spec, info.run_id, device, settings.micro_batch
+        )
+        require_fits(
+            replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+        )
         progress.parameters = replica.layout.parameters
-        ledger = Ledger(info.run_id, info.coordinator_key, self._client.fetch_commits)
+        ledger = DecisionLog(info.run_id, info.coordinator_key, self._client.fetch_commits)
         position = await asyncio.to_thread(replica.load, self._state_path)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
@@ -105,11 +117,11 @@ class NodeProcess:
         self._hello = wire.Hello(
             addresses=addresses,
             software=self._software,
-            hardware=hardware.describe(device),
+            hardware=describe(device),
             name=progress.name,
         )
         self._trainer = Trainer(
-            Parts(
+            RoundContext(
                 info,
                 self._peer,
                 replica,
@@ -120,7 +132,14 @@ class NodeProcess:
                 progress,
                 self._saver(replica),
                 settings.save_every,
-                CatchUp(info, replica, snapshots, self._swarm, self._client.fetch_commits, progress=progress),
+                CatchUp(
+                    info,
+                    replica,
+                    snapshots,
+                    self._swarm,
+                    self._client.fetch_commits,
+                    progress=progress,
+                ),
                 position,
             )
         )
@@ -140,7 +159,9 @@ class NodeProcess:
         failing = asyncio.create_task(self._swarm.failed())
         self._background += [session, traffic, failing]
         try:
-            await asyncio.wait({training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in (session, traffic, failing):
                 if task.done():
                     task.result()
@@ -186,33 +207,50 @@ class NodeProcess:
     # ---- parts
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
-        """An answer of the coordinator: for ever once it has answered, else within `contact.FIRST_CONTACT_SECONDS`."""
+        """An answer of the coordinator: for ever once it has answered, else within
+        `first_contact.FIRST_CONTACT_SECONDS`."""
 
         def say(why: str) -> None:
             self._progress.phase = why
 
-        known = contact.is_known(self._settings.directory, self._client.address)
-        return await contact.reach(call, say, None if known else contact.FIRST_CONTACT_SECONDS)
+        known = first_contact.is_known(self._settings.directory, self._client.address)
+        return await first_contact.reach(
+            call, say, None if known else first_contact.FIRST_CONTACT_SECONDS
+        )
 
     @property
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
 
     def _make_swarm(
-        self, info: RunInfo, replica: Replica, snapshots: Snapshots, relays: Mapping[PeerId, tuple[str, ...]]
+        self,
+        info: RunInfo,
+        replica: Replica,
+        snapshots: Snapshots,
+        relays: Mapping[PeerId, tuple[str, ...]],
     ) -> Swarm:
         retention = info.spec.retention
         listen = self._settings.listen
         if listen == "auto":
             listen = address_towards(self._client.address)
         kinds = parse_kinds(self._settings.links)
-        ways = [address for addresses in relays.values() for address in addresses if address.startswith("/")]
+        ways = [
+            address
+            for addresses in relays.values()
+            for address in addresses
+            if address.startswith("/")
+        ]
         advertise = announced(listen, self._settings.advertise, self._client.address)
         transports = self._transports = make_transports(kinds, self._key, listen, advertise, ways)
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
-        self._mesh = Mesh(Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms)
+        self._mesh = Mesh(
+            Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms
+        )
         payloads = PayloadLog(
-            self._settings.directory / "payloads", retention.log_rounds, retention.log_bytes_max, snapshots.held_round
+            self._settings.directory / "payloads",
+            retention.log_rounds,
+            retention.log_bytes_max,
+            snapshots.held_round,
         )
         return Swarm(
             self._peer,
@@ -248,7 +286,12 @@ class NodeProcess:
         }
         model, tokenizer = self._replica.trainee.model, self._corpus.tokenizer
         await asyncio.to_thread(
-            save_checkpoint, self._settings.directory / "checkpoint", model, self._replica.committed, tokenizer, about
+            save_checkpoint,
+            self._settings.directory / "checkpoint",
+            model,
+            self._replica.committed,
+            tokenizer,
+            about,
         )
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flushed(LEAVE_SECONDS)

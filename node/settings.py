@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.transports import parse_kinds
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN
+from node.transports.factory import parse_kinds
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError
 
@@ -23,10 +23,12 @@ class NodeSettings:
     """A prepared corpus (`lockstep data prepare`); None takes the run's built-in corpus."""
 
     corpora: Path | None = None
-    """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None: inside `directory`."""
+    """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None:
+    inside `directory`."""
 
     listen: str = "auto"
-    """Address and port for peers, port 0 for a free one; "auto": the interface that leads to the coordinator."""
+    """Address and port for peers, port 0 for a free one; "auto": the interface that leads to the
+    coordinator."""
 
     advertise: tuple[str, ...] = ()
     """Addresses at which peers reach this node, if they are others than `listen`."""
@@ -35,7 +37,8 @@ class NodeSettings:
     """Transports to peers, the favourite first: "grpc", "libp2p", or both with a comma between."""
 
     upload_limit: int = 0
-    """Bytes per second that this node may upload to peers, all in all; 0: as fast as the links carry."""
+    """Bytes per second that this node may upload to peers, all in all; 0: as fast as the links
+    carry."""
 
     device: str = "auto"
     """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
@@ -67,6 +70,8 @@ class NodeSettings:
             )
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
             if getattr(self, field) < least:
-                raise SettingsError(f"{field}: expected at least {least}, found {getattr(self, field)}")
+                raise SettingsError(
+                    f"{field}: expected at least {least}, found {getattr(self, field)}"
+                )
         if len(self.name.encode()) > 64:
             raise SettingsError(f"name: expected at most 64 bytes, found {len(self.name.encode())}")

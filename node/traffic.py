@@ -9,13 +9,14 @@ overhead     what transports and the operating system add, where the kernel tell
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from node.links.base import Traffic
+from node.links.network import Traffic
 from protocol.traffic import Overhead
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Bytes since the start, each with its owner. Duplicates are payload bytes that arrived and were of no use."""
+    """Bytes since the start, each with its owner. Duplicates are payload bytes that arrived and
+    were of no use."""
 
     payload_up_bytes: int
     payload_down_bytes: int
@@ -30,7 +31,8 @@ class Statistics:
 
     @classmethod
     def of(cls, traffic: Traffic, discarded: int) -> "Statistics":
-        """The traffic of links; `discarded` are bytes of parts that were taken and then thrown away."""
+        """The traffic of links; `discarded` are bytes of parts that were taken and then thrown
+        away."""
         return cls(
             traffic.payload_up,
             traffic.payload_down,
@@ -70,7 +72,8 @@ class Statistics:
 
 
 class Rising:
-    """Counters for Prometheus, which takes one that falls for a restart: bytes in buffers make overhead waver."""
+    """Counters for Prometheus, which takes one that falls for a restart: bytes in buffers make
+    overhead waver."""
 
     def __init__(self) -> None:
         self._most: dict[str, int] = {}

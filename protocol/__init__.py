@@ -1,1 +1,3 @@
-"""What all parties of a run must agree on: messages, encodings, arithmetic. No IO, no clock, no torch."""
+"""What all parties of a run must agree on: messages, encodings, arithmetic. No IO, no clock, no
+torch.
+"""

@@ -1,20 +1,24 @@
-"""Index coding: gaps between sorted indices, their Rice code, and numbers of fixed width, as planes of bits.
+"""Index coding: gaps between sorted indices, their Rice code, and numbers of fixed width, as planes
+of bits.
 
-Gaps (`gaps_of`, `indices_of`). The indices of a chunk ascend, so they are sent as the first index and then
-each difference minus one: disorder and duplicates cannot be written down.
+Gaps (`gaps_of`, `indices_of`). The indices of a chunk ascend, so they are sent as the first index
+and then each difference minus one: disorder and duplicates cannot be written down.
 
-A *plane* is a byte-aligned run of bits, least significant bit of a byte first, its padding bits zero.
+A *plane* is a byte-aligned run of bits, least significant bit of a byte first, its padding bits
+zero.
 
-Fixed width (`pack`, `unpack`). The numbers are transposed: first bit 0 of every number, then bit 1 of every
-number, each such row padded to a byte. One pass over the numbers per bit is a comparison and `np.packbits`,
-which makes the transposed order several times faster than numbers laid end to end, and no longer than they
-are but for the padding of the rows.
+Fixed width (`pack`, `unpack`). The numbers are transposed: first bit 0 of every number, then bit 1
+of every number, each such row padded to a byte. One pass over the numbers per bit is a comparison
+and `np.packbits`, which makes the transposed order several times faster than numbers laid end to
+end, and no longer than they are but for the padding of the rows.
 
-Rice code (Rice and Plaunt, 1971). A gap g is split into the quotient g >> b and the remainder g mod 2**b. The
-remainders are a plane of width b. The quotients are a unary plane: q zero bits, then a one (`pack_unary`,
-`unpack_unary`). Two planes instead of one mixed stream let both directions work on whole arrays.
+Rice code (Rice and Plaunt, 1971). A gap g is split into the quotient g >> b and the remainder g mod
+2**b. The remainders are a plane of width b. The quotients are a unary plane: q zero bits, then a
+one (`pack_unary`, `unpack_unary`). Two planes instead of one mixed stream let both directions work
+on whole arrays.
 
-Each pair is a bijection between numbers and bytes: what one does not write, the other does not read.
+Each pair is a bijection between numbers and bytes: what one does not write, the other does not
+read.
 """
 
 from typing import Final
@@ -38,15 +42,18 @@ WIDTH_MAX: Final = 16
 """Widest number in a plane: what uint16 holds."""
 
 BLOCK: Final = 64 * 1024
-"""Numbers, or bits of a unary plane, handled at a time: little memory for 64-bit positions, and bits fit uint16."""
+"""Numbers, or bits of a unary plane, handled at a time: little memory for 64-bit positions, and
+bits fit uint16."""
 
 
 def rice_parameter(top_k: int) -> int:
-    """Width b of the remainders of `top_k` indices per chunk: within 0.03 bits per index of the best.
+    """Width b of the remainders of `top_k` indices per chunk: within 0.03 bits per index of the
+    best.
 
-    For geometric gaps of mean m the best b is the floor of log2(2 * ln(phi) * (m + 1/2)), phi the golden ratio
-    (Kiely, "Selecting the Golomb parameter in Rice coding", 2004, to first order in 1/m). Here m is
-    (4096 - k) / (k + 1), and ln(phi) is 31537 / 65536, so that every party gets the same b from integers.
+    For geometric gaps of mean m the best b is the floor of log2(2 * ln(phi) * (m + 1/2)), phi the
+    golden ratio (Kiely, "Selecting the Golomb parameter in Rice coding", 2004, to first order in
+    1/m). Here m is (4096 - k) / (k + 1), and ln(phi) is 31537 / 65536, so that every party gets the
+    same b from integers.
     """
     scaled_gap = (2 * CHUNK_ENTRIES + 1 - top_k) * 31537 // ((top_k + 1) * 65536)
     return max(0, scaled_gap.bit_length() - 1)
@@ -75,7 +82,9 @@ def pack(numbers: Numbers, width: int) -> Plane:
 
 
 def unpack(plane: Plane, count: int, width: int) -> Numbers:
-    """The `count` numbers that `pack` made this plane of; `RemoteProtocolError` for any other plane."""
+    """The `count` numbers that `pack` made this plane of; `RemoteProtocolError` for any other
+    plane.
+    """
     if plane.size != plane_bytes(count, width):
         expected = f"{plane_bytes(count, width)} bytes for {count} numbers of {width} bits"
         raise RemoteProtocolError(f"expected {expected}, got {plane.size}")
@@ -89,7 +98,7 @@ def unpack(plane: Plane, count: int, width: int) -> Numbers:
 
 
 def pack_unary(quotients: Numbers) -> Plane:
-    """Unary plane of quotients below 4096: for each, so many zero bits and a one."""
+    """Unary plane of quotients below 4096: each is its number of zero bits, then a one."""
     bits = np.zeros(quotients.size + int(quotients.sum(dtype=np.int64)), np.bool_)
     end = 0
     for start in range(0, quotients.size, BLOCK):
@@ -102,11 +111,14 @@ def pack_unary(quotients: Numbers) -> Plane:
 def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
     """The `count` quotients that `pack_unary` made this plane of.
 
-    `RemoteProtocolError` for another number of ones, a quotient above `quotient_max`, or a byte after the one
-    that holds the last one (whose padding bits are zero because a one would have been counted).
+    `RemoteProtocolError` for another number of ones, a quotient above `quotient_max`, or a byte
+    after the one that holds the last one (whose padding bits are zero because a one would have been
+    counted).
     """
     if count > 8 * plane.size:
-        raise RemoteProtocolError(f"expected {count} ones in a unary plane, got only {8 * plane.size} bits")
+        raise RemoteProtocolError(
+            f"expected {count} ones in a unary plane, got only {8 * plane.size} bits"
+        )
     quotients = np.empty(count, np.uint16)
     found, last = 0, -1
     for start in range(0, plane.size, BLOCK // 8):
@@ -115,18 +127,24 @@ def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
         if not ones.size:
             continue
         if found + ones.size > count:
-            raise RemoteProtocolError(f"expected {count} ones in a unary plane, got {found + ones.size} or more")
+            raise RemoteProtocolError(
+                f"expected {count} ones in a unary plane, got {found + ones.size} or more"
+            )
         first = 8 * start + int(ones[0]) - last - 1
         zeros = ones[1:] - ones[:-1] - np.uint16(1)
         if (largest := max(first, int(zeros.max(initial=0)))) > quotient_max:
-            raise RemoteProtocolError(f"expected quotients of at most {quotient_max}, got {largest}")
+            raise RemoteProtocolError(
+                f"expected quotients of at most {quotient_max}, got {largest}"
+            )
         quotients[found] = first
         quotients[found + 1 : found + ones.size] = zeros
         found, last = found + ones.size, 8 * start + int(ones[-1])
     if found != count:
         raise RemoteProtocolError(f"expected {count} ones in a unary plane, got {found}")
     if plane.size != row_bytes(last + 1):
-        raise RemoteProtocolError(f"expected a unary plane of {row_bytes(last + 1)} bytes, got {plane.size}")
+        raise RemoteProtocolError(
+            f"expected a unary plane of {row_bytes(last + 1)} bytes, got {plane.size}"
+        )
     return quotients
 
 
@@ -152,10 +170,11 @@ def gaps_of(indices: Numbers, counts: Numbers) -> Numbers:
 
 
 def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
-    """Indices, uint16[n], that have these gaps of at most 4095; `RemoteProtocolError` if one is above 4095.
+    """Indices, uint16[n], that have these gaps of at most 4095; `RemoteProtocolError` if one is
+    above 4095.
 
-    Sums are modulo 2**16. A chunk that runs over cannot hide in that: the first index above 4095 is at most
-    4095 + 1 + 4095, and shows.
+    Sums are modulo 2**16. A chunk that runs over cannot hide in that: the first index above 4095 is
+    at most 4095 + 1 + 4095, and shows.
     """
     if not gaps.size:
         return gaps
@@ -169,5 +188,5 @@ def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
 
 
 def _firsts(counts: Numbers) -> npt.NDArray[np.int64]:
-    """Where each chunk's coefficients start, int64[chunks]."""
+    """The place at which each chunk's coefficients start, int64[chunks]."""
     return np.cumsum(counts, dtype=np.int64) - counts

@@ -1,8 +1,9 @@
 """gRPC options that both ends of every channel use, so that limits agree.
 
-A server that sees more keepalive pings than it allows closes the connection ("too many pings"): the most
-common complaint about gRPC over home links. So the interval of the client and the least interval that the
-server allows stand side by side here. Ten seconds also keeps the shortest NAT mappings of home routers alive.
+A server that sees more keepalive pings than it allows closes the connection ("too many pings"): the
+most common complaint about gRPC over home links. So the interval of the client and the least
+interval that the server allows stand side by side here. Ten seconds also keeps the shortest NAT
+mappings of home routers alive.
 """
 
 from protocol.limits import MESSAGE_BYTES_MAX

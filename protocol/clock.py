@@ -1,15 +1,15 @@
 """Time arithmetic: the instants of a round and a node's estimate of the coordinator's clock.
 
-All time is the coordinator's, in integer milliseconds. A node reads its own monotonic clock only to wait; it
-converts with the offset estimated here from heartbeats:
+All time is the coordinator's, in integer milliseconds. A node reads its own monotonic clock only to
+wait; it converts with the offset estimated here from heartbeats:
 
     node       t0 --------------------> t3        offset = ((t1 - t0) + (t2 - t3)) / 2
     coordinator      t1 ------> t2                round trip = (t3 - t0) - (t2 - t1)
 
-The sample with the shortest round trip of the last few wins: its error is at most half its round trip, and a
-window that slides follows a drifting clock. A sample that no drift reconciles with the newest one is dropped: one of
-the two clocks was stopped or set in between (a suspended machine, a coordinator on another host), and what was known
-before is worth nothing.
+The sample with the shortest round trip of the last few wins: its error is at most half its round
+trip, and a window that slides follows a drifting clock. A sample that no drift reconciles with the
+newest one is dropped: one of the two clocks was stopped or set in between (a suspended machine, a
+coordinator on another host), and what was known before is worth nothing.
 """
 
 from collections import deque
@@ -19,18 +19,23 @@ from protocol.errors import RemoteProtocolError
 from protocol.runfile import RoundsSpec
 
 SAMPLES_KEPT = 16
-"""Heartbeats of which the best is used: half a minute at the default rate, 3 ms of drift at 100 ppm."""
+"""Heartbeats of which the best is used: half a minute at the default rate, 3 ms of drift at 100
+ppm."""
 
 DRIFT_PPM = 500
-"""Drift that two clocks may have against each other: quartz has 100, a virtual machine some more."""
+"""Drift that two clocks may have against each other: quartz has 100, a virtual machine some
+more."""
 
 ROUNDING_MS = 1
-"""Four times cut to whole milliseconds can make a round trip of nothing look this much shorter than nothing."""
+"""Four times cut to whole milliseconds can make a round trip of nothing look this much shorter than
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """When a round opens, stops computing, stops accepting and is decided, in coordinator milliseconds."""
+    """When a round opens, stops computing, stops accepting and is decided, in coordinator
+    milliseconds.
+    """
 
     opened: int
     bell: int
@@ -60,7 +65,9 @@ def stated_slot(rounds: RoundsSpec) -> Slot:
 def longest_slot(rounds: RoundsSpec) -> Slot:
     """The longest slot that adaptive pacing may come to."""
     stretch = rounds.stretch
-    return Slot(rounds.compute_ms * stretch, rounds.publish_ms * stretch, rounds.exchange_ms * stretch)
+    return Slot(
+        rounds.compute_ms * stretch, rounds.publish_ms * stretch, rounds.exchange_ms * stretch
+    )
 
 
 def instants(slot: Slot, opened_ms: int) -> Instants:
@@ -74,12 +81,15 @@ class ClockOffset:
     """Best estimate of (coordinator's clock - own clock), in milliseconds."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, int, int]] = deque(maxlen=SAMPLES_KEPT)  # round trip, offset, t0
+        self._samples: deque[tuple[int, int, int]] = deque(
+            maxlen=SAMPLES_KEPT
+        )  # round trip, offset, t0
 
     def observe(self, sent: int, received: int, replied: int, returned: int) -> None:
         """Take one exchange: t0 and t3 on the own clock, t1 and t2 on the coordinator's, all in ms.
 
-        Raises `RemoteProtocolError` when the times contradict each other."""
+        Raises `RemoteProtocolError` when the times contradict each other.
+        """
         round_trip = (returned - sent) - (replied - received)
         if round_trip < -ROUNDING_MS or replied < received:
             raise RemoteProtocolError(

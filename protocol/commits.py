@@ -1,24 +1,29 @@
-"""Commits: the coordinator's final word on a round, in a hash chain under its signature.
+"""Commits: the coordinator's decision to apply a round, in a hash chain under its signature.
 
-A commit's canonical bytes are the msgpack map of its fields in declaration order; its digest is their SHA-256;
-`previous` is the digest of the commit before it (the run id's own hash for the first), so the head names the
-whole history. The ed25519 signature covers a domain tag and the digest. Skipped rounds leave no commit: a round
-that the head has passed and no commit names was skipped.
+A commit's canonical bytes are the msgpack map of its fields in declaration order; its digest is
+their SHA-256; `previous` is the digest of the commit before it (the run id's own hash for the
+first), so the head names the whole history. The ed25519 signature covers a domain tag and the
+digest. Skipped rounds leave no commit: a round that the head has passed and no commit names was
+skipped.
 
     commit 0 <- commit 1 <- commit 3 (round 2 was skipped) <- ... head
 """
 
 from dataclasses import dataclass
 
-import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
+from protocol.messagepack import converted, packed, unpacked
 
 _DOMAIN = b"lockstep.commit.v1"
+
+_TEXT_BYTES_MAX = 64
+"""Bytes of the longest string in a commit: an id of 32 characters, and room for a longer one
+that a clear error then names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What every replica applies for one round. Entries are sorted by author; scalars are float32 bits."""
+    """The payloads and scalars that every replica applies for one round. Entries are sorted by
+    author; scalars are float32 bits.
+    """
 
     run_id: RunId
     round: int
@@ -60,7 +67,7 @@ def genesis_digest(run_id: RunId) -> Digest:
 
 def commit_bytes(commit: Commit) -> bytes:
     """Canonical bytes of a commit."""
-    return msgspec.msgpack.encode(commit)
+    return packed(commit)
 
 
 def commit_digest(commit: Commit) -> Digest:
@@ -69,7 +76,9 @@ def commit_digest(commit: Commit) -> Digest:
 
 
 def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
-    """The commit under the coordinator's signature; the same commit always gives the same signature."""
+    """The commit under the coordinator's signature; the same commit always gives the same
+    signature.
+    """
     body = commit_bytes(commit)
     return SignedCommit(body, key.sign(_DOMAIN + sha256(body)))
 
@@ -77,18 +86,28 @@ def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
 def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
     """The commit inside, after its signature, encoding and bounds were checked.
 
-    Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or that is not
-    canonical."""
+    Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
+    that is not canonical.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(signed.signature, _DOMAIN + sha256(signed.body))
-    except InvalidSignature:
-        raise RemoteProtocolError("expected a commit signed by this run's coordinator, got another signature") from None
+        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
+            signed.signature, _DOMAIN + sha256(signed.body)
+        )
+    except (InvalidSignature, ValueError):  # ValueError: the key has another length
+        raise RemoteProtocolError(
+            "expected a commit signed by this run's coordinator, got another signature"
+        ) from None
     try:
-        commit = msgspec.msgpack.decode(signed.body, type=Commit)
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"expected a commit, got bytes that do not decode: {error}") from None
+        plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=MEMBERS_MAX)
+        commit = converted(plain, Commit)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"expected a commit, got bytes that do not decode: {error}"
+        ) from None
     if commit_bytes(commit) != signed.body:
-        raise RemoteProtocolError("expected a commit in canonical encoding, got another encoding of it")
+        raise RemoteProtocolError(
+            "expected a commit in canonical encoding, got another encoding of it"
+        )
     _check(commit)
     return commit
 
@@ -96,37 +115,52 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
 def check_link(commit: Commit, run_id: RunId, previous: Digest, previous_round: int) -> None:
     """Raise `RemoteProtocolError` unless `commit` follows the commit with digest `previous`."""
     if commit.run_id != run_id:
-        raise RemoteProtocolError(f"expected a commit of run {run_id}, got one of run {commit.run_id}")
+        raise RemoteProtocolError(
+            f"expected a commit of run {run_id}, got one of run {commit.run_id}"
+        )
     if commit.previous != previous:
         raise RemoteProtocolError(
             f"commit of round {commit.round} does not follow the one before it: expected previous "
             f"{previous.hex()[:16]}, got {commit.previous.hex()[:16]}"
         )
     if commit.round <= previous_round:
-        raise RemoteProtocolError(f"expected a commit after round {previous_round}, got round {commit.round}")
+        raise RemoteProtocolError(
+            f"expected a commit after round {previous_round}, got round {commit.round}"
+        )
 
 
 def _check(commit: Commit) -> None:
     authors = [parse_peer_id(entry.author) for entry in commit.entries]
     if authors != sorted(set(authors)):
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected authors sorted and once each")
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected authors sorted and once each"
+        )
     if not 1 <= len(authors) <= MEMBERS_MAX:
         raise RemoteProtocolError(
             f"commit of round {commit.round}: expected 1..{MEMBERS_MAX} entries, got {len(authors)}"
         )
     for entry in commit.entries:
         parse_digest(entry.digest)
-        if not 1 <= entry.payload_bytes <= PAYLOAD_BYTES_LIMIT or not 1 <= entry.weight <= VOTE_SUM_MAX:
+        if (
+            not 1 <= entry.payload_bytes <= PAYLOAD_BYTES_LIMIT
+            or not 1 <= entry.weight <= VOTE_SUM_MAX
+        ):
             raise RemoteProtocolError(
-                f"commit of round {commit.round}: size or weight of {entry.author}: expected 1..{PAYLOAD_BYTES_LIMIT} "
+                f"commit of round {commit.round}: size or weight of {entry.author}: expected "
+                f"1..{PAYLOAD_BYTES_LIMIT} "
                 f"and 1..{VOTE_SUM_MAX}, got {entry.payload_bytes} and {entry.weight}"
             )
     if (weights := sum(entry.weight for entry in commit.entries)) > VOTE_SUM_MAX:
         raise RemoteProtocolError(
-            f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, got {weights}"
+            f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, "
+            f"got {weights}"
         )
     parse_digest(commit.previous)
     if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected no negative field, got {least}")
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected no negative field, got {least}"
+        )
     if (most := max(commit.learning_rate_bits, commit.decay_bits)) >= 2**32:
-        raise RemoteProtocolError(f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}")
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}"
+        )

@@ -1,9 +1,10 @@
-"""What can go wrong, by whose fault it is.
+"""The errors of Lockstep, one type for each culprit.
 
-The type says who has to act: a peer that sent bad bytes (`RemoteProtocolError`), our own code that misused
-an interface (`LocalProtocolError`), a person who wrote a setting (`SettingsError`), or the world
-(`UnavailableError`, `StorageError`). Every message says what was expected, what was found and what to do.
-Foreign exceptions (grpc, sqlite3, OSError) are translated to these where they enter the project.
+The type says who has to act: a peer that sent bad bytes (`RemoteProtocolError`), our own code that
+misused an interface (`LocalProtocolError`), a person who wrote a setting (`SettingsError`), or the
+world (`UnavailableError`, `StorageError`). Every message says what was expected, what was found and
+what to do. Foreign exceptions (grpc, sqlite3, OSError) are translated to these where they enter the
+project.
 """
 
 
@@ -12,7 +13,9 @@ class LockstepError(Exception):
 
 
 class RemoteProtocolError(LockstepError):
-    """Another party sent something that the protocol does not allow; its name belongs in the message."""
+    """Another party sent something that the protocol does not allow; its name belongs in the
+    message.
+    """
 
 
 class LocalProtocolError(LockstepError):

@@ -1,13 +1,14 @@
-"""How a node proves that it holds the key it is named by: to its coordinator, and to a peer.
+"""The proof that a node holds its key, given to its coordinator and to each peer.
 
     coordinator -> node   Challenge(nonce)                 32 random bytes, once per session
     node -> coordinator   Hello(public key, signature)     ed25519 over (domain, run id, nonce)
 
     peer <-> peer         LinkHello(public key, nonce)     both at once, each with 32 random bytes
-    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key and nonce, other's)
+    peer <-> peer         LinkProof(signature)             ed25519 over (domain, run id, own key
+                                                   and nonce, the other's key and nonce)
 
-A signature covers the run and what is random in this one meeting, so it proves nothing anywhere else; a peer's also
-covers who is meant, so that it cannot be passed on or reflected.
+A signature covers the run and what is random in this one meeting, so it proves nothing anywhere
+else; a peer's proof also covers the other end's key, so it cannot be passed on or reflected.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, RunId, peer_id
 
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
-"""Of ed25519, raw."""
+"""Bytes of a raw ed25519 key."""
 
 NONCE_BYTES = 32
 
@@ -56,7 +57,9 @@ def check_greeting(own: Greeting, other: Greeting) -> None:
     """`RemoteProtocolError` when the other's greeting cannot be answered with a proof."""
     if len(other.public_key) != KEY_BYTES or len(other.nonce) != NONCE_BYTES:
         got = f"{len(other.public_key)} and {len(other.nonce)}"
-        raise RemoteProtocolError(f"expected a key of {KEY_BYTES} and a nonce of {NONCE_BYTES} bytes, got {got}")
+        raise RemoteProtocolError(
+            f"expected a key of {KEY_BYTES} and a nonce of {NONCE_BYTES} bytes, got {got}"
+        )
     if other.public_key == own.public_key:
         raise RemoteProtocolError("expected a peer, got a greeting with this node's own key")
 
@@ -85,5 +88,7 @@ def _verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
     except InvalidSignature:
-        raise RemoteProtocolError("expected a signature of the key that is named, got another one") from None
+        raise RemoteProtocolError(
+            "expected a signature of the key that is named, got another one"
+        ) from None
     return peer_id(public_key)

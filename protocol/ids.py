@@ -1,8 +1,9 @@
 """Names of runs, nodes and blobs.
 
-A node is named by its ed25519 public key: `PeerId` is the first 16 bytes of the key's SHA-256, in lower-case
-hexadecimal, so that an identity survives new addresses and cannot be chosen to equal another's. Hexadecimal
-text sorts as its bytes do, which makes "sorted by PeerId" the same on every party.
+A node is named by its ed25519 public key: `PeerId` is the first 16 bytes of the key's SHA-256, in
+lower-case hexadecimal, so that an identity survives new addresses and cannot be chosen to equal
+another's. Hexadecimal text sorts as its bytes do, which makes "sorted by PeerId" the same on every
+party.
 """
 
 import hashlib
@@ -36,7 +37,9 @@ def sha256(blob: bytes | bytearray | memoryview) -> Digest:
 def parse_peer_id(text: str) -> PeerId:
     """A peer id from the wire, or `RemoteProtocolError`."""
     if not _ID.fullmatch(text):
-        raise RemoteProtocolError(f"expected a peer id of 32 hexadecimal characters, got {text[:40]!r}")
+        raise RemoteProtocolError(
+            f"expected a peer id of 32 hexadecimal characters, got {text[:40]!r}"
+        )
     return PeerId(text)
 
 

@@ -1,7 +1,8 @@
 """Named limits on everything that a peer or a slow disk can grow, each with its reason."""
 
 PROTOCOL_VERSION = 1
-"""Version of `lockstep.v1`: of the messages, the payload container, the commits and the arithmetic."""
+"""Version of `lockstep.v1`: of the messages, the payload container, the commits and the
+arithmetic."""
 
 CHUNK_SIDE = 64
 """Side of a chunk: the DCT's length, for which the exact bounds of the arithmetic are proven."""
@@ -10,13 +11,15 @@ CHUNK_ENTRIES = CHUNK_SIDE * CHUNK_SIDE
 """Coefficients in a chunk: 4096, so that an index fits 12 bits."""
 
 VOTE_SUM_MAX = 2**24 - 1
-"""Largest |sum of weight * value| on one coefficient: float32 holds every integer up to here exactly."""
+"""Largest |sum of weight * value| on one coefficient: float32 holds every integer up to here
+exactly."""
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Cap of one gRPC message in both directions: gRPC's own default, equal everywhere."""
 
 PART_BYTES = 256 * 1024
-"""Bytes in one part of a payload or snapshot: large enough for speed, small enough to share an uplink."""
+"""Bytes in one part of a payload or snapshot: large enough for speed, small enough to share an
+uplink."""
 
 MEMBERS_MAX = 4096
 """Members of a run at most: a member list of this length still fits one message."""

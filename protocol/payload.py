@@ -10,14 +10,15 @@
       quotients        unary, as long as what is left of the container
       values           value_bits bits per coefficient
 
-Indices of a chunk ascend. They are sent as gaps: the first index, then each difference minus one, so that
-disorder and duplicates cannot be written down; a chunk's last index must stay below 4096. A value is a sign
-bit above the magnitude minus one: zero cannot be written down either.
+Indices of a chunk ascend. They are sent as gaps: the first index, then each difference minus one,
+so that disorder and duplicates cannot be written down; a chunk's last index must stay below 4096. A
+value is a sign bit above the magnitude minus one: zero cannot be written down either.
 
-The encoding is canonical: equal coefficients give equal bytes, and `decode` accepts exactly the bytes that
-`encode` makes, so one set of coefficients has one digest. The container is length-checked against the run's
-`PayloadShape` and against its own header before memory is taken; what decoding takes is a small multiple of
-the coefficients that the shape allows, whatever the bytes claim.
+The encoding is canonical: equal coefficients give equal bytes, and `decode` accepts exactly the
+bytes that `encode` makes, so one set of coefficients has one digest. The container is
+length-checked against the run's `PayloadShape` and against its own header before memory is taken;
+what decoding takes is a small multiple of the coefficients that the shape allows, whatever the
+bytes claim.
 """
 
 import struct
@@ -42,7 +43,7 @@ from protocol.bits import (
     unpack,
     unpack_unary,
 )
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, VersionError
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import (
     CHUNK_ENTRIES,
@@ -51,6 +52,7 @@ from protocol.limits import (
     PAYLOAD_HEADER_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from protocol.messagepack import converted, packed, unpacked
 
 MAGIC: Final = b"LSP1"
 """First bytes of every payload container."""
@@ -63,12 +65,17 @@ ROUND_MAX: Final = 2**63 - 1
 
 _OPENING: Final = struct.Struct("<4sH")
 
+_HEAD_ITEMS_MAX: Final = 16
+"""Fields of a header at most, in any version."""
+
 Blob = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadShape:
-    """What the run file fixes about every payload of a run; `SettingsError` outside the bounds."""
+    """The size of every payload of a run, as the run file fixes it; `SettingsError` out of
+    bounds.
+    """
 
     chunks: int
     """Chunks of the model, 1 to CHUNKS_MAX."""
@@ -88,7 +95,8 @@ class PayloadShape:
             raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
         if self.bytes_max > PAYLOAD_BYTES_LIMIT:
             raise SettingsError(
-                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to {self.bytes_max} "
+                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to "
+                f"{self.bytes_max} "
                 f"from {self}: lower top_k or value_bits"
             )
 
@@ -106,15 +114,17 @@ class PayloadShape:
     def bytes_max(self) -> int:
         """Bytes that no payload of this shape exceeds; some payload comes within 64 bytes of it.
 
-        A chunk of c coefficients costs c * (b + 1 + value_bits) bits and its quotients' zeros, which are at
-        most (4096 - c) >> b, the gaps of a chunk summing to 4096 - c. That grows with c, so the worst chunk
-        is a full one or, for its count, one that lacks one coefficient; the bits that rows lose to padding
-        are added on top.
+        A chunk of c coefficients costs c * (b + 1 + value_bits) bits and its quotients' zeros,
+        which are at most (4096 - c) >> b, the gaps of a chunk summing to 4096 - c. That grows with
+        c, so the worst chunk is a full one or, for its count, one that lacks one coefficient; the
+        bits that rows lose to padding are added on top.
         """
         rice_bits = rice_parameter(self.top_k)
 
         def chunk_bits(count: int) -> int:
-            return count * (rice_bits + 1 + self.value_bits) + ((CHUNK_ENTRIES - count) >> rice_bits)
+            return count * (rice_bits + 1 + self.value_bits) + (
+                (CHUNK_ENTRIES - count) >> rice_bits
+            )
 
         worst_bits = max(chunk_bits(self.top_k), self.count_bits + chunk_bits(self.top_k - 1))
         rows = self.count_bits + rice_bits + 1 + self.value_bits
@@ -138,7 +148,7 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a container holds behind its header."""
+    """The part of a container behind its header."""
 
     short_chunks: int
     """Chunks with fewer than top_k coefficients."""
@@ -151,7 +161,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose payload of which round this is; `LocalProtocolError` outside the bounds."""
+    """Run, round and author of a payload; `LocalProtocolError` outside the bounds."""
 
     run_id: RunId
     round: int
@@ -160,7 +170,9 @@ class Header:
     def __post_init__(self) -> None:
         for name in (self.run_id, self.author):
             if len(name) != 32 or set(name) - set("0123456789abcdef"):
-                raise LocalProtocolError(f"expected an id of 32 hexadecimal characters, got {name[:40]!r}")
+                raise LocalProtocolError(
+                    f"expected an id of 32 hexadecimal characters, got {name[:40]!r}"
+                )
         if not 0 <= self.round <= ROUND_MAX:
             raise LocalProtocolError(f"expected a round from 0 to {ROUND_MAX}, got {self.round}")
 
@@ -212,14 +224,17 @@ def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
 
 
 def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
-    """What `encode` made this container of.
+    """The header and coefficients of which `encode` made this container.
 
-    `RemoteProtocolError` for bytes that `encode` does not make for this shape, `VersionError` for another
-    version.
+    Raises `RemoteProtocolError`, and nothing else, for any bytes that `encode` does not make for
+    this shape, those of another protocol version included: the version of a run was agreed when
+    its members said hello, so such a payload counts for nothing and stops nobody.
     """
     view = memoryview(container).cast("B")
     if view.nbytes > shape.bytes_max:
-        raise RemoteProtocolError(f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}")
+        raise RemoteProtocolError(
+            f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}"
+        )
     header, short_chunks, body = _read_head(view, shape)
     counts, body = _read_counts(body, short_chunks, shape)
     count = int(counts.sum(dtype=np.int64))
@@ -227,7 +242,9 @@ def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
     remainders_end = plane_bytes(count, rice_bits)
     values_start = body.size - plane_bytes(count, shape.value_bits)
     if values_start - remainders_end < row_bytes(count):
-        raise RemoteProtocolError(f"expected the planes of {count} coefficients, got only {body.size} bytes")
+        raise RemoteProtocolError(
+            f"expected the planes of {count} coefficients, got only {body.size} bytes"
+        )
     gaps = unpack_unary(body[remainders_end:values_start], count, INDEX_MAX >> rice_bits)
     gaps <<= rice_bits
     gaps |= unpack(body[:remainders_end], count, rice_bits)
@@ -253,43 +270,58 @@ def _head_bytes(header: Header, shape: PayloadShape, short_chunks: int) -> bytes
         shape.value_bits,
         short_chunks,
     )
-    packed = msgspec.msgpack.encode(head)
-    return _OPENING.pack(MAGIC, len(packed)) + packed
+    fields = packed(head)
+    return _OPENING.pack(MAGIC, len(fields)) + fields
 
 
 def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plane]:
     """Header, number of short chunks, and the bytes after the header."""
     if view.nbytes < _OPENING.size:
-        raise RemoteProtocolError(f"expected a payload of at least {_OPENING.size} bytes, got {view.nbytes}")
+        raise RemoteProtocolError(
+            f"expected a payload of at least {_OPENING.size} bytes, got {view.nbytes}"
+        )
     magic, length = _OPENING.unpack_from(view)
     if magic != MAGIC:
         raise RemoteProtocolError(f"expected a payload that starts with {MAGIC!r}, got {magic!r}")
     end = _OPENING.size + length
     if length > PAYLOAD_HEADER_BYTES_MAX or end > view.nbytes:
         most = min(PAYLOAD_HEADER_BYTES_MAX, view.nbytes - _OPENING.size)
-        raise RemoteProtocolError(f"expected a payload header of at most {most} bytes, got {length}")
+        raise RemoteProtocolError(
+            f"expected a payload header of at most {most} bytes, got {length}"
+        )
     head = _parse_head(view[_OPENING.size : end])
     found = (head.chunks, head.top_k, head.value_bits)
     if found != (shape.chunks, shape.top_k, shape.value_bits):
         raise RemoteProtocolError(f"expected {shape}, got chunks, top_k and value_bits of {found}")
     if not 0 <= head.short_chunks <= shape.chunks:
-        raise RemoteProtocolError(f"expected 0 to {shape.chunks} short chunks, got {head.short_chunks}")
+        raise RemoteProtocolError(
+            f"expected 0 to {shape.chunks} short chunks, got {head.short_chunks}"
+        )
     header = Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
     # msgpack can write one number in several ways; only ours is the payload.
     if _head_bytes(header, shape, head.short_chunks) != view[:end]:
-        raise RemoteProtocolError(f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}")
+        raise RemoteProtocolError(
+            f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}"
+        )
     return header, head.short_chunks, np.frombuffer(view[end:], np.uint8)
 
 
-def _parse_head(packed: memoryview) -> _Head:
-    """The header's fields, of the right types; the version is judged before what it may have changed."""
+def _parse_head(fields: memoryview) -> _Head:
+    """The header's fields, of the right types; the version is judged before what it may have
+    changed.
+    """
     try:
-        version = msgspec.msgpack.decode(packed, type=_Version).version
+        plain = unpacked(fields, text_bytes_max=PAYLOAD_HEADER_BYTES_MAX, items_max=_HEAD_ITEMS_MAX)
+        version = converted(plain, _Version).version
         if version != PROTOCOL_VERSION:
-            raise VersionError(f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}")
-        return msgspec.msgpack.decode(packed, type=_Head)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise RemoteProtocolError(f"expected a payload header, got {bytes(packed).hex()}: {error}") from error
+            raise RemoteProtocolError(
+                f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}"
+            )
+        return converted(plain, _Head)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"expected a payload header, got {bytes(fields).hex()}: {error}"
+        ) from None
 
 
 def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[Numbers, Plane]:
@@ -302,27 +334,39 @@ def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[N
         raise RemoteProtocolError(f"expected {end} bytes that count short chunks, got {body.size}")
     short = unpack(body[:bitmap_end], shape.chunks, 1) != 0
     if (marked := int(np.count_nonzero(short))) != short_chunks:
-        raise RemoteProtocolError(f"expected {short_chunks} short chunks in the bitmap, got {marked}")
+        raise RemoteProtocolError(
+            f"expected {short_chunks} short chunks in the bitmap, got {marked}"
+        )
     short_counts = unpack(body[bitmap_end:end], short_chunks, shape.count_bits)
     if (largest := int(short_counts.max())) >= shape.top_k:
-        raise RemoteProtocolError(f"expected a short chunk of fewer than {shape.top_k} coefficients, got {largest}")
+        raise RemoteProtocolError(
+            f"expected a short chunk of fewer than {shape.top_k} coefficients, got {largest}"
+        )
     counts = np.full(shape.chunks, shape.top_k, np.uint16)
     counts[short] = short_counts
     return counts, body[end:]
 
 
 def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
-    """`LocalProtocolError` for arrays that do not fit each other or the shape; `gaps_of` judges indices."""
+    """`LocalProtocolError` for arrays that do not fit each other or the shape; `gaps_of` judges
+    indices.
+    """
     counts, indices, values = coefficients.counts, coefficients.indices, coefficients.values
     types = (counts.dtype.name, indices.dtype.name, values.dtype.name)
     if types != ("uint16", "uint16", "int16"):
-        raise LocalProtocolError(f"expected counts, indices, values of uint16, uint16, int16, got {types}")
+        raise LocalProtocolError(
+            f"expected counts, indices, values of uint16, uint16, int16, got {types}"
+        )
     count = int(counts.sum(dtype=np.int64))
     lengths = (counts.shape, indices.shape, values.shape)
     if lengths != ((shape.chunks,), (count,), (count,)):
-        raise LocalProtocolError(f"expected {shape.chunks} counts and {count} indices and values, got {lengths}")
+        raise LocalProtocolError(
+            f"expected {shape.chunks} counts and {count} indices and values, got {lengths}"
+        )
     if (largest := int(counts.max())) > shape.top_k:
-        raise LocalProtocolError(f"expected at most {shape.top_k} coefficients in a chunk, got {largest}")
+        raise LocalProtocolError(
+            f"expected at most {shape.top_k} coefficients in a chunk, got {largest}"
+        )
     least, most = int(values.min(initial=1)), int(values.max(initial=1))
     if least < -shape.value_max or most > shape.value_max or not values.all():
         raise LocalProtocolError(

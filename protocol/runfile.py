@@ -1,8 +1,9 @@
 """The run file: everything that all parties of a run must agree on, as validated, frozen values.
 
-An operator writes it in TOML (`lockstep init` writes a commented one); the coordinator serves it; every node
-validates it again. Each field documents its meaning, unit, bound and default here and nowhere else: the
-commented file, the README's table and the error messages are made from these docstrings and bounds.
+An operator writes it in TOML (`lockstep init` writes a commented one); the coordinator serves it;
+every node validates it again. Each field documents its meaning, unit, bound and default here and
+nowhere else: the commented file, the reference page and the error messages are made from these
+docstrings and bounds.
 """
 
 import hashlib
@@ -22,14 +23,17 @@ Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
 
 class ModelSpec(_Section):
-    """Which network is trained: any causal language model that transformers builds from a configuration."""
+    """The network: any causal language model that transformers builds from a configuration."""
 
     type: str = Field(default="llama", min_length=1, max_length=64)
-    """Model type as transformers names it (its `model_type`), for example "llama", "gpt2", "qwen2"."""
+    """Model type as transformers names it (its `model_type`), for example "llama", "gpt2",
+    "qwen2"."""
 
     init_std: float = Field(default=0.02, gt=0, le=1)
     """Standard deviation of the initial weights that are not constants."""
@@ -50,32 +54,34 @@ class ModelSpec(_Section):
 
 
 class DataSpec(_Section):
-    """What the nodes train on."""
+    """The text that the nodes train on."""
 
     corpus: str = Field(default="python-stdlib", min_length=1, max_length=128)
-    """Name of the corpus. "python-stdlib" is built in: the Python standard library's own sources. With any
-    other name each node points to its own prepared directory (`lockstep join --data DIR`)."""
+    """Name of the corpus. "python-stdlib" is built in: the Python standard library's own sources.
+    With any other name each node points to its own prepared directory (`lockstep join --data
+    DIR`)."""
 
     manifest_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """SHA-256 of the manifest that every node's data must have; empty: nodes may train on their own data."""
+    """SHA-256 of the manifest that every node's data must have; empty: nodes may train on their own
+    data."""
 
     sequence_length: int = Field(default=128, ge=8, le=1_048_576)
-    """Tokens of one sample, in tokens."""
+    """Length of one sample, in tokens."""
 
 
 class AlgorithmSpec(_Section):
-    """How gradients become the update (DESIGN.md section 4)."""
+    """The optimizer: how gradients become the update."""
 
     name: Literal["demo"] = "demo"
-    """The algorithm. DeMo is the only one so far."""
+    """The algorithm; DeMo is the only one."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
-    """beta: what is left of the momentum after one round, at most."""
+    """beta: the largest share of the momentum that is left after one round."""
 
     recency: float = Field(default=1.5, ge=0, le=1000)
-    """How much less of a young momentum is left: by a node's n-th round n / (n + recency), until that is
-    momentum_decay. 0 has momentum_decay from the first. With fewer coefficients and in shorter runs it matters more
-    (docs/results/parity.md)."""
+    """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
+    until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
+    with fewer coefficients and in shorter runs (docs/results/parity.md)."""
 
     alpha: float = Field(default=1.0, gt=0, le=1)
     """Share of the sent coefficients that leaves the author's momentum."""
@@ -84,33 +90,38 @@ class AlgorithmSpec(_Section):
     """k: coefficients kept of the 4096 in a chunk."""
 
     early_rounds: int = Field(default=0, ge=0, le=10_000_000)
-    """In so many rounds from the first on it is `early_top_k` that is kept. With a small k a network learns slowly at
-    first, and larger payloads for a tenth of the run pay for themselves (docs/results/parity.md)."""
+    """Rounds from the first on that keep `early_top_k` coefficients. With a small k a network
+    learns slowly at first, and larger payloads for a tenth of the run pay for themselves
+    (docs/results/parity.md). Experimental."""
 
     early_top_k: int = Field(default=64, ge=1, le=4096)
-    """k of the first `early_rounds` rounds."""
+    """k of the first `early_rounds` rounds. Experimental."""
 
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs."""
 
     update: Literal["sign", "orthogonal"] = "orthogonal"
-    """What moves a matrix: the sign of every entry, or all its directions alike (docs/results/parity.md). The second
-    costs each node several times the arithmetic of the first in a round; small parameters have the sign."""
+    """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
+    equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
+    node several times the arithmetic in a round. Small parameters always move by the sign."""
 
     vote_rounds: int = Field(default=1, ge=1, le=16)
-    """A step adds up the votes of so many rounds: its own and, before them, the last ones'. With a k of 6 or 7 two end
-    a run nearer to AdamW, after some hundred steps in which they are behind; with 32 they are worth nothing
-    (docs/results/parity.md). Over a step after which a snapshot is due (`retention.snapshot_every`) none are kept."""
+    """Rounds whose votes one step adds up: its own and the last ones before it. With a k of 6 or 7,
+    2 ends a run nearer to AdamW, after some hundred steps in which it is behind; with a k of 32 it
+    gains nothing (docs/results/parity.md). No votes are kept over a step after which a snapshot is
+    due (`retention.snapshot_every`). Experimental."""
 
     vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round for which `vote_rounds` holds; before it a step is of its own round alone."""
+    """First round for which `vote_rounds` holds; steps before it use their own round alone.
+    Experimental."""
 
     gradients: Literal["plain", "unit", "even"] = "even"
-    """How they enter the momentum: as they come; each tensor's scaled to a root mean square of one; or its rows and
-    columns made even by their recent sizes, as Adafactor does."""
+    """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
+    square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
+    ("even")."""
 
     def top_k_at(self, round: int) -> int:
-        """k of a round."""
+        """K of a round."""
         return self.early_top_k if round < self.early_rounds else self.top_k
 
     @property
@@ -120,7 +131,7 @@ class AlgorithmSpec(_Section):
 
     @property
     def top_k_max_field(self) -> str:
-        """What to lower where that is too much."""
+        """The field to lower where `top_k_max` is too large."""
         return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"
 
 
@@ -131,47 +142,52 @@ class ScheduleSpec(_Section):
     """Length of the run, in steps (committed rounds)."""
 
     learning_rate: float = Field(default=0.003, gt=0, le=10)
-    """Largest learning rate: by how much one step moves each parameter. With the default a small model ended 2000 steps
-    no worse than with AdamW (docs/results/parity.md); a run of some hundred steps wants more, and updates by sign
-    want a third of it."""
+    """Largest learning rate: the distance that one step moves each parameter. With the default a
+    small model ended 2000 steps no worse than with AdamW (docs/results/parity.md); a run of some
+    hundred steps wants more, and updates by sign want a third of it."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""
 
     shape: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate goes from its largest value to the final one."""
+    """Course of the learning rate from its largest value to the final one."""
 
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Final learning rate as a fraction of the largest."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=10)
-    """Decoupled weight decay; a step multiplies the parameters by 1 - learning rate * weight decay."""
+    """Decoupled weight decay; a step multiplies the parameters by 1 - learning rate * weight
+    decay."""
 
 
 class RoundsSpec(_Section):
     """The clock of one round."""
 
     compute_ms: Millis = 10_000
-    """From the opening of a round to its bell, in milliseconds: how long nodes train at most."""
+    """Time from the opening of a round to its bell, in milliseconds: the longest that nodes
+    train."""
 
     publish_ms: Millis = 5_000
-    """From the bell to `publish_by`, in milliseconds: a payload announced later is late."""
+    """Time from the bell to `publish_by`, in milliseconds: a payload announced later is late."""
 
     exchange_ms: Millis = 10_000
-    """From `publish_by` to `commit_by`, in milliseconds: the final word comes at the latest then."""
+    """Time from `publish_by` to `commit_by`, in milliseconds: the latest instant of the round's
+    decision."""
 
     stretch: int = Field(default=4, ge=1, le=100)
-    """Adaptive pacing: `publish_ms` and `exchange_ms` are where a run begins; then they follow what three members in
-    four are measured to need, up to this many times longer or shorter. `compute_ms` is lengthened as far when the
-    exchange would not be hidden behind it, and never shortened. 1: all three stay as they are stated."""
+    """Adaptive pacing: a run begins with `publish_ms` and `exchange_ms` as stated; then both follow
+    the time that three members in four are measured to need, up to this many times longer or
+    shorter. `compute_ms` is lengthened within the same bound when the exchange would not be hidden
+    behind it, and never shortened. 1: all three stay as stated."""
 
     overlap: Literal[0, 1] = 1
-    """Rounds that are exchanged while the next one is computed. 1 hides the exchange; what a node trains before its
-    commit comes knows only a guess of it."""
+    """Rounds that are exchanged while the next one is computed. 1 hides the exchange: a node trains
+    on a guess of the commit until the commit arrives."""
 
     overlap_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round that overlaps with the one before it, which until then is decided first. In its first hundreds of
-    rounds a network changes so fast that gradients a round late cost what is not won back (docs/results/parity.md)."""
+    """First round that overlaps with the one before it; earlier rounds wait for that decision. In
+    its first hundreds of rounds a network changes so fast that gradients that are a round late cost
+    more than the time they save (docs/results/parity.md)."""
 
     batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed."""
@@ -183,11 +199,12 @@ class RoundsSpec(_Section):
     """Least number of contributors that may commit; below it the round is skipped."""
 
     payload_bytes_max: int = Field(default=64 * 1024**2, ge=1024, le=PAYLOAD_BYTES_LIMIT)
-    """Largest payload that the run accepts, in bytes; a node whose model could exceed it says so at its start."""
+    """Largest payload that the run accepts, in bytes; a node whose model could exceed it says so at
+    its start."""
 
     copies_min: int = Field(default=1, ge=0, le=16)
-    """Members besides the author that must hold a payload before it may be committed (fewer only when there
-    are fewer members)."""
+    """Members besides the author that must hold a payload before it may be committed (fewer only
+    when there are fewer members)."""
 
     def overlap_at(self, round: int) -> int:
         """Rounds that may be undecided when this one is begun."""
@@ -195,7 +212,7 @@ class RoundsSpec(_Section):
 
 
 class MembershipSpec(_Section):
-    """Who takes part."""
+    """Admission and presence of members."""
 
     start_members: int = Field(default=2, ge=1, le=MEMBERS_MAX)
     """Ready members that the first round waits for."""
@@ -210,17 +227,18 @@ class MembershipSpec(_Section):
     """A node sends a heartbeat this often, in milliseconds."""
 
     strikes_to_mute: int = Field(default=4, ge=1, le=1000)
-    """Late rounds, less punctual ones, after which a node's payloads no longer count until it is punctual."""
+    """Late rounds, less punctual ones, after which a node's payloads no longer count until it is
+    punctual."""
 
     warmup_rounds: int = Field(default=2, ge=0, le=10_000)
     """Rounds in which a node that joins without momentum trains but is not counted."""
 
     neighbours: int = Field(default=8, ge=1, le=64)
-    """Peers to whom a node offers what it holds, chosen anew each round."""
+    """Peers to which a node offers the payloads that it holds, chosen anew each round."""
 
 
 class RetentionSpec(_Section):
-    """What nodes keep so that others can catch up."""
+    """Payloads and snapshots that nodes keep so that others can catch up."""
 
     log_rounds: int = Field(default=1000, ge=1, le=100_000_000)
     """Committed rounds whose payloads a node keeps on disk."""
@@ -232,7 +250,7 @@ class RetentionSpec(_Section):
     """Steps between two snapshots of the parameters whose SHA-256 every node reports."""
 
     def snapshot_due(self, step: int) -> bool:
-        """Is there one to be after this step?"""
+        """Whether a snapshot is made after this step."""
         return (step + 1) % self.snapshot_every == 0
 
 
@@ -260,32 +278,44 @@ class RunSpec(_Section):
     def _fields_fit_together(self) -> "RunSpec":
         members, rounds = self.membership, self.rounds
         if rounds.quorum > members.members_max:
-            raise ValueError(f"rounds.quorum {rounds.quorum} exceeds membership.members_max {members.members_max}")
+            raise ValueError(
+                f"rounds.quorum {rounds.quorum} exceeds membership.members_max "
+                f"{members.members_max}"
+            )
         if members.lease_ms < 2 * members.heartbeat_ms:
             raise ValueError(
-                f"membership.lease_ms {members.lease_ms} must be at least twice heartbeat_ms {members.heartbeat_ms}"
+                f"membership.lease_ms {members.lease_ms} must be at least twice heartbeat_ms "
+                f"{members.heartbeat_ms}"
             )
         if self.retention.snapshot_every > self.retention.log_rounds:
             raise ValueError(
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
-                f"{self.retention.log_rounds}: who takes a snapshot could not replay the rest"
+                f"{self.retention.log_rounds}: a node that starts from a snapshot "
+                "could not replay the rest"
             )
-        votes = members.members_max * 2 ** (self.algorithm.value_bits - 1) * self.algorithm.vote_rounds
+        votes = (
+            members.members_max * 2 ** (self.algorithm.value_bits - 1) * self.algorithm.vote_rounds
+        )
         if votes > VOTE_SUM_MAX:
             raise ValueError(
-                f"members_max * largest value * vote_rounds is {votes}, above the exact bound {VOTE_SUM_MAX}"
+                f"members_max * largest value * vote_rounds is {votes}, above the exact bound "
+                f"{VOTE_SUM_MAX}"
             )
         return self
 
 
 def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
-    """The validated run file, or `SettingsError` (`VersionError` for another format version) that names
-    every wrong field with what was expected and what was found. `origin` is how the message calls it."""
+    """The validated run file, or `SettingsError` (`VersionError` for another format version) that
+    names every wrong field with what was expected and what was found. `origin` is how the message
+    calls it.
+    """
     if len(text.encode()) > RUN_FILE_BYTES_MAX:
-        raise SettingsError(f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text.encode())}")
+        raise SettingsError(
+            f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text.encode())}"
+        )
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # too deep, or a number with too many digits
         raise SettingsError(f"{origin}: not valid TOML: {error}") from None
     return _validated(values, origin)
 
@@ -293,10 +323,12 @@ def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
 def parse_run_json(text: bytes, origin: str) -> RunSpec:
     """The run file as a coordinator serves it: canonical JSON of `run_json`."""
     if len(text) > RUN_FILE_BYTES_MAX:
-        raise SettingsError(f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text)}")
+        raise SettingsError(
+            f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text)}"
+        )
     try:
         values = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SettingsError(f"{origin}: not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{origin}: expected an object, got {type(values).__name__}")
@@ -310,7 +342,9 @@ def run_json(spec: RunSpec) -> bytes:
 
 def run_id(spec: RunSpec, coordinator_key: bytes) -> RunId:
     """Name of the run of `spec` under the coordinator with this raw 32-byte ed25519 public key."""
-    return RunId(hashlib.sha256(b"lockstep.run.v1" + coordinator_key + run_json(spec)).hexdigest()[:32])
+    return RunId(
+        hashlib.sha256(b"lockstep.run.v1" + coordinator_key + run_json(spec)).hexdigest()[:32]
+    )
 
 
 def _validated(values: dict[str, Any], origin: str) -> RunSpec:

@@ -1,7 +1,7 @@
 """Learning rate and decay of a step, as the float32 bits that a commit carries.
 
-Only the coordinator computes them, with Python floats; every node takes the bits from the commit, so the
-formula may differ between releases without two replicas ever differing.
+Only the coordinator computes them, with Python floats; every node takes the bits from the commit,
+so the formula may differ between releases without two replicas ever differing.
 """
 
 import math

@@ -1,18 +1,18 @@
-"""The data order: which sample stands at which position, and who has which positions.
+"""The data order: the sample at each position, and the leases of positions to members.
 
-Positions 0, 1, 2, ... never end. Position p belongs to epoch p // samples and is, within it, the sample
-that a permutation of all samples, fixed by (seed, epoch), puts at p % samples. So each epoch visits every
-sample once, and any party finds any sample by arithmetic, without a list in memory.
+Positions 0, 1, 2, ... never end. Position p belongs to epoch p // samples and is, within it, the
+sample that a permutation of all samples, fixed by (seed, epoch), puts at p % samples. So each epoch
+visits every sample once, and any party finds any sample by arithmetic, without a list in memory.
 
-The permutation is a balanced Feistel network (Luby and Rackoff, 1988): a bijection of all pairs of h-bit
-halves, whatever its round function is. Values that fall outside range(size) are sent through it again until
-they fall inside (cycle walking, Black and Rogaway, 2002), which restricts the bijection to range(size) and
-takes fewer than four passes on average, because 4**h < 4 * size. All arithmetic is on unsigned 64-bit
-integers and wraps, so the bits are the same on every platform.
+The permutation is a balanced Feistel network (Luby and Rackoff, 1988): a bijection of all pairs of
+h-bit halves, whatever its round function is. Values that fall outside range(size) are sent through
+it again until they fall inside (cycle walking, Black and Rogaway, 2002), which restricts the
+bijection to range(size) and takes fewer than four passes on average, because 4**h < 4 * size. All
+arithmetic is on unsigned 64-bit integers and wraps, so the bits are the same on every platform.
 
-Positions are leased in shares. `DataOrder` is the ledger: positions below `next_position` are out with
-somebody or stand in `returned`; those from there on have never been leased. Each position is out at most
-once at a time.
+Positions are leased in shares. `DataOrder` is the ledger: positions below `next_position` are out
+with somebody or stand in `returned`; those from there on have never been leased. Each position is
+out at most once at a time.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ POSITIONS_MAX: Final = 2**63 - 1
 """Positions of the data order: the end of a share, too, fits a signed 64-bit integer."""
 
 FEISTEL_ROUNDS: Final = 6
-"""Four rounds of a strong round function cannot be told from a random permutation; two more are spare."""
+"""Four rounds of a strong round function cannot be told from a random permutation; two more are
+spare."""
 
 Int64s = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -50,7 +51,7 @@ class Permutation:
     """Seed of the run's data order, 0 to 2**64 - 1."""
 
     epoch: int
-    """Which pass over the data, 0 to 2**63 - 1."""
+    """Number of the pass over the data, 0 to 2**63 - 1."""
 
     def __post_init__(self) -> None:
         _require("a size", self.size, 1, SAMPLES_MAX)
@@ -77,7 +78,9 @@ class Permutation:
         return images.astype(np.int64)
 
     def _feistel(self, values: _Words) -> _Words:
-        """One pass over the domain: two halves, together the least even number of bits that holds `size`."""
+        """One pass over the domain: two halves, together the least even number of bits that holds
+        `size`.
+        """
         half_bits = max(1, -(-(self.size - 1).bit_length() // 2))
         half, mask = np.uint64(half_bits), np.uint64(2**half_bits - 1)
         left, right = values >> half, values & mask
@@ -88,12 +91,16 @@ class Permutation:
     def _keys(self) -> tuple[np.uint64, ...]:
         """One 64-bit key for each Feistel round."""
         name = struct.pack("<QQ", self.seed, self.epoch)
-        digest = hashlib.blake2b(name, digest_size=8 * FEISTEL_ROUNDS, person=b"lockstep-shuffle").digest()
+        digest = hashlib.blake2b(
+            name, digest_size=8 * FEISTEL_ROUNDS, person=b"lockstep-shuffle"
+        ).digest()
         return tuple(np.uint64(key) for key in struct.unpack(f"<{FEISTEL_ROUNDS}Q", digest))
 
 
 def _mix(words: _Words) -> _Words:
-    """Finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit moves every output bit."""
+    """Finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit moves every output
+    bit.
+    """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -142,17 +149,19 @@ class Share:
 
 @dataclass(slots=True)
 class DataOrder:
-    """The ledger of leased positions. It keeps no list of who has what: that is its caller's."""
+    """The ledger of leased positions. Its caller keeps the list of holders."""
 
     next_position: int = 0
     """First position that was never leased."""
 
     returned: list[Share] = field(default_factory=list)
-    """Positions that came back unused: sorted, not empty, not touching each other. They are leased again
-    before new ones, which keeps the list short."""
+    """Positions that came back unused: sorted, not empty, not touching each other. They are leased
+    again before new ones, which keeps the list short."""
 
     def lease(self, count: int) -> tuple[Share, ...]:
-        """Take the `count` lowest positions that are not out: several shares if some were returned."""
+        """Take the `count` lowest positions that are not out: several shares if some were
+        returned.
+        """
         _require("a count of positions", count, 0, POSITIONS_MAX - self.next_position)
         shares = []
         while count and self.returned:
@@ -168,13 +177,15 @@ class DataOrder:
     def give_back(self, share: Share) -> None:
         """Make leased positions available again.
 
-        `LocalProtocolError`, and nothing changes, where one of them was never leased or is available
-        already. An empty share, from a node that used everything, gives nothing back.
+        `LocalProtocolError`, and nothing changes, where one of them was never leased or is
+        available already. An empty share, from a node that used everything, gives nothing back.
         """
         if not share.count:
             return
         if share.end > self.next_position:
-            raise LocalProtocolError(f"expected positions leased below {self.next_position}, got {share} back")
+            raise LocalProtocolError(
+                f"expected positions leased below {self.next_position}, got {share} back"
+            )
         place = bisect_left(self.returned, share.first, key=lambda other: other.first)
         low = high = place
         first, end = share.first, share.end
@@ -194,4 +205,6 @@ def _require(name: str, value: int, least: int, most: int) -> None:
 
 def _require_apart(lower: Share, higher: Share) -> None:
     if lower.end > higher.first:
-        raise LocalProtocolError(f"expected positions that are out, got {lower} and {higher} back, which overlap")
+        raise LocalProtocolError(
+            f"expected positions that are out, got {lower} and {higher} back, which overlap"
+        )

@@ -35,7 +35,9 @@ def positional(function: Function) -> int:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_keeps_the_size_limits(path: Path) -> None:
     text = path.read_text()
-    too_large = [f"module: {lines} lines"] if (lines := len(text.splitlines())) > MODULE_LINES_MAX else []
+    too_large = (
+        [f"module: {lines} lines"] if (lines := len(text.splitlines())) > MODULE_LINES_MAX else []
+    )
     for function in functions(ast.parse(text)):
         lines = (function.end_lineno or function.lineno) - function.lineno + 1
         if lines > FUNCTION_LINES_MAX:
@@ -52,7 +54,11 @@ def test_nothing_that_runs_foreign_bytes_as_code(path: Path) -> None:
         name.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
     }
     assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -61,8 +67,13 @@ def test_nothing_that_runs_foreign_bytes_as_code(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_that_may_swallow_a_cancellation(path: Path) -> None:
-    # Before Python 3.12 `asyncio.wait_for` forgets a cancellation that meets a result; `asyncio.timeout` does not.
-    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    # Before Python 3.12 `asyncio.wait_for` forgets a cancellation that meets a result;
+    # `asyncio.timeout` does not.
+    called = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
     assert "asyncio.wait_for" not in called
 
 

@@ -7,21 +7,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lockstep.local import RELAY, Cluster, ClusterSettings
+from lockstep.cluster.local import RELAY, Cluster, ClusterSettings
 from lockstep.wan.faults import COORDINATOR, Break, Fault, Mend, Schedule
-from lockstep.wan.lab import Counters, Laboratory
+from lockstep.wan.lab.laboratory import Counters, Laboratory
 
 PORTS = {COORDINATOR: 50700, RELAY: 50710}
 """Each has a computer to itself."""
 
 Way: TypeAlias = dict[str, str | bool]
-"""How a link goes: its transport, whether libp2p relays it, and whether the node dialled it itself."""
+"""How a link goes: its transport, whether libp2p relays it, and whether the node dialled it
+itself."""
 
 
 class WanCluster(Cluster):
     """Each process on the computer of its name, and what happens to their lines."""
 
-    def __init__(self, settings: ClusterSettings, laboratory: Laboratory, faults: Sequence[Fault] = ()) -> None:
+    def __init__(
+        self, settings: ClusterSettings, laboratory: Laboratory, faults: Sequence[Fault] = ()
+    ) -> None:
         super().__init__(settings, laboratory.inside)
         self.laboratory = laboratory
         self.usage = {node.name: LineUse(laboratory.counters(node.name)) for node in self.nodes}
@@ -37,7 +40,8 @@ class WanCluster(Cluster):
         return f"{self.laboratory.address(name)}:{PORTS[name]}"
 
     def watch(self) -> list[str]:
-        """As of any cluster; and the faults that are due by what it saw, and what crossed the lines."""
+        """As of any cluster; and the faults that are due by what it saw, and what crossed the
+        lines."""
         happened = [*super().watch(), *self._break_and_mend()]
         self.laboratory.check()
         self.count_lines()
@@ -114,7 +118,9 @@ class LineUse:
         passed_s = max(now_s - self._last_s, 1e-3)
         self.up_bit_s = 8 * (now.up_bytes - self._last.up_bytes) / passed_s
         self.down_bit_s = 8 * (now.down_bytes - self._last.down_bytes) / passed_s
-        self.total = Counters(now.up_bytes - self._first.up_bytes, now.down_bytes - self._first.down_bytes)
+        self.total = Counters(
+            now.up_bytes - self._first.up_bytes, now.down_bytes - self._first.down_bytes
+        )
         self._last, self._last_s = now, now_s
 
 

@@ -1,13 +1,14 @@
 """`lockstep wan down`: removes what killed laboratories left."""
 
 from lockstep.console import messages, output
-from lockstep.exits import UsageError
-from lockstep.wan.lab import unable
-from lockstep.wan.namespaces import remove_leftovers
+from lockstep.exit_codes import UsageError
+from lockstep.wan.lab.laboratory import unable
+from lockstep.wan.lab.namespaces import remove_leftovers
 
 
 def wan_down(*, even_in_use: bool = False) -> None:
-    """Removes leftovers, and with `even_in_use` every laboratory; says what it removed and what it must not."""
+    """Removes leftovers, and with `even_in_use` every laboratory; says what it removed and what it
+    must not."""
     if reason := unable():
         raise UsageError(reason)
     removed, kept = remove_leftovers(even_in_use=even_in_use)

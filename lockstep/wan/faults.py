@@ -1,20 +1,18 @@
 """Faults on a schedule: what is to break, when, and for how long. Pure.
 
-cut:node-2@10s+5s       the line of node-2 is unplugged ten seconds after the first round opened, for five
-cut-up:node-2@r4+5s     everything that node-2 sends is lost, from the opening of round 4
-cut-down:node-2@r4+5s   everything that is sent to it
-slow:node-1/10@10s+20s  its line has a tenth of its rates
-kill:coordinator@r8     SIGKILL; the laboratory starts it again
-cut:relay@10s+5s        the coordinator and the relay, where there is one, can be cut and killed
-random:3                three faults drawn from the seed
-"""
+cut:node-2@10s+5s the line of node-2 is unplugged ten seconds after the first round opened, for five
+cut-up:node-2@r4+5s everything that node-2 sends is lost, from the opening of round 4
+cut-down:node-2@r4+5s everything that is sent to it slow:node-1/10@10s+20s its line has a tenth of
+its rates kill:coordinator@r8 SIGKILL; the laboratory starts it again cut:relay@10s+5s the
+coordinator and the relay, where there is one, can be cut and killed random:3 three faults drawn
+from the seed"""
 
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.local import RELAY
+from lockstep.cluster.local import RELAY
 from protocol.errors import SettingsError
 
 COORDINATOR = "coordinator"
@@ -23,7 +21,8 @@ RANDOM_MAX = 100
 """More faults than any run of the laboratory has rounds to feel."""
 
 RANDOM_FROM, RANDOM_TO = 0.1, 0.7
-"""Share of the rounds between which random faults begin: there must be something to break, and time to heal."""
+"""Share of the rounds between which random faults begin: there must be something to break, and time
+to heal."""
 
 RANDOM_DURATIONS_S = (3, 5, 8)
 
@@ -86,7 +85,8 @@ class Schedule:
         return not self._waiting and not self._broken
 
     def due(self, now_s: float, round: int) -> list[Break | Mend]:
-        """What to do now, each thing once: `now_s` since the first round opened, and the newest round."""
+        """What to do now, each thing once: `now_s` since the first round opened, and the newest
+        round."""
         mends = [fault for until_s, fault in self._broken if until_s <= now_s]
         self._broken = [(until_s, fault) for until_s, fault in self._broken if until_s > now_s]
         breaks = [fault for fault in self._waiting if _is_due(fault, now_s, round)]
@@ -95,13 +95,19 @@ class Schedule:
         return [*map(Mend, mends), *map(Break, breaks)]
 
 
-def parse_faults(texts: Sequence[str], nodes: int, rounds: int, seed: int, *, relay: bool = False) -> tuple[Fault, ...]:
-    """The faults that a person asked for of so many nodes and perhaps a relay; `SettingsError` says what is wrong with
-    one."""
+def parse_faults(
+    texts: Sequence[str], nodes: int, rounds: int, seed: int, *, relay: bool = False
+) -> tuple[Fault, ...]:
+    """The faults that a person asked for of so many nodes and perhaps a relay; `SettingsError` says
+    what is wrong with one."""
     faults: list[Fault] = []
     for text in texts:
         kind, _, count = text.partition(":")
-        faults += _random_faults(count, nodes, rounds, seed) if kind == "random" else [_parse(text, nodes, relay)]
+        faults += (
+            _random_faults(count, nodes, rounds, seed)
+            if kind == "random"
+            else [_parse(text, nodes, relay)]
+        )
     return tuple(faults)
 
 
@@ -109,20 +115,33 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
     if not (found := _FAULT.fullmatch(text)):
         raise SettingsError(f"fault: expected {_FORM}, found {text!r}")
     kind, target, lasts = found["kind"], found["target"], found["for_s"]
-    computers, public = [f"node-{number}" for number in range(nodes)], (COORDINATOR, RELAY)[: 1 + relay]
+    computers, public = (
+        [f"node-{number}" for number in range(nodes)],
+        (COORDINATOR, RELAY)[: 1 + relay],
+    )
     if kind not in (*_LINE_KINDS, "kill"):
-        raise SettingsError(f"fault {text!r}: expected one of {', '.join(_LINE_KINDS)}, kill, found {kind!r}")
+        raise SettingsError(
+            f"fault {text!r}: expected one of {', '.join(_LINE_KINDS)}, kill, found {kind!r}"
+        )
     if target == RELAY and not relay:
-        raise SettingsError(f"fault {text!r}: expected a laboratory with a relay (--relay), this one has none")
+        raise SettingsError(
+            f"fault {text!r}: expected a laboratory with a relay (--relay), this one has none"
+        )
     if target not in computers and not (target in public and kind in ("kill", "cut")):
         raise SettingsError(
             f"fault {text!r}: expected node-0 to {computers[-1]}, or the {' or '.join(public)} to cut or kill, found "
             f"{target!r}"
         )
     if (kind == "kill") == bool(lasts):
-        raise SettingsError(f"fault {text!r}: expected {'no duration' if lasts else 'a duration, such as +5s'}")
-    if (kind == "slow") != bool(found["divisor"]) or (kind == "slow" and float(found["divisor"]) < 1):
-        raise SettingsError(f"fault {text!r}: expected how many times slower, such as slow:node-1/10, and only there")
+        raise SettingsError(
+            f"fault {text!r}: expected {'no duration' if lasts else 'a duration, such as +5s'}"
+        )
+    if (kind == "slow") != bool(found["divisor"]) or (
+        kind == "slow" and float(found["divisor"]) < 1
+    ):
+        raise SettingsError(
+            f"fault {text!r}: expected how many times slower, such as slow:node-1/10, and only there"
+        )
     return Fault(
         kind,
         target,
@@ -135,7 +154,9 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
 
 def _random_faults(count: str, nodes: int, rounds: int, seed: int) -> list[Fault]:
     if not count.isdecimal() or not 1 <= int(count) <= RANDOM_MAX:
-        raise SettingsError(f"fault: expected random:1 to random:{RANDOM_MAX}, found {f'random:{count}'!r}")
+        raise SettingsError(
+            f"fault: expected random:1 to random:{RANDOM_MAX}, found {f'random:{count}'!r}"
+        )
     draw = random.Random(seed)
     first, last = int(RANDOM_FROM * rounds), max(1, int(RANDOM_TO * rounds))
     return [_drawn(draw, draw.randint(first, last), nodes) for _ in range(int(count))]

@@ -1,8 +1,7 @@
 """Home links by name and distances between regions, read from the one file that holds them.
 
-The figures are those of people's lines (`profiles.toml` says from where); with --profiles-file the commands read
-another file of the same form.
-"""
+The figures are those of people's lines (`profiles.toml` says from where); with --profiles-file the
+commands read another file of the same form."""
 
 import tomllib
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lockstep.wan.home_link import WANDER_S, HomeLink, Way
+from lockstep.wan.lab.home_link import WANDER_S, HomeLink, LinkDirection
 from protocol.errors import SettingsError
 
 BUILTIN = Path(__file__).with_name("profiles.toml")
@@ -49,10 +48,12 @@ class Profile(_Table):
         """What to ask of an interface in the home."""
         return HomeLink(self._way(self.up_mbit_s), self._way(self.down_mbit_s))
 
-    def _way(self, mbit_s: float) -> Way:
+    def _way(self, mbit_s: float) -> LinkDirection:
         half_s = 1 / 2000  # of a millisecond, there and back
         jitter_ms = min(self.jitter_ms, self.rtt_ms)  # a packet cannot arrive before it left
-        return Way(round(mbit_s * 1e6), self.rtt_ms * half_s, jitter_ms * half_s, self.loss_percent / 100)
+        return LinkDirection(
+            round(mbit_s * 1e6), self.rtt_ms * half_s, jitter_ms * half_s, self.loss_percent / 100
+        )
 
 
 class Distance(_Table):
@@ -77,7 +78,9 @@ class Catalogue(_Table):
     def profile(self, name: str) -> Profile:
         """A profile by name; `SettingsError` lists those that there are."""
         if name not in self.profiles:
-            raise SettingsError(f"profile: expected one of {', '.join(self.profiles)}, found {name!r}")
+            raise SettingsError(
+                f"profile: expected one of {', '.join(self.profiles)}, found {name!r}"
+            )
         return self.profiles[name]
 
     def one_way_s(self, here: str, there: str) -> float:
@@ -86,7 +89,9 @@ class Catalogue(_Table):
             if set(distance.between) == {here, there}:
                 return distance.one_way_ms / 1000
         known = ", ".join("-".join(distance.between) for distance in self.distances)
-        raise SettingsError(f"regions: no distance is known between {here} and {there}, only of {known}")
+        raise SettingsError(
+            f"regions: no distance is known between {here} and {there}, only of {known}"
+        )
 
 
 def read_profiles(path: Path = BUILTIN) -> Catalogue:
@@ -98,7 +103,9 @@ def read_profiles(path: Path = BUILTIN) -> Catalogue:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
-        raise SettingsError(f"{path}: {'; '.join(_in_words(dict(problem)) for problem in error.errors())}") from None
+        raise SettingsError(
+            f"{path}: {'; '.join(_in_words(dict(problem)) for problem in error.errors())}"
+        ) from None
 
 
 def cycled(names: Sequence[str], count: int) -> tuple[str, ...]:

@@ -2,9 +2,8 @@
 
     plan -> build the laboratory -> measure every line, or stop here -> train, with faults -> JSON -> remove everything
 
-The same processes, the same demo model and the same report as `lockstep demo`; between them lie lines with the rates,
-delays, jitter and loss of people's homes.
-"""
+The same processes, the same demo model and the same report as `lockstep demo`; between them lie
+lines with the rates, delays, jitter and loss of people's homes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,23 +11,23 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
+from lockstep.cluster.local import RELAY, ClusterSettings
+from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.commands.init import write_run_file
 from lockstep.console import bytes_text, messages, output, progress, write_json
-from lockstep.demo import CORPUS_BYTES, DemoSettings, demo_spec
-from lockstep.exits import UsageError
-from lockstep.init import write_run_file
-from lockstep.local import RELAY, ClusterSettings
-from lockstep.results import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.exit_codes import UsageError
 from lockstep.wan.cluster import WanCluster, Way
 from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
-from lockstep.wan.home_link import HomeLink
-from lockstep.wan.lab import Laboratory, unable
-from lockstep.wan.measure import measure_all, require_as_asked
-from lockstep.wan.plan import Home, Line, Nat, Plan
+from lockstep.wan.lab.home_link import HomeLink
+from lockstep.wan.lab.laboratory import Laboratory, unable
+from lockstep.wan.lab.shaping import stopped_like_ctrl_c
+from lockstep.wan.lab.topology import Home, Nat, Plan, RegionDistance
+from lockstep.wan.link_check import measure_all, require_as_asked
+from lockstep.wan.live_table import links_table, shown_wan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
-from lockstep.wan.shape import stopped_like_ctrl_c
-from lockstep.wan.table import links_table, shown_wan
-from node.corpus import prepare_builtin
-from node.links.transports import parse_kinds
+from node.data.prepare import prepare_builtin
+from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError
 
 
@@ -61,7 +60,8 @@ class WanSettings:
     """For the nodes in turn; the coordinator is in the first. None: all in one place."""
 
     links: tuple[str, ...] = ("grpc",)
-    """Transports for the nodes in turn, those of one node joined by "+": "grpc", "libp2p", "grpc+libp2p"."""
+    """Transports for the nodes in turn, those of one node joined by "+": "grpc", "libp2p",
+    "grpc+libp2p"."""
 
     relay: bool = False
     """Whether there is a relay, on a public computer of its own in the first region."""
@@ -74,14 +74,19 @@ class WanSettings:
 
 
 def wan_up(settings: WanSettings) -> None:
-    """Builds, measures, trains, reports and removes everything; raises what went wrong after removing it too."""
+    """Builds, measures, trains, reports and removes everything; raises what went wrong after
+    removing it too."""
     if reason := unable():
         raise UsageError(reason)
-    faults = parse_faults(settings.faults, settings.nodes, settings.rounds, settings.seed, relay=settings.relay)
+    faults = parse_faults(
+        settings.faults, settings.nodes, settings.rounds, settings.seed, relay=settings.relay
+    )
     plan = plan_of(settings, read_profiles(settings.profiles_file))
     profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
     with stopped_like_ctrl_c(), Laboratory(plan, seed=settings.seed) as laboratory:
-        messages.print(f"laboratory {laboratory.id}: {settings.nodes} homes, links by {laboratory.mechanism}")
+        messages.print(
+            f"laboratory {laboratory.id}: {settings.nodes} homes, links by {laboratory.mechanism}"
+        )
         with progress("measuring the links", "links") as advance:
             links = measure_all(laboratory, profiles, advance)
         messages.print(links_table(links), "each: asked, measured")
@@ -104,19 +109,25 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
         raise SettingsError(f"nat: expected none or masquerade, found {wrong[0]!r}")
     transports(settings)
     regions = settings.regions or ("",)
-    columns = (cycled(names, settings.nodes) for names in (settings.profiles, settings.nat, regions))
+    columns = (
+        cycled(names, settings.nodes) for names in (settings.profiles, settings.nat, regions)
+    )
     homes = [
         Home(name, catalogue.profile(profile).link(), _nat(nat), region)
         for name, profile, nat, region in zip(_names(settings), *columns, strict=True)
     ]
     homes += [Home(name, region=regions[0]) for name in (COORDINATOR, RELAY)[: 1 + settings.relay]]
     used = dict.fromkeys(home.region for home in homes)
-    lines = (Line(here, there, catalogue.one_way_s(here, there)) for here, there in combinations(used, 2))
+    lines = (
+        RegionDistance(here, there, catalogue.one_way_s(here, there))
+        for here, there in combinations(used, 2)
+    )
     return Plan(tuple(homes), tuple(lines))
 
 
 def transports(settings: WanSettings) -> tuple[str, ...]:
-    """For the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for a name that is none."""
+    """For the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for a name that
+    is none."""
     return tuple(",".join(parse_kinds(links.replace("+", ","))) for links in settings.links)
 
 
@@ -128,7 +139,9 @@ def _nat(name: str) -> Nat:
     return "masquerade" if name == "masquerade" else "none"
 
 
-def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, ...]) -> dict[str, Any]:
+def _train(
+    settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, ...]
+) -> dict[str, Any]:
     directory = settings.directory / laboratory.id
     spec = demo_spec(DemoSettings(directory, settings.nodes, settings.rounds, settings.seed, ""))
     data = directory / "data"
@@ -136,7 +149,12 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
         prepare_builtin(data, byte_limit=CORPUS_BYTES)
     write_run_file(directory / "run.toml", spec)
     asked = ClusterSettings(
-        directory, directory / "run.toml", data, settings.nodes, links=transports(settings), relay=settings.relay
+        directory,
+        directory / "run.toml",
+        data,
+        settings.nodes,
+        links=transports(settings),
+        relay=settings.relay,
     )
     cluster = WanCluster(asked, laboratory, faults)
     links = {place.home.name: place.home.link or HomeLink() for place in laboratory.places.values()}
@@ -156,7 +174,8 @@ def _train(settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, .
 def ways_text(ways: Mapping[str, Mapping[str, Way]]) -> str:
     """Which node has a link to whom, over what."""
     return "; ".join(
-        f"{node} to {', '.join(map(_way_text, links.items())) or 'nobody'}" for node, links in ways.items()
+        f"{node} to {', '.join(map(_way_text, links.items())) or 'nobody'}"
+        for node, links in ways.items()
     )
 
 

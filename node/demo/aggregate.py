@@ -82,7 +82,7 @@ def look_ahead(
     rates: tuple[float, float],
     backend: Backend | None = None,
 ) -> None:
-    """working <- committed * decay - learning_rate * guess / 16: where to take early gradients.
+    """Working <- committed * decay - learning_rate * guess / 16: where to take early gradients.
 
     `guess` is int8 [chunks, 64, 64] from `Engine.guess`, `rates` (learning rate, decay). `working`
     has tensors of the same names and shapes and any dtype, apart from `committed`, which stays.

@@ -59,7 +59,7 @@ class Backend(Protocol):
     def look_ahead(
         self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /
     ) -> None:
-        """working <- committed * decay - learning_rate * guess / 16."""
+        """Working <- committed * decay - learning_rate * guess / 16."""
 
     def magnitude(self, views: Views, /) -> Tensor:
         """Largest |entry|, a float32 scalar on any device; NaN if one is NaN, 0 for none."""

@@ -115,7 +115,7 @@ class ChunkLayout:
         return self.matrices[-1].stop if self.matrices else 0
 
     def chunks_of(self, names: Collection[str]) -> Tensor:
-        """bool [chunks]: which chunks hold an entry of one of these parameters."""
+        """Bool [chunks]: which chunks hold an entry of one of these parameters."""
         held = torch.zeros(self.chunks, dtype=torch.bool, device="cpu")
         for matrix in self.matrices:
             if matrix.name in names:

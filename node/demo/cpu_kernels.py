@@ -144,7 +144,7 @@ class CpuKernels:
         return transform, _scratch(self._kernels.SCRATCH)
 
     def _flags(self, active: Tensor | None) -> Any:
-        """bool [chunks]."""
+        """Bool [chunks]."""
         return np.ones(self._layout.chunks, np.bool_) if active is None else active.numpy()
 
 

@@ -103,7 +103,7 @@ def transposed(indices: Indices) -> Indices:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right.T of [m, 64] and [n, 64] of one dtype: contiguous [m, n] of that dtype."""
+    """Left @ right.T of [m, 64] and [n, 64] of one dtype: contiguous [m, n] of that dtype."""
     linear = _linear_of_onednn() if left.device.type == "cpu" else None
     if linear is None:
         return torch.mm(left, right.T)
@@ -113,7 +113,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 @cache
 def _linear_of_onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's x @ w.T, where there is reason to prefer it to torch.mm and it is there and right.
+    """OneDNN's x @ w.T, where there is reason to prefer it to torch.mm and it is there and right.
 
     On an AVX-512 processor that is not Intel's, torch.mm, which is MKL's, reached half the rate of oneDNN, which torch
     holds as well (docs/results/engine.md). Its operator is not public, so it is tried first, and done without if it
@@ -192,7 +192,7 @@ _FULL_PRECISION = _FullPrecision()
 
 
 def _precision() -> tuple[str, ...]:
-    """torch's setting of float32 products."""
+    """Torch's setting of float32 products."""
     if _HAS_BACKEND_PRECISION:
         return tuple(matmul.fp32_precision for matmul in _backends())
     return (torch.get_float32_matmul_precision(),)

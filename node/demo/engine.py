@@ -314,7 +314,7 @@ def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIEN
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:
-    """q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in proportion; 0 only for 0."""
+    """Q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in proportion; 0 only for 0."""
     signs = kept.sign()
     if value_bits == 1:
         return signs

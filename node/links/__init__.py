@@ -1,1 +1,2 @@
-"""How bytes reach a peer. One module per transport; everything above speaks payloads and digests."""
+"""How bytes reach a peer. One module per transport; everything above speaks payloads and
+digests."""

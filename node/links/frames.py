@@ -1,13 +1,14 @@
-"""Frames: how a stream of bytes is cut so that nothing short, long or damaged passes for whole. Pure.
+"""Frames: how a stream of bytes is cut so that nothing short, long or damaged passes for whole.
+Pure.
 
     0        2      3      4             8                16
     | "LS"   | kind | zero | body length | digest         | body ...
                                            first 8 bytes of SHA-256(the 8 bytes before it, body)
 
-A frame is accepted whole or not at all. Its length is checked against the cap of its kind before a byte of the body is
-kept, so a stranger's claim takes no memory. The digest finds what a transport lost or damaged; who sent the frame is
-the session's business. Two kinds: a control frame carries a `LinkMessage`, a part frame raw bytes of a blob.
-"""
+A frame is accepted whole or not at all. Its length is checked against the cap of its kind before a
+byte of the body is kept, so a stranger's claim takes no memory. The digest finds what a transport
+lost or damaged; who sent the frame is the session's business. Two kinds: a control frame carries a
+`LinkMessage`, a part frame raw bytes of a blob."""
 
 import hashlib
 import struct
@@ -21,8 +22,8 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire_pb2 import LinkMessage
 
 PART_BYTES_MIN = 4 * 1024
-"""Data in any part but a blob's last: else a byte at a time would count as progress for ever. Small enough that one
-holds up a heartbeat for 0.1 s on a link of 0.4 Mbit/s."""
+"""Data in any part but a blob's last: else a byte at a time would count as progress for ever. Small
+enough that one holds up a heartbeat for 0.1 s on a link of 0.4 Mbit/s."""
 
 PART_BYTES_MAX = 512 * 1024
 """Data in one part."""
@@ -69,14 +70,21 @@ Message = LinkMessage | Part
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message; `LocalProtocolError` for one above its cap, or a part without data."""
+    """The frame of a message; `LocalProtocolError` for one above its cap, or a part without
+    data."""
     if isinstance(message, Part):
-        kind, fields, data = Kind.PART, _PART.pack(message.request, message.offset, message.total_bytes), message.data
+        kind, fields, data = (
+            Kind.PART,
+            _PART.pack(message.request, message.offset, message.total_bytes),
+            message.data,
+        )
     else:
         kind, fields, data = Kind.CONTROL, b"", message.SerializeToString()
     length = len(fields) + len(data)
     if length > _BODY_BYTES_MAX[kind] or (fields and not data):
-        raise LocalProtocolError(f"expected a frame body of 1..{_BODY_BYTES_MAX[kind]} bytes, got {length}")
+        raise LocalProtocolError(
+            f"expected a frame body of 1..{_BODY_BYTES_MAX[kind]} bytes, got {length}"
+        )
     head = _HEAD.pack(MAGIC, kind, 0, length)
     return b"".join((head, _digest(head, fields, data), fields, data))
 
@@ -101,7 +109,8 @@ class FrameReader:
         self._frame_bytes = 0  # of the frame that is coming in; 0 while its header is not here
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are whole now, one by one: many tiny frames at once take no memory together.
+        """The messages that are whole now, one by one: many tiny frames at once take no memory
+        together.
 
         `RemoteProtocolError` for bytes that are no frames; every later call raises it again."""
         self._buffer += data
@@ -121,13 +130,21 @@ class FrameReader:
     def _take(self) -> Message:
         kind = Kind(self._buffer[_KIND_AT])
         data_at = HEADER_BYTES + (_PART.size if kind is Kind.PART else 0)
-        with memoryview(self._buffer)[: self._frame_bytes] as frame:  # a part's data is copied once more, here
-            intact = frame[_HEAD.size : HEADER_BYTES] == _digest(frame[: _HEAD.size], frame[HEADER_BYTES:])
+        with memoryview(self._buffer)[
+            : self._frame_bytes
+        ] as frame:  # a part's data is copied once more, here
+            intact = frame[_HEAD.size : HEADER_BYTES] == _digest(
+                frame[: _HEAD.size], frame[HEADER_BYTES:]
+            )
             fields, data = bytes(frame[HEADER_BYTES:data_at]), bytes(frame[data_at:])
         if not intact:
-            raise RemoteProtocolError("expected a frame with the digest of its bytes, got a damaged one")
+            raise RemoteProtocolError(
+                "expected a frame with the digest of its bytes, got a damaged one"
+            )
         message = _part(fields, data) if kind is Kind.PART else _control(data)
-        del self._buffer[: self._frame_bytes]  # cheap: a bytearray moves its beginning, not its bytes
+        del self._buffer[
+            : self._frame_bytes
+        ]  # cheap: a bytearray moves its beginning, not its bytes
         self._frame_bytes = 0
         return message
 
@@ -135,17 +152,25 @@ class FrameReader:
 def _body_bytes(head: bytearray) -> int:
     magic, kind, zero, length = _HEAD.unpack(head)
     if magic != MAGIC or zero:
-        raise RemoteProtocolError(f"expected a frame that begins with {MAGIC!r} and a kind, got {bytes(head)!r}")
+        raise RemoteProtocolError(
+            f"expected a frame that begins with {MAGIC!r} and a kind, got {bytes(head)!r}"
+        )
     if kind not in _BODY_BYTES_MAX:
-        raise RemoteProtocolError(f"expected a frame of kind {' or '.join(str(int(k)) for k in Kind)}, got {kind}")
+        raise RemoteProtocolError(
+            f"expected a frame of kind {' or '.join(str(int(k)) for k in Kind)}, got {kind}"
+        )
     if length > _BODY_BYTES_MAX[kind]:
-        raise RemoteProtocolError(f"expected a frame body of at most {_BODY_BYTES_MAX[kind]} bytes, got {length}")
+        raise RemoteProtocolError(
+            f"expected a frame body of at most {_BODY_BYTES_MAX[kind]} bytes, got {length}"
+        )
     return int(length)
 
 
 def _part(fields: bytes, data: bytes) -> Part:
     if not data:
-        raise RemoteProtocolError(f"expected a part with data after {_PART.size} bytes of fields, got none")
+        raise RemoteProtocolError(
+            f"expected a part with data after {_PART.size} bytes of fields, got none"
+        )
     request, offset, total_bytes = _PART.unpack(fields)
     return Part(request, offset, total_bytes, data)
 

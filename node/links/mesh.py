@@ -1,4 +1,5 @@
-"""The links of one node: at most one per peer, over whatever transport reaches it, dialled by whichever end can.
+"""The links of one node: at most one per peer, over whatever transport reaches it, dialled by
+whichever end can.
 
     keep(peers) --> for each, one task:  wait until unlinked -> dial its addresses in turn -> carry the link -> again
     a peer dials -> accept -> carry the link
@@ -23,13 +24,13 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from node.links.base import Blob, LinkServer, Purpose, Remote, Traffic
 from node.links.frames import Part
-from node.links.multiaddr import libp2p_id
-from node.links.open_link import OpenLink
-from node.links.pipes import Accept, Pipe, Transport
-from node.links.session import Identity, Session
+from node.links.link import Link
+from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose, Traffic
+from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
+from node.transports.base import Accept, Pipe, Transport
+from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import NONCE_BYTES, public_bytes
 from protocol.ids import Digest, PeerId, peer_id, short
@@ -89,7 +90,7 @@ class PeerLink:
 class _Kept:
     """A peer to be linked to."""
 
-    remote: Remote
+    remote: PeerAddress
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """For its task: other addresses, or a link opened or ended."""
     linked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -98,8 +99,8 @@ class _Kept:
 
 
 class Mesh:
-    """A `node.links.base.Link` over any transports. `clock_ms()` is this machine's monotonic clock; `peer_limit` bounds
-    the bytes per second that one peer may take."""
+    """A `node.links.network.Link` over any transports. `clock_ms()` is this machine's monotonic
+    clock; `peer_limit` bounds the bytes per second that one peer may take."""
 
     server: LinkServer
 
@@ -121,8 +122,8 @@ class Mesh:
         self._identity = identity
         self._own = peer_id(public_bytes(identity.key))
         self._transports = list(transports)
-        self._links: dict[PeerId, OpenLink] = {}
-        self._carried: dict[OpenLink, PeerId | None] = {}  # with the peer that was dialled
+        self._links: dict[PeerId, Link] = {}
+        self._carried: dict[Link, PeerId | None] = {}  # with the peer that was dialled
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[PeerId, _Kept] = {}
         self._past = Traffic()
@@ -131,9 +132,11 @@ class Mesh:
     # ---- for the swarm
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
-        """Listen on every transport; returns the addresses to announce, the first transport's first.
+        """Listen on every transport; returns the addresses to announce, the first transport's
+        first.
 
-        One that cannot start is a trouble to tell of, unless it is the only one. Raises what `Transport.start` does."""
+        One that cannot start is a trouble to tell of, unless it is the only one. Raises what
+        `Transport.start` does."""
         self.server = server
         self.uplink.urgency = server.urgency
         addresses = list[str]()
@@ -162,21 +165,26 @@ class Mesh:
         for transport in self._transports:
             await transport.stop()
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
-        """Peers to be linked to from now on, the most important first; links to others stay until they end."""
-        wanted = {remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own}
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
+        """Peers to be linked to from now on, the most important first; links to others stay until
+        they end."""
+        wanted = {
+            remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
+        }
         for peer in self._kept.keys() - wanted.keys():
             if task := self._kept.pop(peer).task:
                 task.cancel()
         for peer, remote in wanted.items():
             self._keep(peer, remote)
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; returns when the peer took them."""
         link = await self._link_to(to)
         await link.offer(offers)
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose) -> AsyncGenerator[Part, None]:
+    async def fetch(
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them: unchecked."""
         link = await self._link_to(source)
         async with aclosing(link.fetch(blob, purpose)) as parts:
@@ -210,16 +218,26 @@ class Mesh:
 
     def document(self) -> dict[str, Any]:
         """For a status page: the open links, and in words why others are missing."""
-        missing = {peer: kept.trouble for peer, kept in sorted(self._kept.items()) if peer not in self._links}
-        return {"open": [asdict(link) for link in self.links], "missing": missing, "transports": dict(self.troubles)}
+        missing = {
+            peer: kept.trouble
+            for peer, kept in sorted(self._kept.items())
+            if peer not in self._links
+        }
+        return {
+            "open": [asdict(link) for link in self.links],
+            "missing": missing,
+            "transports": dict(self.troubles),
+        }
 
     # ---- for the links
 
-    def on_proven(self, link: OpenLink, public_key: bytes) -> None:
+    def on_proven(self, link: Link, public_key: bytes) -> None:
         """Take the link in, in place of another or not at all."""
         peer, expected = link.peer, self._carried[link]
         if expected not in (None, peer):
-            raise RemoteProtocolError(f"expected {short(expected)} at {link.pipe.remote}, got {short(peer)}")
+            raise RemoteProtocolError(
+                f"expected {short(expected)} at {link.pipe.remote}, got {short(peer)}"
+            )
         if link.pipe.peer not in (None, libp2p_id(public_key)):
             raise RemoteProtocolError(
                 f"expected the key of {link.pipe.peer} behind its pipe, got that of {short(peer)}"
@@ -242,8 +260,9 @@ class Mesh:
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
-    def on_ended(self, link: OpenLink, error: LockstepError) -> None:
-        """Forget the link; whether another takes its place is up to the task that keeps the peer."""
+    def on_ended(self, link: Link, error: LockstepError) -> None:
+        """Forget the link; whether another takes its place is up to the task that keeps the
+        peer."""
         peer, dialled = link.session.peer, self._carried[link]
         if kept := self._kept.get(dialled or peer or PeerId("")):
             kept.trouble = f"{link.pipe.remote}: {error}"
@@ -255,9 +274,14 @@ class Mesh:
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
-    def _better(self, new: OpenLink, old: OpenLink) -> bool:
-        if new.session.instance != old.session.instance or new.session.dialled == old.session.dialled:
-            return new.pipe.relayed <= old.pipe.relayed or new.session.instance != old.session.instance
+    def _better(self, new: Link, old: Link) -> bool:
+        if (
+            new.session.instance != old.session.instance
+            or new.session.dialled == old.session.dialled
+        ):
+            return (
+                new.pipe.relayed <= old.pipe.relayed or new.session.instance != old.session.instance
+            )
         if new.pipe.relayed != old.pipe.relayed:
             return old.pipe.relayed
         return (self._own < new.peer) == new.session.dialled
@@ -266,25 +290,34 @@ class Mesh:
 
     def _acceptor(self, transport: Transport) -> Accept:
         async def accept(pipe: Pipe) -> None:
-            if not self._stopped and sum(link.session.peer is None for link in self._carried) < UNPROVEN_MAX:
+            if (
+                not self._stopped
+                and sum(link.session.peer is None for link in self._carried) < UNPROVEN_MAX
+            ):
                 await asyncio.wait({self._spawn(self._carry(self._open(pipe, transport, None)))})
 
         return accept
 
-    def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> OpenLink:
+    def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        session = Session(self._identity, nonce, expected is not None, self.clock_ms())
-        link = OpenLink(pipe, transport.kind, session, self)
+        session = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
+        link = Link(pipe, transport.kind, session, self)
         self._carried[link] = expected
         return link
 
-    async def _carry(self, link: OpenLink) -> None:
+    async def _carry(self, link: Link) -> None:
         """Run a link until it ends."""
         try:
             await link.run()
         except LockstepError as error:
             level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
-            _log.log(level, "link ended peer=%s remote=%s reason=%s", link.session.peer, link.pipe.remote, error)
+            _log.log(
+                level,
+                "link ended peer=%s remote=%s reason=%s",
+                link.session.peer,
+                link.pipe.remote,
+                error,
+            )
         except Exception:
             _log.exception("a link died peer=%s remote=%s", link.session.peer, link.pipe.remote)
         finally:
@@ -299,7 +332,7 @@ class Mesh:
 
     # ---- dialling
 
-    def _keep(self, peer: PeerId, remote: Remote) -> _Kept:
+    def _keep(self, peer: PeerId, remote: PeerAddress) -> _Kept:
         kept = self._kept.get(peer)
         if kept is None:
             kept = self._kept[peer] = _Kept(remote)
@@ -310,7 +343,8 @@ class Mesh:
         return kept
 
     async def _keep_linked(self, peer: PeerId, kept: _Kept) -> None:
-        """Dial whenever there is no link, or only a relayed one, for as long as the peer is kept."""
+        """Dial whenever there is no link, or only a relayed one, for as long as the peer is
+        kept."""
         pause, head_start = BACKOFF_SECONDS[0], HEAD_START_SECONDS if peer < self._own else 0.0
         await _changed(kept, head_start)
         while True:
@@ -328,8 +362,11 @@ class Mesh:
                 pause = min(2 * pause, BACKOFF_SECONDS[1])
 
     async def _dial(self, peer: PeerId, address: str, kept: _Kept) -> None:
-        """Try one address unless there is a link as good; return when it is a link, or why it is none is known."""
-        transport = next((transport for transport in self._transports if transport.dials(address)), None)
+        """Try one address unless there is a link as good; return when it is a link, or why it is
+        none is known."""
+        transport = next(
+            (transport for transport in self._transports if transport.dials(address)), None
+        )
         link = self._links.get(peer)
         if transport is None or (link and not link.pipe.relayed):
             return
@@ -353,7 +390,7 @@ class Mesh:
         finally:
             proven.cancel()
 
-    async def _link_to(self, remote: Remote) -> OpenLink:
+    async def _link_to(self, remote: PeerAddress) -> Link:
         """The link to a peer; one that is not kept yet is from now on."""
         peer = remote.peer_id
         if self._stopped:
@@ -380,7 +417,7 @@ async def _changed(kept: _Kept, seconds: float | None) -> None:
         kept.changed.clear()
 
 
-def _described(link: OpenLink) -> PeerLink:
+def _described(link: Link) -> PeerLink:
     session = link.session
     return PeerLink(
         link.peer,

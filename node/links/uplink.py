@@ -1,14 +1,16 @@
 """Who may send next, and how fast: one node's upload, shared by all of its links.
 
-Which upload begins next, and how many run at once, `node.uploads` decides; here they wait for their turn.
+Which upload begins next, and how many run at once, `node.links.upload_queue` decides; here they
+wait for their turn.
 
-An upload limit is a token bucket, filled a little slower than the limit and holding a quarter of a second, so that no
-five seconds carry more than the limit. What transports and the operating system add is guessed when bytes leave, and
-where the guess was too low the rest is charged as soon as it is known: all that the kernel counted, the session with
-the coordinator and circuits of libp2p's daemon included, within a second.
+An upload limit is a token bucket, filled a little slower than the limit and holding a quarter of a
+second, so that no five seconds carry more than the limit. What transports and the operating system
+add is guessed when bytes leave, and where the guess was too low the rest is charged as soon as it
+is known: all that the kernel counted, the session with the coordinator and circuits of libp2p's
+daemon included, within a second.
 
-Who never waits (heartbeats, offers, acknowledgements: some 400 bytes a second on each link) is charged all the same. So
-a limit holds for as many links as it has room for: the least one for 40.
+Who never waits (heartbeats, offers, acknowledgements: some 400 bytes a second on each link) is
+charged all the same. So a limit holds for as many links as it has room for: the least one for 40.
 """
 
 import asyncio
@@ -17,26 +19,28 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
-from node.uploads import Upload, Uploads, Urgency
+from node.links.upload_queue import Upload, Uploads, Urgency
 from protocol.errors import SettingsError
 from protocol.ids import Digest, PeerId
 
 FILL_SHARE = 0.93
 BURST_SECONDS = 0.25
-"""5 s * 0.93 + 0.25 s = 4.9 s: a bit less than the limit in any five seconds, for what was charged leaves sooner after
-that at one time than at another, by some hundredths of a second."""
+"""5 s * 0.93 + 0.25 s = 4.9 s: a bit less than the limit in any five seconds, for what was charged
+leaves sooner after that at one time than at another, by some hundredths of a second."""
 
 HEADERS_SHARE = 1.05
 """Bytes on the wire per byte sent: 66 of headers in each 1514, and the transport's own frames."""
 
 ACKNOWLEDGED_SHARE = 0.03
-"""Bytes sent per byte received: an acknowledgement of 66 bytes for every second packet, and a little more."""
+"""Bytes sent per byte received: an acknowledgement of 66 bytes for every second packet, and a
+little more."""
 
 PACKET_BYTES = 80
 """Added to what leaves alone: its packet's headers, 66, and its transport's frame."""
 
 LIMIT_BYTES_PER_SECOND_MIN = 20_000
-"""Below this the smallest part is more than the bucket holds, and what leaves at once more than the limit."""
+"""Below this the smallest part is more than the bucket holds, and what leaves at once more than the
+limit."""
 
 
 class Bucket:
@@ -67,12 +71,15 @@ class Bucket:
         return max(0.0, min(count, self._tokens_max) - self._tokens) / self._per_ms
 
     def _fill(self, now_ms: int) -> None:
-        self._tokens = min(self._tokens_max, self._tokens + self._per_ms * max(0, now_ms - self._at_ms))
+        self._tokens = min(
+            self._tokens_max, self._tokens + self._per_ms * max(0, now_ms - self._at_ms)
+        )
         self._at_ms = now_ms
 
 
 class Uplink:
-    """This node's upload. `bytes_per_second` None: as fast as the links carry. `clock_ms()` is a monotonic clock."""
+    """This node's upload. `bytes_per_second` None: as fast as the links carry. `clock_ms()` is a
+    monotonic clock."""
 
     def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
         self._bucket = None if bytes_per_second is None else Bucket(bytes_per_second, clock_ms())
@@ -138,7 +145,8 @@ class Uplink:
     def carried(self, total: int) -> None:
         """Everything together, so many bytes left since the start: charge what was not charged yet.
 
-        What was charged in excess, by a guess or for a part that has not left yet, makes up for as much as a part."""
+        What was charged in excess, by a guess or for a part that has not left yet, makes up for as
+        much as a part."""
         self._ahead = min(self._ahead - (total - self._carried), self.part_bytes_max)
         self._carried = total
         self._charge(max(0.0, -self._ahead))

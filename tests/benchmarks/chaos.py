@@ -1,22 +1,24 @@
-"""What faults cost: `python -m tests.benchmarks.chaos --minutes 10 --nodes 8 --seed 1 [--json PATH]`.
+"""Faults and their cost: `python -m tests.benchmarks.chaos --minutes 10 --nodes 8 --seed 1`.
 
-The same run twice, for equally long, in real processes on this machine: once left alone, once hurt by a schedule that
-the seed decides before it begins.
+The same run twice, for equally long, in real processes on this machine: once undisturbed, once hurt
+by a schedule that the seed decides in advance.
 
     kill node, kill coordinator     SIGKILL; started again on the same directory
     stop node, stop coordinator     SIGSTOP, and SIGCONT some seconds later
     slow node                       SIGSTOP for four fifths of every half second, for some seconds
-    cut node                        its line to the coordinator and the address it announces reset every connection
+    cut node                        its line to the coordinator and the address that it announces
+                                    reset every connection
     corrupt                         one bit of the next payload part on the way to a node is flipped
 
-A fault is over, and its target has recovered, when a commit holds the target's payload again that was made after the
-fault was mended; for the coordinator, when there is any such commit. Seconds and rounds count from the blow, so the
-length of a pause is in them. In the end nobody is hurt any more: everybody must recover, then leave, and every
-checkpoint must be, bit for bit, what a replay of the log from genesis gives. Who does not leave when asked, and has to
-be killed, did not recover. When anything is amiss the directory with all logs is kept, and the end says where.
+A fault is over, and its target has recovered, when a commit holds the target's payload again that
+was made after the fault was mended; for the coordinator, when there is any such commit. Seconds and
+rounds count from the fault, so the length of a pause is in them. At the end no target is hurt any
+more: all must recover, then leave, and every checkpoint must be, bit for bit, what a replay of the
+log from genesis gives. A node that has to be killed because it does not leave when asked did not
+recover. When anything is amiss the directory with all logs is kept, and the last line names it.
 
-Throughput is what commits hold: samples behind the payloads that were committed within the measured minutes, which
-begin when all nodes have been counted once. What was trained and never committed does not count.
+Throughput is the samples behind payloads that were committed within the measured minutes, which
+begin when all nodes have been counted once. Work that was never committed does not count.
 """
 
 import argparse
@@ -35,14 +37,14 @@ from typing import Any
 
 from rich.table import Table
 
+from lockstep.audit.verify import Difference
+from lockstep.cluster.local import ClusterSettings
+from lockstep.commands.init import write_run_file
 from lockstep.console import messages, output, write_json
-from lockstep.init import write_run_file
-from lockstep.local import ClusterSettings
-from lockstep.verify import Difference
 from protocol.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 KINDS = {
     "kill node": 4,
@@ -53,32 +55,38 @@ KINDS = {
     "cut node": 2,
     "corrupt": 2,
 }
-"""What may happen, and how often relative to the others."""
+"""Kinds of faults, with their frequency relative to the others."""
 
-LASTING = {"stop node": (2, 9), "stop coordinator": (2, 6), "slow node": (4, 10), "cut node": (2, 9)}
-"""Seconds, least and most, around the lease of six: some faults end before it does, some cost the membership."""
+LASTING = {
+    "stop node": (2, 9),
+    "stop coordinator": (2, 6),
+    "slow node": (4, 10),
+    "cut node": (2, 9),
+}
+"""Least and most seconds of a lasting fault, around the lease of six: some end before it does, some
+cost the membership."""
 
 FIRST_S, LAST_S = 3.0, 15.0
-"""No blow falls so soon after the beginning, or so shortly before the end."""
+"""Seconds after the beginning and before the end without faults."""
 
 EVERY_S = 6.0
-"""Between two blows, on the mean: one gap is from half of it to one and a half."""
+"""Mean seconds between two faults: a gap is from half of it to one and a half."""
 
 PULSE_S, ASLEEP_S = 0.5, 0.4
-"""Of a slow node: the length of a beat, and how much of it the process sleeps."""
+"""Length of a beat of a slow node, and the part of it in which the process is stopped."""
 
-HEAL_S = 150.0
-"""After the measured time, for everybody to recover."""
+RECOVERY_S_MAX = 150.0
+"""Seconds after the measured time for all to recover."""
 
 POLL_S = 0.05
 
 RESYNC_LINE = "starts over reason="
-"""In a node's log for each time it was told to discard its state."""
+"""Line in a node's log for each time it was told to discard its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One blow: `at_s` after the beginning, for `for_s`; `node` is None for the coordinator."""
+    """One fault: `at_s` after the beginning, for `for_s`; `node` is None for the coordinator."""
 
     at_s: float
     kind: str
@@ -87,22 +95,22 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Wound:
-    """A fault that was dealt, until its target has recovered."""
+class OpenFault:
+    """A fault that has begun, until its target has recovered."""
 
     fault: Fault
-    struck_s: float
+    began_s: float
     round: int
-    """Head of the log at the blow."""
+    """Head of the log when the fault began."""
     pid: int | None
     mended_round: int | None = None
-    """Head of the log when nothing hurt the target any more."""
+    """Head of the log when the fault was mended."""
     asleep: bool = False
 
 
 @dataclass(slots=True)
 class Run:
-    """What one of the two runs came to."""
+    """Result of one of the two runs."""
 
     rounds: int = 0
     samples: int = 0
@@ -112,17 +120,20 @@ class Run:
     recovery_rounds: list[int] = field(default_factory=list)
     unrecovered: int = 0
     stayed: list[str] = field(default_factory=list)
-    """Nodes that did not leave when they were asked, and what each said last."""
+    """Nodes that did not leave when they were asked, each with its last words."""
     disputed: int = 0
     resyncs: int = 0
     replayed: int = 0
     differs: str = ""
     load: float = 0.0
-    """Of the whole machine: mean number of threads that ran or wanted to, in the last five minutes of the run."""
+    """Load of the whole machine: mean number of threads that ran or wanted to, in the last five
+    minutes of the run."""
 
     @property
     def divergences(self) -> int:
-        """Rounds with two digests, nodes told to start over, and whether a replay differs from a checkpoint."""
+        """Rounds with two digests, nodes told to resync, and whether a replay differs from a
+        checkpoint.
+        """
         return self.disputed + self.resyncs + bool(self.differs)
 
 
@@ -132,35 +143,41 @@ def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) ->
     while at_s < seconds - LAST_S:
         (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
         node = None if kind.endswith("coordinator") else draw.randrange(nodes)
-        faults.append(Fault(at_s, kind, node, draw.uniform(*LASTING[kind]) if kind in LASTING else 0.0))
+        faults.append(
+            Fault(at_s, kind, node, draw.uniform(*LASTING[kind]) if kind in LASTING else 0.0)
+        )
         at_s += draw.uniform(every_s / 2, every_s * 3 / 2)
     return tuple(faults)
 
 
-class Storm:
-    """Deals the faults of a schedule to a cluster and notices who has recovered. `look` moves it on."""
+class FaultInjector:
+    """Applies the faults of a schedule to a cluster and records recoveries, at each `advance`."""
 
     def __init__(self, cluster: FaultyCluster, faults: Sequence[Fault], run: Run) -> None:
         self._cluster, self._waiting, self._run = cluster, list(faults), run
         self._started_s = time.monotonic()
-        self.wounds: list[Wound] = []
+        self.open_faults: list[OpenFault] = []
 
-    def look(self, commits: Sequence[Commit], head: int) -> None:
-        """Strike what is due, mend what has lasted, and judge by the commits that are new."""
+    def advance(self, commits: Sequence[Commit], head: int) -> None:
+        """Apply faults that are due, mend those that are over, and judge recoveries by new
+        commits.
+        """
         now_s = time.monotonic() - self._started_s
         while self._waiting and self._waiting[0].at_s <= now_s:
-            self._strike(self._waiting.pop(0), now_s, head)
-        for wound in self.wounds:
-            self._hurt_on(wound, now_s, head)
-        for wound in [wound for wound in self.wounds if self._recovered(wound, commits)]:
-            self.wounds.remove(wound)
-            self._run.recovery_s.append(now_s - wound.struck_s)
-            self._run.recovery_rounds.append(head - wound.round)
+            self._inject(self._waiting.pop(0), now_s, head)
+        for ongoing in self.open_faults:
+            self._continue(ongoing, now_s, head)
+        for ongoing in [
+            ongoing for ongoing in self.open_faults if self._recovered(ongoing, commits)
+        ]:
+            self.open_faults.remove(ongoing)
+            self._run.recovery_s.append(now_s - ongoing.began_s)
+            self._run.recovery_rounds.append(head - ongoing.round)
 
-    def _strike(self, fault: Fault, now_s: float, head: int) -> None:
+    def _inject(self, fault: Fault, now_s: float, head: int) -> None:
         cluster = self._cluster
         self._run.faults[fault.kind] += 1
-        self.wounds.append(Wound(fault, now_s, head, cluster.target(fault.node).pid))
+        self.open_faults.append(OpenFault(fault, now_s, head, cluster.target(fault.node).pid))
         match fault.kind.split()[0]:
             case "kill":
                 cluster.kill(fault.node)
@@ -174,19 +191,19 @@ class Storm:
                 assert fault.node is not None, "payloads go to nodes"
                 cluster.doors[fault.node].corrupt()
 
-    def _hurt_on(self, wound: Wound, now_s: float, head: int) -> None:
-        """Go on with what lasts, and end it in time."""
-        fault, since_s = wound.fault, now_s - wound.struck_s
-        if wound.mended_round is not None:
+    def _continue(self, ongoing: OpenFault, now_s: float, head: int) -> None:
+        """Continue lasting faults, and end them in time."""
+        fault, since_s = ongoing.fault, now_s - ongoing.began_s
+        if ongoing.mended_round is not None:
             return
         if since_s >= fault.for_s:
-            wound.mended_round = head
-            self._mend(fault, wound.pid)
+            ongoing.mended_round = head
+            self._mend(fault, ongoing.pid)
         elif fault.kind == "slow node":
             asleep = since_s % PULSE_S < ASLEEP_S
-            if asleep != wound.asleep and self._cluster.target(fault.node).pid == wound.pid:
+            if asleep != ongoing.asleep and self._cluster.target(fault.node).pid == ongoing.pid:
                 (self._cluster.pause if asleep else self._cluster.resume)(fault.node)
-            wound.asleep = asleep
+            ongoing.asleep = asleep
 
     def _mend(self, fault: Fault, pid: int | None) -> None:
         cluster, kind = self._cluster, fault.kind.split()[0]
@@ -196,62 +213,72 @@ class Storm:
             cluster.lines[fault.node].mend()
             cluster.doors[fault.node].mend()
 
-    def _recovered(self, wound: Wound, commits: Sequence[Commit]) -> bool:
-        if wound.mended_round is None:
+    def _recovered(self, ongoing: OpenFault, commits: Sequence[Commit]) -> bool:
+        if ongoing.mended_round is None:
             return False
-        later = [commit for commit in commits if commit.round > wound.mended_round]
-        if wound.fault.node is None:
+        later = [commit for commit in commits if commit.round > ongoing.mended_round]
+        if ongoing.fault.node is None:
             return bool(later)
-        peer = self._cluster.peer(wound.fault.node)
+        peer = self._cluster.peer(ongoing.fault.node)
         return any(entry.author == peer for commit in later for entry in commit.entries)
 
 
 def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault]) -> Run:
-    """One run of so many seconds under these faults, to its end and its audit."""
+    """One run of `seconds` seconds under these faults, to its end and its audit."""
     directory.mkdir(parents=True)
     write_run_file(directory / "run.toml", chaos_spec(nodes), force=True)
-    settings = ClusterSettings(directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes)
+    settings = ClusterSettings(
+        directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes
+    )
     run = Run()
     with running(FaultyCluster(settings)) as cluster:
-        storm, ends_s = Storm(cluster, faults, run), time.monotonic() + seconds
-        for commits in _rounds(cluster, storm, ends_s):
+        injector, ends_s = FaultInjector(cluster, faults, run), time.monotonic() + seconds
+        for commits in _rounds(cluster, injector, ends_s):
             run.rounds += len(commits)
             run.samples += sum(entry.samples for commit in commits for entry in commit.entries)
         cluster.resume_all()
         run.load = os.getloadavg()[1]
-        for _ in _rounds(cluster, storm, time.monotonic() + HEAL_S, until_healed=True):
+        for _ in _rounds(
+            cluster, injector, time.monotonic() + RECOVERY_S_MAX, until_recovered=True
+        ):
             pass
-        run.unrecovered = len(storm.wounds)
+        run.unrecovered = len(injector.open_faults)
         cluster.watch()
         status = cluster.coordinator.status
         run.skipped, run.disputed = status["steps"]["skipped"], status["digests"]["rounds_disputed"]
-        run.resyncs = sum(node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes)
+        run.resyncs = sum(
+            node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes
+        )
         cluster.leave()
-        run.stayed = [f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0]
+        run.stayed = [
+            f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0
+        ]
         try:
-            run.replayed = replayed(directory, [node.name for node in cluster.nodes if node.exit_status == 0]).replayed
+            run.replayed = replayed(
+                directory, [node.name for node in cluster.nodes if node.exit_status == 0]
+            ).replayed
         except Difference as error:
             run.differs = str(error)
     return run
 
 
 def _rounds(
-    cluster: FaultyCluster, storm: Storm, ends_s: float, *, until_healed: bool = False
+    cluster: FaultyCluster, injector: FaultInjector, ends_s: float, *, until_recovered: bool = False
 ) -> Iterator[Sequence[Commit]]:
-    """The commits that come by, until that time or until nobody is hurt; the storm goes on meanwhile."""
+    """New commits, until that time or until all targets have recovered; advances the injector."""
     head = cluster.head()
-    while time.monotonic() < ends_s and not (until_healed and not storm.wounds):
+    while time.monotonic() < ends_s and not (until_recovered and not injector.open_faults):
         for line in cluster.revive():
             messages.print(line, soft_wrap=True)
         if commits := cluster.commits(head):
             head = commits[-1].round
             yield commits
-        storm.look(commits, head)
+        injector.advance(commits, head)
         time.sleep(POLL_S)
 
 
 def chaos_spec(nodes: int) -> RunSpec:
-    """A run without an end of a model so small that many nodes fit two cores."""
+    """A run without an end of a model small enough for many nodes on two cores."""
     return tiny_spec(
         steps=1_000_000,
         members=nodes,
@@ -297,26 +324,32 @@ def document(arguments: argparse.Namespace, calm: Run, hurt: Run) -> dict[str, A
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Median and 95th percentile (nearest rank); None of nothing."""
+    """Median and 95th percentile (nearest rank); None for no values."""
     if not values:
         return {"median": None, "p95": None}
     ranked = sorted(values)
-    return {"median": round(statistics.median(ranked), 2), "p95": round(ranked[-(-95 * len(ranked) // 100) - 1], 2)}
+    return {
+        "median": round(statistics.median(ranked), 2),
+        "p95": round(ranked[-(-95 * len(ranked) // 100) - 1], 2),
+    }
 
 
 def table(found: dict[str, Any]) -> Table:
-    """The document for a person, in 80 columns."""
+    """The document as a table of 80 columns."""
     seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
+    faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
     rows = {
-        "faults": f"{sum(found['faults'].values())} in {found['minutes']:g} minutes on {found['nodes']} nodes",
+        "faults": f"{faults} in {found['minutes']:g} minutes on {found['nodes']} nodes",
         **{f"  {kind}": str(count) for kind, count in found["faults"].items()},
-        "rounds committed": f"{found['rounds_committed']} ({found['rounds_committed_without_faults']} without faults)",
+        "rounds committed": f"{found['rounds_committed']} ({undisturbed} without faults)",
         "divergences": f"{found['divergences']} ({found['commits_replayed']} commits replayed)",
         "not recovered": str(found["unrecovered"]),
         "did not leave": str(len(found["did_not_leave"])),
         "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
         "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
-        "throughput kept": "-" if found["throughput_kept"] is None else f"{100 * found['throughput_kept']:.1f} %",
+        "throughput kept": "-"
+        if found["throughput_kept"] is None
+        else f"{100 * found['throughput_kept']:.1f} %",
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -325,12 +358,14 @@ def table(found: dict[str, Any]) -> Table:
 
 
 def main() -> int:
-    """Both runs, the table, the document; 1 when a replica differed, or somebody did not recover or leave."""
+    """Both runs, the table, the document; 1 when a replica differed, or a node did not recover or
+    leave.
+    """
     parser = argparse.ArgumentParser(description="what random faults cost a run of real processes")
-    parser.add_argument("--minutes", type=float, default=10.0, help="length of each of the two runs")
+    parser.add_argument("--minutes", type=float, default=10.0, help="length of each run")
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1, help="decides what happens to whom, when, and for how long")
-    parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS", help="mean time between two faults")
+    parser.add_argument("--seed", type=int, default=1, help="decides all faults")
+    parser.add_argument("--every", type=float, default=EVERY_S, help="mean seconds between faults")
     parser.add_argument("--json", default="", help="write the document there; - prints it")
     arguments = parser.parse_args()
     if arguments.every <= 0:
@@ -342,14 +377,14 @@ def main() -> int:
     if arguments.json:
         write_json(arguments.json, found)
     if found["divergences"] or found["unrecovered"] or found["did_not_leave"]:
-        messages.print(f"not as it should be: everybody's state and logs are in {place}", soft_wrap=True)
+        messages.print(f"not as it should be: all states and logs are in {place}", soft_wrap=True)
         return 1
     shutil.rmtree(place)
     return 0
 
 
 def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """Both runs, each in a directory of its own in `place`, and what they came to."""
+    """Make both runs, each in a directory of its own in `place`."""
     seconds = 60 * arguments.minutes
     faults = schedule(arguments.seed, arguments.nodes, seconds, arguments.every)
     messages.print(f"without faults, {arguments.minutes:g} minutes, in {place}", soft_wrap=True)

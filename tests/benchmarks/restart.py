@@ -1,8 +1,8 @@
-"""How long a coordinator takes to come back: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`.
+"""Restart of a coordinator: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`.
 
-Writes a journal of so many real rounds of a machine with some members, then opens it as a restart does, from the
-newest snapshot, and folds the same events from the first one beside it. Prints both times, medians of several
-restarts with their spread, and their ratio.
+Writes a journal of real rounds of a machine with some members, then opens it as a restart does,
+from the newest snapshot, and folds the same events from the first one beside it. Prints both times,
+medians of several restarts with their spread, and their ratio.
 """
 
 import argparse
@@ -15,11 +15,21 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.core import SNAPSHOT_EVENTS, Core
-from coordinator.events import Announced, Applied, CommitRound, Effect, Event, Held, Joined, Readied, RecordDigest
 from coordinator.journal import Journal
-from coordinator.memory import remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    CommitRound,
+    Effect,
+    Event,
+    Held,
+    Joined,
+    Readied,
+    RecordDigest,
+)
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
+from coordinator.state_snapshot import remember
 from protocol.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
@@ -31,7 +41,7 @@ BATCH_ROUNDS = 500
 
 
 class Writer:
-    """Drives a machine through rounds and journals what happens, in large batches."""
+    """Drives a machine through rounds and journals its events, in large batches."""
 
     def __init__(self, journal: Journal, spec: RunSpec, members: int) -> None:
         self._journal, self._rounds = journal, Rounds(spec, RUN)
@@ -60,7 +70,9 @@ class Writer:
             used = sum(share.count for share in flight.assignments[peer].shares)
             self._tell(Announced(peer, round, digests[peer], 1000, used, ROUND_MS, 2.5))
         for peer in self._peers:
-            self._tell(Held(peer, round, tuple(digests[other] for other in self._peers if other != peer)))
+            self._tell(
+                Held(peer, round, tuple(digests[other] for other in self._peers if other != peer))
+            )
         for peer in self._peers:
             self._tell(Applied(peer, round, round, b""))
 
@@ -84,14 +96,17 @@ class Writer:
 
 def main() -> None:
     """Write the journal, time both ways, print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     spec = RunSpec(
-        schedule=ScheduleSpec(steps=arguments.rounds + 1), membership=MembershipSpec(start_members=arguments.members)
+        schedule=ScheduleSpec(steps=arguments.rounds + 1),
+        membership=MembershipSpec(start_members=arguments.members),
     )
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "journal.sqlite"
@@ -102,7 +117,9 @@ def main() -> None:
             "rounds": arguments.rounds,
             "members": arguments.members,
             "journal_bytes": path.stat().st_size,
-            "restart_seconds": _spread([_seconds(lambda: restart(path, spec)) for _ in range(arguments.repeats)]),
+            "restart_seconds": _spread(
+                [_seconds(lambda: restart(path, spec)) for _ in range(arguments.repeats)]
+            ),
             "fold_seconds": _seconds(lambda: fold(path, spec)),
         }
     document["ratio"] = document["fold_seconds"] / document["restart_seconds"]["median"]
@@ -112,14 +129,14 @@ def main() -> None:
 
 
 def restart(path: Path, spec: RunSpec) -> None:
-    """What a coordinator does before it listens."""
+    """The work of a coordinator before it listens."""
     journal = Journal(path)
-    Core(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
+    Sequencer(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
     journal.close()
 
 
 def fold(path: Path, spec: RunSpec) -> None:
-    """The same state from the first event."""
+    """Compute the same state from the first event."""
     journal, rounds = Journal(path), Rounds(spec, RUN)
     for at_ms, event in journal.events():
         rounds.handle(event, at_ms)

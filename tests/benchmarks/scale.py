@@ -1,13 +1,15 @@
-"""What a coordinator costs as a run grows: `python -m tests.benchmarks.scale [--members 10,100,1000] [--json PATH]`.
+"""Costs of a coordinator as a run grows: `python -m tests.benchmarks.scale [--json PATH]`.
 
-The real machine, message codec, signatures and journal in virtual time; members are modelled: each has a home link of
-FIELD.md section 4 and a machine of some speed, which decide when it announces, holds and applies. Everything between
-the bytes of a node's message and the bytes that leave is done and timed; only gRPC and the network are missing.
+The real machine, message codec, signatures and journal in virtual time. Members are modelled: each
+has one of six home links and a machine of some speed, which decide when it announces, holds and
+applies. Everything between the bytes of a node's message and the bytes that leave is done and
+timed; only gRPC and the network are missing.
 
-    node messages (bytes) -> events -> machine -> journal (SQLite) -> messages (bytes, shared ones encoded once)
-         '------ parse ------'------- machine ----'---- journal ---'------------ encode -----------'
+    node messages (bytes) -> events -> machine -> journal (SQLite) -> messages (bytes)
+         '------ parse ------'------- machine ----'---- journal ---'--- encode ---'
 
-`--receipts all` has every member report every payload, as a run without witnesses would.
+A message for several members is encoded once. `--receipts all` has every member report every
+payload, as a run without witnesses would.
 """
 
 import argparse
@@ -27,8 +29,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import messages
-from coordinator.events import (
+from coordinator import wire_messages
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Admit,
     CommitRound,
     Effect,
@@ -40,10 +43,9 @@ from coordinator.events import (
     SkipRound,
     TellMembers,
 )
-from coordinator.journal import Journal
-from coordinator.memory import remember
-from coordinator.rounds import Rounds
-from node.receipts import EVERYBODY, TOGETHER_SECONDS, WITNESSES
+from coordinator.machine.rounds import Rounds
+from coordinator.state_snapshot import remember
+from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
 from protocol.ids import Digest, PeerId, RunId, sha256
@@ -56,10 +58,10 @@ LINKS = ((16, 40), (220, 25), (300, 10), (30, 70), (150, 55), (118, 45))
 """(Mbit/s down, round trip in ms): dsl, cable, fibre, lte, 5g-fixed, starlink."""
 
 PAYLOAD_BYTES = 30_000
-"""Of a payload: a model of some ten million parameters."""
+"""Bytes of a payload: a model of some ten million parameters."""
 
 BATCH_MS = 5
-"""The core gathers what arrives while the journal writes: a synchronous write takes about that long."""
+"""Time of a synchronous write of the journal, in which the core collects new messages."""
 
 WARM_ROUNDS = 2
 """Rounds before the measured ones: members join, speeds are unknown."""
@@ -73,11 +75,11 @@ class Link:
     down_bytes_per_ms: float
     one_way_ms: int
     effort: float
-    """How much of the time to the bell its share takes."""
+    """Part of the time to the bell that its share takes."""
 
 
 class Members:
-    """All nodes of a run, as their messages: what each says and when, given what it was told."""
+    """All nodes of a run, as their messages: content and time, given what each was told."""
 
     def __init__(self, count: int, seed: int, *, witnesses: bool, copies_min: int) -> None:
         self.random = random.Random(seed)
@@ -85,14 +87,18 @@ class Members:
         for number in range(count):
             down, round_trip_ms = self.random.choice(LINKS)
             peer = PeerId(f"{number:032x}")
-            self.links[peer] = Link(peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0))
+            self.links[peer] = Link(
+                peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0)
+            )
         wanted = WITNESSES + 4 * copies_min
         self.reporters = wanted if witnesses and count > EVERYBODY * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
         self.holds: dict[int, dict[PeerId, list[Digest]]] = {}
 
-    def announces(self, opened: OpenRound, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Everyone's announcement, at the time it reaches the coordinator."""
+    def announces(
+        self, opened: OpenRound, now_ms: int
+    ) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
+        """All members' announcements, at the times they reach the coordinator."""
         for assignment in opened.assignments:
             link = self.links[assignment.peer]
             compute_ms = int(link.effort * (opened.instants.bell - opened.instants.opened))
@@ -111,7 +117,9 @@ class Members:
             yield at_ms, link.peer, wire.NodeMessage(announced=announced)
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Each member's receipts, together as `node.receipts` sends them: its link takes one payload after another."""
+        """Each member's receipts, batched as `node.round.witness` does: its link takes one payload
+        after another.
+        """
         born = self.announced.pop(round, {})
         peers = list(self.links)
         share = self.reporters / len(peers)
@@ -119,23 +127,36 @@ class Members:
             order = sorted(born, key=lambda digest: (born[digest], self.random.random()))
             free_ms, together = 0.0, dict[int, list[Digest]]()
             for digest in order:
-                free_ms = max(free_ms, born[digest] + 3 * link.one_way_ms) + PAYLOAD_BYTES / link.down_bytes_per_ms
+                free_ms = (
+                    max(free_ms, born[digest] + 3 * link.one_way_ms)
+                    + PAYLOAD_BYTES / link.down_bytes_per_ms
+                )
                 if share == 1 or self.random.random() < share:
                     slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_SECONDS))
                     together.setdefault(slot, []).append(digest)
             for slot, digests in together.items():
                 at_ms = int((slot + 1) * 1000 * TOGETHER_SECONDS)
-                yield at_ms, link.peer, wire.NodeMessage(holding=wire.Holding(round=round, digests=digests))
+                yield (
+                    at_ms,
+                    link.peer,
+                    wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)),
+                )
 
     def applies(self, round: int, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
-        """Everyone applies a commit soon after it hears of it."""
+        """All members apply a commit soon after they hear of it."""
         for link in self.links.values():
             at_ms = now_ms + 2 * link.one_way_ms + self.random.randint(50, 500)
-            yield at_ms, link.peer, wire.NodeMessage(applied=wire.Applied(round=round, state_digest=1000 + round))
+            yield (
+                at_ms,
+                link.peer,
+                wire.NodeMessage(applied=wire.Applied(round=round, state_digest=1000 + round)),
+            )
 
 
 class Desk:
-    """A coordinator without sockets: what arrives is handled in batches, journalled, and answered in bytes."""
+    """A coordinator without sockets: messages are handled in batches, journalled, and answered in
+    bytes.
+    """
 
     def __init__(self, spec: RunSpec, members: Members, directory: Path) -> None:
         self.members, self.rounds = members, Rounds(spec, RUN)
@@ -149,25 +170,27 @@ class Desk:
         self._sequence = 0
 
     def plan(self, saying: Iterator[tuple[int, PeerId, wire.NodeMessage]]) -> None:
-        """What members will say, at the times when it arrives."""
+        """Schedule the members' messages at the times of their arrival."""
         for at_ms, peer, message in saying:
             self._sequence += 1
             blob = message.SerializeToString()
             heapq.heappush(self._queue, (max(at_ms, self.now_ms + 1), self._sequence, peer, blob))
 
     def join(self) -> None:
-        """All members come, a few in each millisecond, and are ready."""
+        """All members join, a few in each millisecond, and are ready."""
         ready = wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=999, has_momentum=True))
         heartbeat_ms = self.rounds.spec.membership.heartbeat_ms
         for place, peer in enumerate(self.members.links):
-            event = Joined(peer, (f"203.0.113.{place % 250}:50701",), "a node", "8 cores", "lockstep 0.1.0")
+            event = Joined(
+                peer, (f"203.0.113.{place % 250}:50701",), "a node", "8 cores", "lockstep 0.1.0"
+            )
             self._handle_batch([event])
             self.plan(iter([(self.now_ms + 100, peer, ready)]))
             self.plan(iter([(self.now_ms + place % heartbeat_ms, peer, _heartbeat(self.now_ms))]))
             self.now_ms += 1
 
     def run(self, rounds: int) -> None:
-        """Until so many rounds are decided."""
+        """Run until `rounds` rounds are decided."""
         until = self.rounds.decided_round + rounds
         while self.rounds.decided_round < until:
             due_ms = self.rounds.next_due_ms()
@@ -177,7 +200,10 @@ class Desk:
             while self._queue and self._queue[0][0] <= self.now_ms:
                 arrived.append(heapq.heappop(self._queue)[2:])
             with self._timed("parse"):
-                events = [messages.event_of(peer, wire.NodeMessage.FromString(blob)) for peer, blob in arrived]
+                events = [
+                    wire_messages.event_of(peer, wire.NodeMessage.FromString(blob))
+                    for peer, blob in arrived
+                ]
             self._count_arrivals(arrived, events)
             self._handle_batch(events)
 
@@ -186,9 +212,21 @@ class Desk:
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
             if isinstance(event, Renewed):
-                reply = messages.heartbeat_reply(self.now_ms, self.now_ms, self.now_ms).SerializeToString()
+                reply = wire_messages.heartbeat_reply(
+                    self.now_ms, self.now_ms, self.now_ms
+                ).SerializeToString()
                 self._sent("HeartbeatReply", reply, 1)
-                self.plan(iter([(self.now_ms + self.rounds.spec.membership.heartbeat_ms, peer, _heartbeat(0))]))
+                self.plan(
+                    iter(
+                        [
+                            (
+                                self.now_ms + self.rounds.spec.membership.heartbeat_ms,
+                                peer,
+                                _heartbeat(0),
+                            )
+                        ]
+                    )
+                )
 
     def _handle_batch(self, events: list[Event]) -> None:
         effects, durable = list[Effect](), list[tuple[int, Event]]()
@@ -205,33 +243,44 @@ class Desk:
         with self._timed("sign"):
             signed = {effect.commit.round: sign_commit(effect.commit, KEY) for effect in commits}
         with self._timed("journal"):
-            rows = [(effect.commit.round, signed[effect.commit.round], effect.loss) for effect in commits]
+            rows = [
+                (effect.commit.round, signed[effect.commit.round], effect.loss)
+                for effect in commits
+            ]
             if durable or rows or digests:
                 self.journal.append(durable, rows, digests)
         self._perform(effects, signed)
 
     def _perform(self, effects: list[Effect], signed: dict[int, Any]) -> None:
-        everybody = len(self.rounds.members)
+        members = len(self.rounds.members)
         if changes := [effect for effect in effects if isinstance(effect, TellMembers)]:
-            self._tell(messages.changes_message(self.rounds.members, changes), "Members", everybody)
+            self._tell(
+                wire_messages.changes_message(self.rounds.members, changes), "Members", members
+            )
         for effect in effects:
             match effect:
                 case Admit():
-                    welcome = wire.Welcome(members=messages.members_message(self.rounds.members))
+                    welcome = wire.Welcome(
+                        members=wire_messages.members_message(self.rounds.members)
+                    )
                     self._tell(wire.CoordinatorMessage(welcome=welcome), "Welcome", 1)
                 case OpenRound():
                     self.slot_ms = effect.instants.commit_by - effect.instants.opened
                     for assignment in effect.assignments:
-                        self._tell(messages.opened_message(effect, assignment), "RoundOpened", 1)
+                        self._tell(
+                            wire_messages.opened_message(effect, assignment), "RoundOpened", 1
+                        )
                     self.plan(self.members.announces(effect, self.now_ms))
                     self.plan(self.members.receipts(effect.round))
                 case CommitRound(commit, holders, _):
-                    word = messages.committed_message(signed[commit.round], holders)
-                    self._tell(word, "RoundCommitted", everybody)
+                    word = wire_messages.committed_message(signed[commit.round], holders)
+                    self._tell(word, "RoundCommitted", members)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):
-                    skipped = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason=reason))
-                    self._tell(skipped, "RoundSkipped", everybody)
+                    skipped = wire.CoordinatorMessage(
+                        skipped=wire.RoundSkipped(round=round, reason=reason)
+                    )
+                    self._tell(skipped, "RoundSkipped", members)
                 case _:
                     pass
 
@@ -258,7 +307,7 @@ def _heartbeat(sent_ms: int) -> wire.NodeMessage:
 
 
 def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str, Any]:
-    """One run of `count` members: what its joining cost, and what each of `rounds` rounds did."""
+    """One run of `count` members: the cost of joining, and of each of `rounds` rounds."""
     spec = RunSpec.model_validate(
         {
             "schedule": {"steps": 100_000},
@@ -283,7 +332,9 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
             "seconds_per_round": (desk.now_ms - started_ms) / 1000 / rounds,
             "cpu_ms_per_round": {part: value / rounds for part, value in desk.cpu_ms.items()}
             | {"all": sum(desk.cpu_ms.values()) / rounds},
-            "messages_per_round": {name: value / rounds for name, value in sorted(desk.messages.items())},
+            "messages_per_round": {
+                name: value / rounds for name, value in sorted(desk.messages.items())
+            },
             "bytes_per_round": {way: value / rounds for way, value in desk.bytes.items()},
             "state_bytes": len(remember(desk.rounds)),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -295,7 +346,9 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
 
 def main() -> None:
     """Measure each size, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--members", default="10,100,1000", help="sizes, ascending")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -303,21 +356,37 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.members.split(",")]
-    print(f"{'members':>8} {'CPU ms':>9} {'messages in':>12} {'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}")
+    print(
+        f"{'members':>8} {'CPU ms':>9} {'messages in':>12} "
+        f"{'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}"
+    )
     rows = []
     for size in sizes:
-        row = measure(size, arguments.rounds, arguments.seed, witnesses=arguments.receipts == "witnesses")
+        row = measure(
+            size, arguments.rounds, arguments.seed, witnesses=arguments.receipts == "witnesses"
+        )
         rows.append(row)
-        arrived = sum(value for name, value in row["messages_per_round"].items() if name.startswith("in "))
+        arrived = sum(
+            value for name, value in row["messages_per_round"].items() if name.startswith("in ")
+        )
         megabytes = [row["bytes_per_round"][way] / 1e6 for way in ("in", "out")]
         print(
-            f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} {megabytes[0]:>8.2f} "
-            f"{megabytes[1]:>9.2f} {row['state_bytes'] / 1e6:>9.2f} {row['seconds_per_round']:>8.1f}",
+            f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} "
+            f"{megabytes[0]:>8.2f} {megabytes[1]:>9.2f} {row['state_bytes'] / 1e6:>9.2f} "
+            f"{row['seconds_per_round']:>8.1f}",
             flush=True,
         )
     if arguments.json:
-        machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-        document = {**machine, "receipts": arguments.receipts, "seed": arguments.seed, "sizes": rows}
+        machine = {
+            "machine": platform.processor() or platform.machine(),
+            "python": platform.python_version(),
+        }
+        document = {
+            **machine,
+            "receipts": arguments.receipts,
+            "seed": arguments.seed,
+            "sizes": rows,
+        }
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

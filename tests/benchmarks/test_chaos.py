@@ -1,4 +1,6 @@
-"""The schedule, the bookkeeping of recoveries and the table; and one short storm over real processes."""
+"""The schedule, the bookkeeping of recoveries and the table; and a short schedule of faults on real
+processes.
+"""
 
 import argparse
 import io
@@ -12,7 +14,19 @@ from rich.console import Console
 from protocol.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
-from tests.benchmarks.chaos import FIRST_S, KINDS, LAST_S, LASTING, Fault, Run, Storm, document, schedule, spread, table
+from tests.benchmarks.chaos import (
+    FIRST_S,
+    KINDS,
+    LAST_S,
+    LASTING,
+    Fault,
+    FaultInjector,
+    Run,
+    document,
+    schedule,
+    spread,
+    table,
+)
 
 ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0, every=6.0)
 
@@ -66,17 +80,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def commit(round: int, *numbers: int) -> Commit:
-    entries = tuple(Entry(PeerId(f"peer {number}"), Digest(bytes(32)), 10, 1, 4) for number in numbers)
+    entries = tuple(
+        Entry(PeerId(f"peer {number}"), Digest(bytes(32)), 10, 1, 4) for number in numbers
+    )
     return Commit(RunId("0" * 32), round, round, entries, 0, 0, Digest(bytes(32)))
 
 
-def storm(*faults: Fault) -> tuple[StandIn, Storm, Run]:
+def injecting(*faults: Fault) -> tuple[StandIn, FaultInjector, Run]:
     cluster, run = StandIn(), Run()
     stand_in: Any = cluster
-    return cluster, Storm(stand_in, faults, run), run
+    return cluster, FaultInjector(stand_in, faults, run), run
 
 
-def test_the_seed_decides_what_happens_to_whom_and_when() -> None:
+def test_the_seed_decides_kind_target_and_time_of_all_faults() -> None:
     assert schedule(1, 8, 600) == schedule(1, 8, 600)
     assert schedule(1, 8, 600) != schedule(2, 8, 600)
 
@@ -96,63 +112,63 @@ def test_faults_come_as_often_as_asked() -> None:
 
 
 def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock: Clock) -> None:
-    cluster, storm_, run = storm(Fault(5.0, "kill node", 1))
-    storm_.look([], 10)
+    cluster, injector, run = injecting(Fault(5.0, "kill node", 1))
+    injector.advance([], 10)
     assert cluster.done == []
     clock.now_s += 5
-    storm_.look([], 10)
+    injector.advance([], 10)
     assert cluster.done == ["kill 1"]
     clock.now_s += 2
-    storm_.look([commit(11, 0)], 11)
-    assert len(storm_.wounds) == 1
+    injector.advance([commit(11, 0)], 11)
+    assert len(injector.open_faults) == 1
     clock.now_s += 2
-    storm_.look([commit(12, 0, 1)], 12)
-    assert (storm_.wounds, run.recovery_s, run.recovery_rounds) == ([], [4.0], [2])
+    injector.advance([commit(12, 0, 1)], 12)
+    assert (injector.open_faults, run.recovery_s, run.recovery_rounds) == ([], [4.0], [2])
 
 
 def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clock) -> None:
-    cluster, storm_, run = storm(Fault(0.0, "stop node", 0, 3.0))
-    storm_.look([], 10)
-    storm_.look([commit(11, 0, 1)], 11)
+    cluster, injector, run = injecting(Fault(0.0, "stop node", 0, 3.0))
+    injector.advance([], 10)
+    injector.advance([commit(11, 0, 1)], 11)
     clock.now_s += 3
-    storm_.look([], 11)
+    injector.advance([], 11)
     assert cluster.done == ["pause 0", "resume 0"]
     assert run.recovery_s == []
-    storm_.look([commit(12, 0, 1)], 12)
+    injector.advance([commit(12, 0, 1)], 12)
     assert run.recovery_s == [3.0]
 
 
 def test_any_later_commit_says_that_the_coordinator_is_back(clock: Clock) -> None:
-    cluster, storm_, run = storm(Fault(0.0, "kill coordinator", None))
-    storm_.look([], 10)
+    cluster, injector, run = injecting(Fault(0.0, "kill coordinator", None))
+    injector.advance([], 10)
     clock.now_s += 1
-    storm_.look([commit(11, 1)], 11)
+    injector.advance([commit(11, 1)], 11)
     assert cluster.done == ["kill None"]
     assert run.recovery_rounds == [1]
 
 
 def test_a_successor_is_not_woken_for_the_process_that_slept(clock: Clock) -> None:
-    cluster, storm_, _ = storm(Fault(0.0, "stop node", 0, 3.0))
-    storm_.look([], 10)
+    cluster, injector, _ = injecting(Fault(0.0, "stop node", 0, 3.0))
+    injector.advance([], 10)
     cluster.children[0].pid += 1
     clock.now_s += 3
-    storm_.look([], 10)
+    injector.advance([], 10)
     assert cluster.done == ["pause 0"]
 
 
 def test_a_slow_node_sleeps_most_of_each_pulse_and_is_awake_in_the_end(clock: Clock) -> None:
-    cluster, storm_, _ = storm(Fault(0.0, "slow node", 0, 1.0))
+    cluster, injector, _ = injecting(Fault(0.0, "slow node", 0, 1.0))
     for _ in range(17):
-        storm_.look([], 10)
+        injector.advance([], 10)
         clock.now_s += 0.0625
     assert cluster.done == ["pause 0", "resume 0", "pause 0", "resume 0", "resume 0"]
 
 
 def test_a_cut_node_loses_its_line_and_its_door_for_a_while(clock: Clock) -> None:
-    cluster, storm_, _ = storm(Fault(0.0, "cut node", 1, 2.0))
-    storm_.look([], 10)
+    cluster, injector, _ = injecting(Fault(0.0, "cut node", 1, 2.0))
+    injector.advance([], 10)
     clock.now_s += 2
-    storm_.look([], 10)
+    injector.advance([], 10)
     assert cluster.done == ["cut line 1", "cut door 1", "mend line 1", "mend door 1"]
 
 
@@ -169,10 +185,23 @@ def test_one_dissenting_digest_resync_or_difference_is_a_divergence() -> None:
 
 
 def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns() -> None:
-    hurt = Run(rounds=900, samples=970, recovery_s=[1.0, 123.45], recovery_rounds=[1, 1000], replayed=99_999)
+    hurt = Run(
+        rounds=900,
+        samples=970,
+        recovery_s=[1.0, 123.45],
+        recovery_rounds=[1, 1000],
+        replayed=99_999,
+    )
     hurt.faults.update(dict.fromkeys(KINDS, 10))
     found = document(ARGUMENTS, Run(rounds=1000, samples=1000), hurt)
-    promised = {"faults", "rounds_committed", "divergences", "recovery_rounds", "recovery_seconds", "throughput_kept"}
+    promised = {
+        "faults",
+        "rounds_committed",
+        "divergences",
+        "recovery_rounds",
+        "recovery_seconds",
+        "throughput_kept",
+    }
     assert promised <= found.keys()
     assert found["throughput_kept"] == 0.97
     text = io.StringIO()
@@ -181,8 +210,10 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
     assert "97.0 %" in text.getvalue()
 
 
-@pytest.mark.parametrize("amiss", [Run(), Run(unrecovered=1), Run(disputed=1), Run(stayed=["node-2: round 7"])])
-def test_what_went_wrong_is_the_exit_status_and_keeps_the_logs(
+@pytest.mark.parametrize(
+    "amiss", [Run(), Run(unrecovered=1), Run(disputed=1), Run(stayed=["node-2: round 7"])]
+)
+def test_a_failure_is_the_exit_status_and_keeps_the_logs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], amiss: Run
 ) -> None:
     place, runs = tmp_path / "place", iter((Run(), amiss))
@@ -198,9 +229,13 @@ def test_what_went_wrong_is_the_exit_status_and_keeps_the_logs(
 
 
 @pytest.mark.slow
-def test_a_short_storm_over_real_processes_ends_healed_and_equal(tmp_path: Path) -> None:
-    faults = (Fault(1.0, "kill node", 0), Fault(2.0, "corrupt", 1), Fault(3.0, "kill coordinator", None))
-    run = chaos.measured(tmp_path / "storm", 3, 8.0, faults)
+def test_real_processes_recover_from_faults_and_end_equal(tmp_path: Path) -> None:
+    faults = (
+        Fault(1.0, "kill node", 0),
+        Fault(2.0, "corrupt", 1),
+        Fault(3.0, "kill coordinator", None),
+    )
+    run = chaos.measured(tmp_path / "injector", 3, 8.0, faults)
     assert run.faults == {"kill node": 1, "corrupt": 1, "kill coordinator": 1}
     assert (run.unrecovered, run.stayed, run.divergences, run.differs) == (0, [], 0, "")
     assert len(run.recovery_s) == 3

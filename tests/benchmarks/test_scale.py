@@ -1,4 +1,6 @@
-"""The benchmark of a coordinator's cost: its runs commit, and what must not grow with the square does not."""
+"""The benchmark of a coordinator's cost: its runs commit, and what must not grow with the square
+does not.
+"""
 
 import json
 import sys
@@ -9,7 +11,7 @@ import pytest
 from tests.benchmarks import scale
 
 
-def test_a_run_commits_every_round_and_counts_what_crosses() -> None:
+def test_a_run_commits_every_round_and_counts_its_messages() -> None:
     row = scale.measure(12, 3, seed=1, witnesses=True)
     assert (row["committed"], row["messages_per_round"]["in Announced"]) == (3, 12)
     assert row["messages_per_round"]["out RoundCommitted"] == 12
@@ -27,8 +29,11 @@ def test_receipts_grow_with_the_members_and_not_with_their_square() -> None:
     assert all_of_them["bytes_per_round"]["in"] > 3 * large["bytes_per_round"]["in"]
 
 
-def test_the_list_of_members_is_not_told_to_everybody_at_each_join() -> None:
-    small, large = (scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"] for count in (50, 200))
+def test_the_whole_list_of_members_is_not_sent_to_all_at_each_join() -> None:
+    small, large = (
+        scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"]
+        for count in (50, 200)
+    )
     assert large / small < 20, "the square of four is sixteen: each newcomer hears the list once"
 
 
@@ -36,7 +41,9 @@ def test_the_command_prints_a_line_for_each_size_and_writes_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scale.json"
-    monkeypatch.setattr(sys, "argv", ["scale", "--members", "4,8", "--rounds", "1", "--json", str(path)])
+    monkeypatch.setattr(
+        sys, "argv", ["scale", "--members", "4,8", "--rounds", "1", "--json", str(path)]
+    )
     scale.main()
     document = json.loads(path.read_text())
     assert [row["members"] for row in document["sizes"]] == [4, 8]

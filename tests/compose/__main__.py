@@ -1,10 +1,11 @@
-"""Tries `docker-compose.yml` for real: `make test-compose`, or `python -m tests.compose [--json PATH]`.
+"""Tries `docker-compose.yml` for real: `make test-compose`, or `python -m tests.compose [--json
+PATH]`.
 
     build -> measure every line -> up -> 20 rounds, equal digests -> metrics, rights -> kill a node -> kill the
     coordinator -> cut a line -> stop a node in peace -> down
 
-Ends with 0 when all of it went well, with 1 and the reason when not, with 2 where it cannot be tried.
-"""
+Ends with 0 when all of it went well, with 1 and the reason when not, with 2 where it cannot be
+tried."""
 
 import argparse
 import json
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.chaos import Engine
-from lockstep.wan.measure import TOLERANCE
-from lockstep.wan.probe import Measured, measure, udp_socket
+from lockstep.wan.lab.probe import Measured, measure, udp_socket
+from lockstep.wan.link_check import TOLERANCE
 from lockstep.wan.profiles import read_profiles
 from tests.compose.stack import (
     StackError,
@@ -44,7 +45,8 @@ NODES = {"cable": 50721, "dsl": 50722, "starlink": 50723, "lte": 50724}
 """Profiles of the named nodes, and their admin ports."""
 
 ATTEMPTS, PAUSE_S = 10, 3.0
-"""To find a line as it was asked for: a busy moment of the machine passes, a wrong line stays wrong."""
+"""To find a line as it was asked for: a busy moment of the machine passes, a wrong line stays
+wrong."""
 
 SERVICES = ("coordinator", "relay", *(f"node-{name}" for name in NODES))
 
@@ -64,16 +66,29 @@ def build() -> dict[str, Any]:
     compose("build", "coordinator", "node-cable")
     seconds = round(time.monotonic() - begin_s, 1)
     sizes = {name: image_bytes(f"lockstep-{name}:local") for name in ("coordinator", "node")}
-    if "torch" in run("docker", "run", "--rm", "--entrypoint", "ls", "lockstep-coordinator:local", packages()):
+    if "torch" in run(
+        "docker", "run", "--rm", "--entrypoint", "ls", "lockstep-coordinator:local", packages()
+    ):
         raise StackError("expected a coordinator image without torch, found it there")
-    say(f"built in {seconds} s: {', '.join(f'{name} {size / 1e6:.0f} MB' for name, size in sizes.items())}")
+    say(
+        f"built in {seconds} s: {', '.join(f'{name} {size / 1e6:.0f} MB' for name, size in sizes.items())}"
+    )
     return {"seconds": seconds, "bytes": sizes}
 
 
 def packages() -> str:
     """Where an image has its packages."""
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return run("docker", "run", "--rm", "--entrypoint", "python", "lockstep-coordinator:local", "-c", program).strip()
+    return run(
+        "docker",
+        "run",
+        "--rm",
+        "--entrypoint",
+        "python",
+        "lockstep-coordinator:local",
+        "-c",
+        program,
+    ).strip()
 
 
 def image_bytes(image: str) -> int:
@@ -82,12 +97,17 @@ def image_bytes(image: str) -> int:
 
 
 def measure_lines() -> dict[str, Any]:
-    """Every profile's line in a container of its service in which nothing else runs, asked against measured."""
-    far = compose("run", "--detach", "--no-deps", "--entrypoint", "sleep", "coordinator", "900").split()[-1]
+    """Every profile's line in a container of its service in which nothing else runs, asked against
+    measured."""
+    far = compose(
+        "run", "--detach", "--no-deps", "--entrypoint", "sleep", "coordinator", "900"
+    ).split()[-1]
     found: dict[str, Any] = {}
     try:
         for profile in NODES:
-            home = compose("run", "--detach", "--no-deps", f"node-{profile}", "sleep", "900").split()[-1]
+            home = compose(
+                "run", "--detach", "--no-deps", f"node-{profile}", "sleep", "900"
+            ).split()[-1]
             try:
                 found[profile] = measured_line(profile, home, far)
             finally:
@@ -99,7 +119,11 @@ def measure_lines() -> dict[str, Any]:
 
 def measured_line(profile: str, home: str, far: str) -> dict[str, Any]:
     """One line, measured again when it is off."""
-    wait(f"{profile} to say that it is shaped", lambda: "shaped by" in run("docker", "logs", home), 0.2)
+    wait(
+        f"{profile} to say that it is shaped",
+        lambda: "shaped by" in run("docker", "logs", home),
+        0.2,
+    )
     said = run("docker", "logs", home).strip()
     link = read_profiles().profile(profile).link()
     assert link.up is not None, "profiles have both ways"
@@ -111,14 +135,22 @@ def measured_line(profile: str, home: str, far: str) -> dict[str, Any]:
             "down": (link.down.rate_bit_s, result.down_bit_s),
             "rtt": (link.rtt_s, result.rtt_s),
         }
-        if not (wrong := [name for name, (asked, got) in pairs.items() if abs(got - asked) > TOLERANCE * asked]):
+        if not (
+            wrong := [
+                name for name, (asked, got) in pairs.items() if abs(got - asked) > TOLERANCE * asked
+            ]
+        ):
             break
         time.sleep(PAUSE_S)
     else:
-        raise StackError(f"{profile}: {', '.join(wrong)} off by more than {TOLERANCE:.0%}, {pairs}, though {said}")
+        raise StackError(
+            f"{profile}: {', '.join(wrong)} off by more than {TOLERANCE:.0%}, {pairs}, though {said}"
+        )
     in_words = ", ".join(f"{name} {asked:.4g} / {got:.4g}" for name, (asked, got) in pairs.items())
     say(f"{profile}: asked / measured, bit/s and s: {in_words}; {said}")
-    return {"said": said} | {f"{kind}_{name}": pair[i] for name, pair in pairs.items() for i, kind in enumerate(KINDS)}
+    return {"said": said} | {
+        f"{kind}_{name}": pair[i] for name, pair in pairs.items() for i, kind in enumerate(KINDS)
+    }
 
 
 KINDS = ("asked", "measured")
@@ -177,13 +209,20 @@ def checked() -> dict[str, Any]:
 
 def scrape() -> dict[str, float]:
     """A number of each process from its metrics."""
-    wanted = {COORDINATOR: "lockstep_coordinator_rounds_committed_total", RELAY: "lockstep_relay_links"}
+    wanted = {
+        COORDINATOR: "lockstep_coordinator_rounds_committed_total",
+        RELAY: "lockstep_relay_links",
+    }
     wanted |= dict.fromkeys(NODES.values(), "lockstep_node_rounds_counted_total")
     found = {}
     for port, name in wanted.items():
-        lines = [line for line in fetch(port, "/metrics").splitlines() if line.startswith(f"{name} ")]
+        lines = [
+            line for line in fetch(port, "/metrics").splitlines() if line.startswith(f"{name} ")
+        ]
         if len(lines) != 1:
-            raise StackError(f"port {port}: expected one line of {name} among its metrics, found {lines}")
+            raise StackError(
+                f"port {port}: expected one line of {name} among its metrics, found {lines}"
+            )
         found[f"{port} {name}"] = float(lines[0].split()[1])
     if found[f"{RELAY} lockstep_relay_links"] < 1:
         raise StackError("expected nodes linked to the relay, found none")
@@ -197,20 +236,29 @@ def require_harmless() -> dict[str, int]:
     for service in SERVICES:
         users[service], capabilities = rights(process(service))
         if users[service] == 0 or capabilities:
-            raise StackError(f"{service}: expected a user without rights, got {users[service]}, {capabilities:#x}")
+            raise StackError(
+                f"{service}: expected a user without rights, got {users[service]}, {capabilities:#x}"
+            )
     say("nobody is root, nobody has a capability")
     return users
 
 
 def kill(service: str) -> dict[str, Any]:
-    """SIGKILL of its process, as the kernel short of memory does; the engine starts it again, and it takes part."""
+    """SIGKILL of its process, as the kernel short of memory does; the engine starts it again, and
+    it takes part."""
     before, rounds = restarts(service), committed()
     os.kill(process(service), signal.SIGKILL)
-    back_s = wait(f"{service} to be started again", lambda: restarts(service) > before and running(service), 0.2)
+    back_s = wait(
+        f"{service} to be started again",
+        lambda: restarts(service) > before and running(service),
+        0.2,
+    )
     well_s = back_s + wait(f"{service} to be healthy", lambda: health(service) == "healthy")
     wait("three more rounds", lambda: committed() >= rounds + 3)
     require_equal(rounds + 2)
-    say(f"killed {service}: started again after {back_s:.1f} s, healthy after {well_s:.1f} s, digests equal")
+    say(
+        f"killed {service}: started again after {back_s:.1f} s, healthy after {well_s:.1f} s, digests equal"
+    )
     return {"back_seconds": round(back_s, 1), "healthy_seconds": round(well_s, 1)}
 
 
@@ -222,22 +270,29 @@ def running(service: str) -> bool:
 def require_counted_again(profile: str) -> float:
     """Seconds until a node's payloads are in commits again; its line is a line again."""
     before = status(NODES[profile])["rounds"]["counted"]
-    seconds = wait(f"{profile} to be counted", lambda: status(NODES[profile])["rounds"]["counted"] > before)
+    seconds = wait(
+        f"{profile} to be counted", lambda: status(NODES[profile])["rounds"]["counted"] > before
+    )
     said = run("docker", "logs", container(f"node-{profile}")).count("shaped by")
     if said != 2:
-        raise StackError(f"{profile}: expected its new interface to be shaped too, found it said {said} times")
+        raise StackError(
+            f"{profile}: expected its new interface to be shaped too, found it said {said} times"
+        )
     say(f"{profile} is counted again, behind its line")
     return round(seconds, 1)
 
 
 def cut(profile: str) -> float:
-    """As chaos does: the interface goes down and comes back; the node goes on. Seconds until it answers."""
+    """As chaos does: the interface goes down and comes back; the node goes on. Seconds until it
+    answers."""
     rounds = committed()
     Engine(SOCKET).cut(container(f"node-{profile}"), CUT_S)
     wait(f"{profile} to be unreachable", lambda: not status(NODES[profile], 2.0), 0.2)
     back_s = wait(f"{profile} to answer", lambda: status(NODES[profile]), 0.5)
     wait("three more rounds", lambda: committed() >= rounds + 3)
-    say(f"cut {profile} for {CUT_S:g} s: answers again after {back_s:.1f} s; digests {require_equal(rounds + 2)}")
+    say(
+        f"cut {profile} for {CUT_S:g} s: answers again after {back_s:.1f} s; digests {require_equal(rounds + 2)}"
+    )
     return round(back_s, 1)
 
 
@@ -283,7 +338,9 @@ def story() -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.compose", description="Tries docker-compose.yml for real.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.compose", description="Tries docker-compose.yml for real."
+    )
     parser.add_argument("--able", action="store_true", help="only say whether it can be tried here")
     parser.add_argument("--json", type=Path, help="file for what was seen")
     options = parser.parse_args(arguments)

@@ -1,4 +1,5 @@
-"""The compose project under test: its commands, its containers, and their processes as the host sees them."""
+"""The compose project under test: its commands, its containers, and their processes as the host
+sees them."""
 
 import contextlib
 import ctypes
@@ -17,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "lockstep-test"
 
 STEP_S = 900.0
-"""Longest wait for anything: two busy cores build a model, catch up and train a round in far less."""
+"""Longest wait for anything: two busy cores build a model, catch up and train a round in far
+less."""
 
 _CLONE_NEWNET = 0x40000000
 
@@ -30,13 +32,19 @@ def unable() -> str:
     """Why this machine cannot try the stack; empty when it can."""
     if os.geteuid() != 0:
         return "it looks into the containers' networks and kills their processes, which needs root"
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "info"], capture_output=True).returncode
+    ):
         return "no Docker engine answers here"
     if not compose_command():
         return "neither `docker compose` nor docker-compose is here"
     image = base_image()
     known = subprocess.run(["docker", "image", "inspect", image], capture_output=True)
-    if known.returncode and subprocess.run(["docker", "pull", "--quiet", image], capture_output=True).returncode:
+    if (
+        known.returncode
+        and subprocess.run(["docker", "pull", "--quiet", image], capture_output=True).returncode
+    ):
         return f"the engine neither has nor gets the base image {image}; LOCKSTEP_BASE_IMAGE names another"
     return ""
 
@@ -62,7 +70,9 @@ def run(*command: str) -> str:
     """Standard output of a command that must succeed."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise StackError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
+        raise StackError(
+            f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}"
+        )
     return done.stdout
 
 
@@ -106,7 +116,11 @@ def restarts(service: str) -> int:
 
 def rights(pid: int) -> tuple[int, int]:
     """User and effective capabilities of a process."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    fields = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if ":" in line
+    )
     return int(fields["Uid"].split()[1]), int(fields["CapEff"], 16)
 
 
@@ -126,18 +140,22 @@ def status(port: int, timeout_s: float = 10.0) -> dict[str, Any]:
 
 
 def wait(what: str, condition: Callable[[], object], every_s: float = 1.0) -> float:
-    """Seconds until the condition held; `StackError` with the stack's last words when it never did."""
+    """Seconds until the condition held; `StackError` with the stack's last words when it never
+    did."""
     begin_s = time.monotonic()
     while not condition():
         if time.monotonic() - begin_s > STEP_S:
-            raise StackError(f"expected {what} within {STEP_S:.0f} s, still not so:\n{compose('logs', '--tail', '8')}")
+            raise StackError(
+                f"expected {what} within {STEP_S:.0f} s, still not so:\n{compose('logs', '--tail', '8')}"
+            )
         time.sleep(every_s)
     return time.monotonic() - begin_s
 
 
 @contextlib.contextmanager
 def network_of(pid: int) -> Iterator[None]:
-    """Puts this thread into a container's network: sockets opened within are of that network for good."""
+    """Puts this thread into a container's network: sockets opened within are of that network for
+    good."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net", "rb") as home, open(f"/proc/{pid}/ns/net", "rb") as there:
         _enter(libc, there.fileno())

@@ -13,13 +13,20 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
-from protocol.commits import Commit, SignedCommit, check_link, commit_digest, genesis_digest, open_commit
+from protocol.commits import (
+    Commit,
+    SignedCommit,
+    check_link,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+)
 from protocol.handshake import public_bytes, sign_hello
 from protocol.ids import PeerId, RunId, peer_id
 from protocol.limits import PROTOCOL_VERSION
 from protocol.runfile import RunSpec
 from protocol.wire_pb2_grpc import CoordinatorStub
-from tests.coordinator.driver import payload_digest, run_spec, state_digest
+from tests.coordinator.machine.driver import payload_digest, run_spec, state_digest
 
 PATIENCE_SECONDS = 20
 """Nothing here takes a second; a test that waits for what never comes ends after this."""
@@ -32,7 +39,8 @@ def node_key(number: int) -> Ed25519PrivateKey:
 
 
 def quiet_spec(**sections: dict[str, Any]) -> RunSpec:
-    """A run in which no instant comes during a test: rounds end when everyone has announced and holds copies."""
+    """A run in which no instant comes during a test: rounds end when everyone has announced and
+    holds copies."""
     sections["rounds"] = {"compute_ms": 600_000} | sections.get("rounds", {})
     sections["membership"] = {"lease_ms": 600_000} | sections.get("membership", {})
     return run_spec(**sections)
@@ -41,7 +49,9 @@ def quiet_spec(**sections: dict[str, Any]) -> RunSpec:
 @asynccontextmanager
 async def running(directory: Path, spec: RunSpec) -> AsyncIterator[CoordinatorProcess]:
     """A coordinator from start to stop."""
-    process = CoordinatorProcess(spec, CoordinatorSettings(directory, "127.0.0.1:0"), COORDINATOR_KEY)
+    process = CoordinatorProcess(
+        spec, CoordinatorSettings(directory, "127.0.0.1:0"), COORDINATOR_KEY
+    )
     try:
         await process.start()
         yield process
@@ -95,7 +105,9 @@ class ScriptedNode:
         if ready:
             head = welcome.head_round
             await self.say(
-                wire.NodeMessage(ready=wire.Ready(round=head, state_digest=state_digest(head), has_momentum=True))
+                wire.NodeMessage(
+                    ready=wire.Ready(round=head, state_digest=state_digest(head), has_momentum=True)
+                )
             )
         return welcome
 
@@ -140,13 +152,17 @@ class ScriptedNode:
         await self.say(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))
 
     async def apply(self, round: int) -> None:
-        await self.say(wire.NodeMessage(applied=wire.Applied(round=round, state_digest=state_digest(round))))
+        await self.say(
+            wire.NodeMessage(applied=wire.Applied(round=round, state_digest=state_digest(round)))
+        )
 
     # ---- unary calls
 
     async def commits_after(self, round: int) -> tuple[wire.Commits, list[Commit]]:
         """One page of the log, each commit verified."""
-        reply = await self.stub.GetCommits(wire.GetCommitsRequest(after_round=round), timeout=PATIENCE_SECONDS)
+        reply = await self.stub.GetCommits(
+            wire.GetCommitsRequest(after_round=round), timeout=PATIENCE_SECONDS
+        )
         return reply, [opened(row) for row in reply.commits]
 
 

@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.events import (
+from coordinator.journal import Journal
+from coordinator.machine.events import (
     Announced,
     Applied,
     Concluded,
@@ -26,12 +27,11 @@ from coordinator.events import (
     Renewed,
     Restarted,
 )
-from coordinator.journal import Journal
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
-from tests.coordinator.driver import RUN, A, B
+from tests.coordinator.machine.driver import RUN, A, B
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
@@ -86,7 +86,9 @@ def test_events_come_back_as_they_were_with_their_times(journal: Journal, path: 
 
 def test_commits_come_back_with_their_signature_and_the_majority(journal: Journal) -> None:
     journal.append(
-        [], [(0, signed(0), 2.5), (2, signed(2), float("nan"))], [RecordDigest(0, 2**64 - 1, 3, 1, b"s" * 32)]
+        [],
+        [(0, signed(0), 2.5), (2, signed(2), float("nan"))],
+        [RecordDigest(0, 2**64 - 1, 3, 1, b"s" * 32)],
     )
     first, second = journal.commits(-1, 10)
     assert open_commit(first.signed, public_bytes(KEY)).round == 0
@@ -111,7 +113,9 @@ def test_a_later_majority_replaces_the_earlier_one(journal: Journal) -> None:
 
 def test_another_runs_file_is_refused_with_both_names(journal: Journal) -> None:
     other = RunId("ef" * 16)
-    with pytest.raises(SettingsError, match=f"belongs to run {RUN}, this run file and key make {other}"):
+    with pytest.raises(
+        SettingsError, match=f"belongs to run {RUN}, this run file and key make {other}"
+    ):
         journal.bind(other, b"{}")
 
 
@@ -144,7 +148,9 @@ def test_a_damaged_event_is_named(journal: Journal, path: Path, damage: str) -> 
 def test_a_file_that_is_no_journal_is_a_storage_error(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database, it is a letter to a friend " * 100)
-    with pytest.raises(StorageError, match=f"cannot use the journal {path}: file is not a database"):
+    with pytest.raises(
+        StorageError, match=f"cannot use the journal {path}: file is not a database"
+    ):
         Journal(path)
 
 
@@ -157,9 +163,15 @@ def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> N
 def test_a_round_that_has_a_commit_takes_no_second_one_and_leaves_nothing(journal: Journal) -> None:
     journal.append([(0, Lapsed(A))], [(0, signed(0), 1.0)], [])
     with pytest.raises(StorageError, match="UNIQUE constraint failed"):
-        journal.append([(1, Lapsed(B))], [(1, signed(1), 1.0), (0, signed(0), 2.0)], [RecordDigest(0, 1, 1, 0, b"")])
+        journal.append(
+            [(1, Lapsed(B))],
+            [(1, signed(1), 1.0), (0, signed(0), 2.0)],
+            [RecordDigest(0, 1, 1, 0, b"")],
+        )
     assert list(journal.events()) == [(0, Lapsed(A))]
-    assert [(row.round, row.loss, row.state_digest) for row in journal.commits(-1, 10)] == [(0, 1.0, None)]
+    assert [(row.round, row.loss, row.state_digest) for row in journal.commits(-1, 10)] == [
+        (0, 1.0, None)
+    ]
     journal.append([(2, Lapsed(B))], [(1, signed(1), 1.0)], [])
     assert len(journal.commits(-1, 10)) == 2
 
@@ -215,7 +227,9 @@ def test_close_waits_for_a_write_under_way(journal: Journal, path: Path) -> None
         journal.append([], [], [])
 
 
-def test_a_killed_writer_loses_nothing_that_was_appended(journal: Journal, path: Path, tmp_path: Path) -> None:
+def test_a_killed_writer_loses_nothing_that_was_appended(
+    journal: Journal, path: Path, tmp_path: Path
+) -> None:
     journal.append([(0, Lapsed(A))], [(0, signed(0), 1.0)], [])
     copy = tmp_path / "copy.sqlite"
     for suffix in ("", "-wal"):  # what is on disk while the file is open is what a kill leaves

@@ -4,20 +4,35 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from coordinator.machine.rounds import Rounds
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
-from coordinator.rounds import Rounds
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
-from tests.coordinator.client import COORDINATOR_KEY, ScriptedNode, node_key, quiet_spec, running, train
+from tests.coordinator.client import (
+    COORDINATOR_KEY,
+    ScriptedNode,
+    node_key,
+    quiet_spec,
+    running,
+    train,
+)
 
 
 def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
-    found = [family for family in metrics.collect() if family.name == "lockstep_coordinator_traffic_bytes"]
-    return {(each.labels["kind"], each.labels["direction"]): each.value for family in found for each in family.samples}
+    found = [
+        family
+        for family in metrics.collect()
+        if family.name == "lockstep_coordinator_traffic_bytes"
+    ]
+    return {
+        (each.labels["kind"], each.labels["direction"]): each.value
+        for family in found
+        for each in family.samples
+    }
 
 
 def test_messages_are_counted_as_they_become_bytes_and_bytes_become_messages() -> None:
@@ -67,7 +82,9 @@ def test_overhead_that_is_not_known_is_absent() -> None:
     assert not counters(registry(Rounds(RunSpec(), RunId("ab" * 16)))), "nobody counts"
 
 
-async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control(tmp_path: Path) -> None:
+async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control(
+    tmp_path: Path,
+) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         ScriptedNode(process.address, process.run_id, node_key(1)) as node,
@@ -84,7 +101,10 @@ async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control
         commits, told = await node.commits_after(-1)
         assert len(told) == 2
         after = process.status()["traffic"]
-        assert after["catch_up_up_bytes"] - before["catch_up_up_bytes"] == run.ByteSize() + commits.ByteSize()
+        assert (
+            after["catch_up_up_bytes"] - before["catch_up_up_bytes"]
+            == run.ByteSize() + commits.ByteSize()
+        )
         assert after["control_up_bytes"] == before["control_up_bytes"] > 500
         members = await node.stub.GetMembers(wire.GetMembersRequest())
         last = process.status()["traffic"]
@@ -96,7 +116,10 @@ async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control
 
 def test_a_process_asks_for_its_overhead(tmp_path: Path) -> None:
     process = CoordinatorProcess(
-        quiet_spec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY, lambda up, down: (1, 2)
+        quiet_spec(),
+        CoordinatorSettings(tmp_path, "127.0.0.1:0"),
+        COORDINATOR_KEY,
+        lambda up, down: (1, 2),
     )
     assert counters(process.registry)["overhead", "down"] == 2
     process._journal.close()

@@ -19,14 +19,25 @@ from protocol.handshake import public_bytes
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.runfile import RunSpec, parse_run_json, run_id
-from tests.coordinator.client import COORDINATOR_KEY, check_chain, node_of, quiet_spec, running, train
-from tests.coordinator.driver import payload_digest, run_spec
+from tests.coordinator.client import (
+    COORDINATOR_KEY,
+    check_chain,
+    node_of,
+    quiet_spec,
+    running,
+    train,
+)
+from tests.coordinator.machine.driver import payload_digest, run_spec
 
 # ---- a run
 
 
 async def test_two_nodes_train_to_commits_that_verify(tmp_path: Path) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         told = await train([one, two], 3)
@@ -47,11 +58,17 @@ async def test_two_nodes_train_to_commits_that_verify(tmp_path: Path) -> None:
 
 
 async def test_holders_come_in_the_order_of_entries(tmp_path: Path) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         await train([one, two], 1)
-        told = next(message.committed for message in one.heard if message.WhichOneof("kind") == "committed")
+        told = next(
+            message.committed for message in one.heard if message.WhichOneof("kind") == "committed"
+        )
         assert [list(row.peer_ids) for row in told.holders] == [sorted([one.peer, two.peer])] * 2
 
 
@@ -67,7 +84,11 @@ async def test_the_run_is_served_with_a_name_that_can_be_checked(tmp_path: Path)
 
 
 async def test_the_status_is_the_same_document_everywhere(tmp_path: Path) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         await train([one, two], 1)
@@ -92,7 +113,11 @@ async def test_any_after_round_can_be_asked(tmp_path: Path, after_round: int) ->
 
 async def test_a_finished_run_ends_when_its_nodes_have_left(tmp_path: Path) -> None:
     spec = quiet_spec(schedule={"steps": 1})
-    async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         ended = asyncio.create_task(process.finished())
         await one.join()
         await two.join()
@@ -109,7 +134,9 @@ async def test_a_finished_run_ends_when_its_nodes_have_left(tmp_path: Path) -> N
 
 async def test_a_finished_run_does_not_wait_for_ever(tmp_path: Path) -> None:
     process = CoordinatorProcess(
-        quiet_spec(schedule={"steps": 1}), CoordinatorSettings(tmp_path, "127.0.0.1:0", goodbye_ms=0), COORDINATOR_KEY
+        quiet_spec(schedule={"steps": 1}),
+        CoordinatorSettings(tmp_path, "127.0.0.1:0", goodbye_ms=0),
+        COORDINATOR_KEY,
     )
     await process.start()
     async with node_of(process, 1) as one, node_of(process, 2) as two:
@@ -134,14 +161,22 @@ async def test_a_silent_member_is_evicted_with_the_reason(tmp_path: Path) -> Non
 
 async def test_the_same_directory_continues_the_run(tmp_path: Path) -> None:
     spec = quiet_spec()
-    async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         told = await train([one, two], 2)
         await one.ping()
         await two.ping()
         first_run = process.run_id
-    async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         assert process.run_id == first_run
         assert process.status()["steps"]["committed"] == 2
         welcome = await one.join()
@@ -156,12 +191,20 @@ async def test_the_same_directory_continues_the_run(tmp_path: Path) -> None:
 
 async def test_a_round_in_flight_goes_on_after_a_restart(tmp_path: Path) -> None:
     spec = quiet_spec()
-    async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         await one.announce((await one.hear("opened")).opened.round)
         await one.ping()
-    async with running(tmp_path, spec) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join(ready=False)
         await one.announce(0)  # as every node says again what it holds
         await two.join()
@@ -176,7 +219,9 @@ async def test_another_runs_directory_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, quiet_spec()):
         pass
     other = CoordinatorProcess(
-        quiet_spec(schedule={"steps": 7}), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY
+        quiet_spec(schedule={"steps": 7}),
+        CoordinatorSettings(tmp_path, "127.0.0.1:0"),
+        COORDINATOR_KEY,
     )
     with pytest.raises(SettingsError, match="belongs to run"):
         await other.start()
@@ -202,7 +247,9 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 
 async def test_stop_is_safe_before_start_and_twice(tmp_path: Path) -> None:
-    process = CoordinatorProcess(quiet_spec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY)
+    process = CoordinatorProcess(
+        quiet_spec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY
+    )
     assert process.unready() == "the coordinator is starting"
     await process.stop()
     await process.stop()
@@ -219,8 +266,14 @@ async def test_a_stop_ends_every_session(tmp_path: Path) -> None:
 # ---- a disk that fails
 
 
-async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(tmp_path: Path) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         ended = asyncio.create_task(process.finished())
         await one.join()
         await two.join()
@@ -228,12 +281,16 @@ async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(tmp
         database = process._journal._database
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises((AssertionError, TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError)):
+        with pytest.raises(
+            (AssertionError, TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError)
+        ):
             await asyncio.wait_for(asyncio.gather(train([one, two], 1000), died(ended)), 60)
         with pytest.raises(StorageError, match="database or disk is full"):
             await asyncio.wait_for(ended, 20)
         assert process.unready() == "the coordinator's loop has stopped"
-        heard = [message.committed for message in one.heard if message.WhichOneof("kind") == "committed"]
+        heard = [
+            message.committed for message in one.heard if message.WhichOneof("kind") == "committed"
+        ]
         reply, commits = await one.commits_after(-1)
         assert commits[: len(told)] == told
         assert {row.body for row in reply.commits} >= {message.commit.body for message in heard}
@@ -249,7 +306,11 @@ async def died(ended: "asyncio.Task[None]") -> None:
 async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.join()
         await two.join()
         await one.hear("opened")
@@ -280,7 +341,9 @@ async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_sk
 
 
 def test_run_and_settings_name_the_process(tmp_path: Path) -> None:
-    process = CoordinatorProcess(RunSpec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY)
+    process = CoordinatorProcess(
+        RunSpec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), COORDINATOR_KEY
+    )
     assert process.run_id == run_id(RunSpec(), public_bytes(COORDINATOR_KEY))
     assert process.run_id != RunId("")
     process._journal.close()

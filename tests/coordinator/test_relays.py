@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.events import Joined
+from coordinator.machine.events import Joined
 from coordinator.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -32,10 +32,14 @@ def test_a_relay_is_in_the_member_list_with_its_addresses_and_marked_as_one() ->
     relays: Relays[Heard] = Relays()
     assert relays.admit(relay(2), Heard()) == ""
     assert relays.admit(relay(1), Heard()) == ""
-    expected = [wire.Member(peer_id=each.peer, addresses=each.addresses, relay=True) for each in (relay(1), relay(2))]
+    expected = [
+        wire.Member(peer_id=each.peer, addresses=each.addresses, relay=True)
+        for each in (relay(1), relay(2))
+    ]
     assert relays.told() == expected
     assert relays.document() == [
-        {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses)} for each in (relay(1), relay(2))
+        {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses)}
+        for each in (relay(1), relay(2))
     ]
 
 
@@ -67,8 +71,14 @@ def hello(node: ScriptedNode, nonce: bytes) -> wire.NodeMessage:
     return node.hello(nonce, relay=True)
 
 
-async def test_members_hear_of_a_relay_that_comes_and_goes_and_the_machine_never_does(tmp_path: Path) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node, node_of(process, 2) as other:
+async def test_members_hear_of_a_relay_that_comes_and_goes_and_the_machine_never_does(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 2) as other,
+    ):
         await node.join()
         await other.say(hello(other, await other.connect()))
         welcome = (await other.hear("welcome")).welcome
@@ -77,12 +87,16 @@ async def test_members_hear_of_a_relay_that_comes_and_goes_and_the_machine_never
             (other.peer, True),
         }
         assert (await other.ping()).sent_ms == 1
-        await until_after(lambda: any(_names(message, other.peer) for message in node.heard), node.ping)
+        await until_after(
+            lambda: any(_names(message, other.peer) for message in node.heard), node.ping
+        )
         assert [row["peer_id"] for row in process.status()["members"]] == [node.peer]
         assert [row["peer_id"] for row in process.status()["relays"]] == [other.peer]
         await other.say(wire.NodeMessage(leave=wire.Leave(reason="done")))
         await other.hear_end()
-        await until_after(lambda: any(other.peer in message.members.gone for message in node.heard), node.ping)
+        await until_after(
+            lambda: any(other.peer in message.members.gone for message in node.heard), node.ping
+        )
         assert process.status()["relays"] == []
 
 
@@ -101,9 +115,15 @@ async def test_a_relay_hears_rounds_without_a_share(tmp_path: Path) -> None:
         assert (opened.round, list(opened.shares), opened.bell_ms) == (0, [], 0)
 
 
-async def test_a_relay_too_many_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_too_many_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("coordinator.relays.RELAYS_MAX", 1)
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as one, node_of(process, 2) as two:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
         await one.say(hello(one, await one.connect()))
         await one.hear("welcome")
         await two.say(hello(two, await two.connect()))

@@ -13,7 +13,9 @@ def test_address_and_port_are_taken(listen: str) -> None:
     assert CoordinatorSettings(Path("d"), listen).listen == listen
 
 
-@pytest.mark.parametrize("listen", ["", "50700", ":50700", "host:", "host:x", "host:65536", "host:-1"])
+@pytest.mark.parametrize(
+    "listen", ["", "50700", ":50700", "host:", "host:x", "host:65536", "host:-1"]
+)
 def test_anything_else_is_named(listen: str) -> None:
     with pytest.raises(SettingsError, match=f"listen: expected ADDRESS:PORT, found '{listen}'"):
         CoordinatorSettings(Path("d"), listen)

@@ -32,7 +32,9 @@ def test_one_seed_is_one_schedule_and_another_seed_another() -> None:
 def test_both_kinds_come_and_every_fault_is_within_its_bounds() -> None:
     drawn = first(200, seed=0)
     assert {fault.kind for fault in drawn} == set(KINDS)
-    assert all(0 <= fault.pick < 1 and LASTING_S[0] <= fault.lasting_s <= LASTING_S[1] for fault in drawn)
+    assert all(
+        0 <= fault.pick < 1 and LASTING_S[0] <= fault.lasting_s <= LASTING_S[1] for fault in drawn
+    )
 
 
 def test_faults_come_as_often_as_was_asked() -> None:
@@ -60,7 +62,8 @@ class Recorded:
             }
             labels = {"b": "kill cut", "a": "kill", "c": "kill cut"}
             return 200, [
-                {"Names": [f"/{name}"], "Labels": {"org.lockstep.chaos": kinds}} for name, kinds in labels.items()
+                {"Names": [f"/{name}"], "Labels": {"org.lockstep.chaos": kinds}}
+                for name, kinds in labels.items()
             ]
         if parts.path == "/containers/self/json":
             return 200, {"Config": {"Labels": {"com.docker.compose.project": "home"}}}
@@ -104,7 +107,9 @@ def served(engine: Recorded, directory: Path) -> Iterator[Engine]:
 def test_the_project_is_its_own_container_s(tmp_path: Path) -> None:
     with served(Recorded(), tmp_path) as engine:
         assert engine.project("self") == "home"
-        with pytest.raises(EngineError, match="expected a container of a compose project, got alone"):
+        with pytest.raises(
+            EngineError, match="expected a container of a compose project, got alone"
+        ):
             engine.project("alone")
 
 
@@ -118,7 +123,10 @@ def test_a_killed_container_is_started_again(tmp_path: Path) -> None:
     recorded = Recorded()
     with served(recorded, tmp_path) as engine:
         strike(engine, "home", KILL)
-    assert [path for path, _ in recorded.asked[1:]] == ["POST /containers/c/kill", "POST /containers/c/start"]
+    assert [path for path, _ in recorded.asked[1:]] == [
+        "POST /containers/c/kill",
+        "POST /containers/c/start",
+    ]
 
 
 def test_a_killed_container_is_started_again_when_chaos_is_told_to_stop(
@@ -144,11 +152,18 @@ def test_a_cut_container_plugs_itself_in_again(tmp_path: Path) -> None:
     assert command["User"] == "root"
     assert command["Cmd"][-1] == "0.1"
     script = command["Cmd"][2]
-    assert script.index("eth0 down") < script.index("sleep") < script.index("eth0 up") < script.index("route add")
+    assert (
+        script.index("eth0 down")
+        < script.index("sleep")
+        < script.index("eth0 up")
+        < script.index("route add")
+    )
     assert how == {"Detach": True}
 
 
-def test_what_the_engine_refuses_is_said_and_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_engine_refuses_is_said_and_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with served(Recorded(refuses="/kill"), tmp_path) as engine:
         strike(engine, "home", KILL)
     assert "409" in capsys.readouterr().out

@@ -16,7 +16,11 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 DOCUMENT: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
-NODES = {name: service for name, service in SERVICES.items() if name == "node" or name.startswith("node-")}
+NODES = {
+    name: service
+    for name, service in SERVICES.items()
+    if name == "node" or name.startswith("node-")
+}
 TRAINED_BY_DEFAULT = {"node-cable", "node-dsl", "node-starlink", "node-lte"}
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 
@@ -37,7 +41,9 @@ def test_without_a_profile_four_nodes_train() -> None:
 
 
 def test_the_profiles_are_those_of_the_first_lines() -> None:
-    assert {profile for service in SERVICES.values() for profile in service.get("profiles", ())} == {
+    assert {
+        profile for service in SERVICES.values() for profile in service.get("profiles", ())
+    } == {
         "monitoring",
         "chaos",
         "gpu",
@@ -45,7 +51,10 @@ def test_the_profiles_are_those_of_the_first_lines() -> None:
 
 
 def test_the_named_nodes_are_behind_different_links_that_exist() -> None:
-    asked = [SERVICES[name]["environment"]["LOCKSTEP_LINK_PROFILE"] for name in sorted(TRAINED_BY_DEFAULT)]
+    asked = [
+        SERVICES[name]["environment"]["LOCKSTEP_LINK_PROFILE"]
+        for name in sorted(TRAINED_BY_DEFAULT)
+    ]
     assert len(set(asked)) == len(TRAINED_BY_DEFAULT)
     for name in asked:
         read_profiles().profile(name)
@@ -69,7 +78,13 @@ def test_nothing_has_more_of_the_machine_than_it_needs(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
-    assert set(service.get("cap_add", ())) <= {"NET_ADMIN", "NET_RAW", "SETGID", "SETUID", "SYS_NICE"}
+    assert set(service.get("cap_add", ())) <= {
+        "NET_ADMIN",
+        "NET_RAW",
+        "SETGID",
+        "SETUID",
+        "SYS_NICE",
+    }
 
 
 @every_service
@@ -82,7 +97,9 @@ def test_only_a_node_s_first_moment_and_chaos_are_root(name: str) -> None:
 
 
 def test_only_chaos_holds_the_engine_s_socket() -> None:
-    holders = [name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes"))]
+    holders = [
+        name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes"))
+    ]
     assert holders == ["chaos"]
     assert SERVICES["chaos"]["network_mode"] == "none"
 
@@ -98,7 +115,9 @@ def test_what_has_no_password_is_published_on_loopback_only(name: str) -> None:
 
 
 def test_no_two_services_want_one_port() -> None:
-    published = [port.split(":")[-2] for service in SERVICES.values() for port in service.get("ports", ())]
+    published = [
+        port.split(":")[-2] for service in SERVICES.values() for port in service.get("ports", ())
+    ]
     fixed = [port for port in published if port]
     assert len(fixed) == len(set(fixed))
 
@@ -142,11 +161,16 @@ def test_state_is_in_named_volumes_of_one_owner_each() -> None:
                 owners.setdefault(source, []).append(name)
     assert all(len(names) == 1 for names in owners.values()), owners
     assert {*owners, "corpora"} == set(DOCUMENT["volumes"])
-    assert {name for names in owners.values() for name in names} == set(SERVICES) - {"node", "chaos"}
+    assert {name for names in owners.values() for name in names} == set(SERVICES) - {
+        "node",
+        "chaos",
+    }
 
 
 def test_the_env_file_has_every_variable_with_its_default() -> None:
-    documented = dict(re.findall(r"^#(LOCKSTEP_\w+)=(.*)$", (ROOT / ".env").read_text(), re.MULTILINE))
+    documented = dict(
+        re.findall(r"^#(LOCKSTEP_\w+)=(.*)$", (ROOT / ".env").read_text(), re.MULTILINE)
+    )
     assert documented == {name: default or "" for name, default in VARIABLE.findall(TEXT)}
 
 
@@ -157,8 +181,16 @@ def test_one_variable_has_one_default() -> None:
 
 @every_service
 def test_every_variable_given_to_us_is_one_that_we_read(name: str) -> None:
-    read_by = [ROOT / "lockstep/cli.py", *sorted((ROOT / "deploy").glob("*.py")), ROOT / "deploy/entrypoint_node.sh"]
-    known = {variable for path in read_by for variable in re.findall(r"LOCKSTEP_[A-Z_]+", path.read_text())}
+    read_by = [
+        ROOT / "lockstep/cli.py",
+        *sorted((ROOT / "deploy").glob("*.py")),
+        ROOT / "deploy/entrypoint_node.sh",
+    ]
+    known = {
+        variable
+        for path in read_by
+        for variable in re.findall(r"LOCKSTEP_[A-Z_]+", path.read_text())
+    }
     given = {key for key in SERVICES[name].get("environment", {}) if key.startswith("LOCKSTEP_")}
     assert given <= known
 
@@ -176,13 +208,23 @@ def test_the_build_s_arguments_are_the_dockerfile_s(name: str) -> None:
             assert found[2] == declared[argument]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "deploy").glob("*.Dockerfile")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "deploy").glob("*.Dockerfile")), ids=lambda path: path.name
+)
 def test_an_image_runs_as_a_user_and_what_it_copies_is_in_the_context(path: Path) -> None:
     text = path.read_text()
     final = text[text.rindex("FROM ") :]
     assert re.findall(r"^USER (\w+)$", final, re.MULTILINE) == ["lockstep"]
-    context = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = {word for line in re.findall(r"^COPY (deploy/.+) /\S+$", final, re.MULTILINE) for word in line.split()}
+    context = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        word
+        for line in re.findall(r"^COPY (deploy/.+) /\S+$", final, re.MULTILINE)
+        for word in line.split()
+    }
     assert copied
     assert copied <= context
     assert all((ROOT / name).exists() for name in context)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.entrypoint_coordinator import prepare
-from lockstep.operate import read_run_file
+from lockstep.commands.coordinator import read_run_file
 from protocol.errors import SettingsError
 
 TEMPLATE = Path(__file__).parents[2] / "deploy/run.toml"
@@ -25,7 +25,9 @@ def test_without_variables_the_template_is_the_run_file(tmp_path: Path) -> None:
     assert read_run_file(tmp_path / "run.toml") == read_run_file(TEMPLATE)
 
 
-def test_a_run_that_has_begun_stays_as_it_is_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_begun_stays_as_it_is_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_file = tmp_path / "run.toml"
     prepare(TEMPLATE, run_file, {"LOCKSTEP_ROUNDS": "40"})
     before = run_file.read_bytes()
@@ -36,9 +38,15 @@ def test_a_run_that_has_begun_stays_as_it_is_and_says_so(tmp_path: Path, capsys:
     assert "has begun and goes on" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("variable", "field"), [("LOCKSTEP_ROUNDS", "schedule.steps"), ("LOCKSTEP_SEED", "seed")])
-def test_a_wrong_variable_is_named_with_what_was_expected(tmp_path: Path, variable: str, field: str) -> None:
-    with pytest.raises(SettingsError, match=rf"{variable}.*{field}: expected .*integer.*, found 'many'"):
+@pytest.mark.parametrize(
+    ("variable", "field"), [("LOCKSTEP_ROUNDS", "schedule.steps"), ("LOCKSTEP_SEED", "seed")]
+)
+def test_a_wrong_variable_is_named_with_what_was_expected(
+    tmp_path: Path, variable: str, field: str
+) -> None:
+    with pytest.raises(
+        SettingsError, match=rf"{variable}.*{field}: expected .*integer.*, found 'many'"
+    ):
         prepare(TEMPLATE, tmp_path / "run.toml", {variable: "many"})
     assert not (tmp_path / "run.toml").exists()
 

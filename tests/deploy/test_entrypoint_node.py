@@ -10,7 +10,9 @@ SCRIPT = Path(__file__).parents[2] / "deploy/entrypoint_node.sh"
 
 SHAPES = 'echo "$0 $*" >> "$TRACE"; sleep 0.2; echo "eth0: shaped by a stand-in"; exec sleep 5'
 CANNOT_SHAPE = 'echo "error: this kernel has nothing" >&2; exit 4'
-RUNS_THE_REST = 'echo "setpriv $*" >> "$TRACE"; while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+RUNS_THE_REST = (
+    'echo "setpriv $*" >> "$TRACE"; while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+)
 
 
 @pytest.fixture
@@ -37,7 +39,12 @@ def start(tools: Path, profile: str) -> tuple[int, str, str, list[str]]:
     tool(tools / "setpriv", RUNS_THE_REST)
     tool(tools / "nice", 'shift 2; exec "$@"')
     done = subprocess.run(
-        [SCRIPT, "echo", "the command", "runs"], env=environment, stdout=-1, stderr=-1, text=True, timeout=60
+        [SCRIPT, "echo", "the command", "runs"],
+        env=environment,
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        timeout=60,
     )
     return done.returncode, done.stdout, done.stderr, trace.read_text().splitlines()
 

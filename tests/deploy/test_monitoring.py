@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
-from coordinator.rounds import Rounds
-from node import progress
-from node.relay import RelayProcess, RelaySettings
+from coordinator.machine.rounds import Rounds
+from node import status
+from node.relay.process import RelayProcess, RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 
@@ -24,7 +24,11 @@ PROMETHEUS = ROOT / "deploy/prometheus"
 GRAFANA = ROOT / "deploy/grafana"
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
-RULES = [rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+RULES = [
+    rule
+    for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
 
 _NAME = re.compile(r"lockstep_[a-z_]+")
 _SELECTOR = re.compile(r"(lockstep_[a-z_]+)\{([^}]*)\}")
@@ -49,11 +53,13 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     """Everything that coordinator, node and relay export, and what Prometheus adds itself."""
     rounds = Rounds(RunSpec(), RunId("ab" * 16))
     rounds.loss = 1.0
-    relay = RelayProcess(RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test")
+    relay = RelayProcess(
+        RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test"
+    )
     found = {"up": {"job"}}
     for registry in (
         metrics.registry(rounds),
-        progress.registry(progress.Progress("a peer", "a name", loss=1.0)),
+        status.registry(status.NodeStatus("a peer", "a name", loss=1.0)),
         relay.registry,
     ):
         found |= samples(registry)
@@ -77,19 +83,29 @@ def unknown(expression: str, exported: dict[str, set[str]]) -> set[str]:
     names = set(_NAME.findall(expression))
     found = names - set(exported)
     labels = {label for name in names for label in exported.get(name, ())} | {"instance", "job"}
-    asked = {part.split("=")[0].strip("!~ ") for _, inner in _SELECTOR.findall(expression) for part in inner.split(",")}
-    asked |= {label.strip() for inner in _GROUPING.findall(expression) for label in inner.split(",")}
+    asked = {
+        part.split("=")[0].strip("!~ ")
+        for _, inner in _SELECTOR.findall(expression)
+        for part in inner.split(",")
+    }
+    asked |= {
+        label.strip() for inner in _GROUPING.findall(expression) for label in inner.split(",")
+    }
     return found | (asked - labels)
 
 
 @every_dashboard
 def test_every_panel_shows_what_is_exported(path: Path, exported: dict[str, set[str]]) -> None:
-    assert {name: missing for name in expressions(path) if (missing := unknown(name, exported))} == {}
+    assert {
+        name: missing for name in expressions(path) if (missing := unknown(name, exported))
+    } == {}
     assert all(_NAME.search(expression) for expression in expressions(path))
 
 
 def test_every_alert_watches_what_is_exported(exported: dict[str, set[str]]) -> None:
-    assert {rule["alert"]: missing for rule in RULES if (missing := unknown(rule["expr"], exported))} == {}
+    assert {
+        rule["alert"]: missing for rule in RULES if (missing := unknown(rule["expr"], exported))
+    } == {}
 
 
 def test_a_metric_that_nobody_exports_would_be_found(exported: dict[str, set[str]]) -> None:
@@ -105,9 +121,13 @@ def test_a_dashboard_is_whole(path: Path) -> None:
     document = json.loads(path.read_text())
     numbers = [panel["id"] for panel in document["panels"]]
     assert len(numbers) == len(set(numbers))
-    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
+    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())[
+        "datasources"
+    ][0]
     assert {panel["datasource"]["uid"] for panel in document["panels"]} == {source["uid"]}
-    assert all(panel["title"] and panel["description"].endswith(".") for panel in document["panels"])
+    assert all(
+        panel["title"] and panel["description"].endswith(".") for panel in document["panels"]
+    )
     assert len({panel["title"] for panel in document["panels"]}) == len(numbers)
 
 
@@ -124,36 +144,55 @@ def test_no_panel_lies_on_another(path: Path) -> None:
 
 def test_dashboards_have_names_of_their_own() -> None:
     documents = [json.loads(path.read_text()) for path in DASHBOARDS]
-    assert len({document["uid"] for document in documents}) == len({document["title"] for document in documents}) == 2
+    assert (
+        len({document["uid"] for document in documents})
+        == len({document["title"] for document in documents})
+        == 2
+    )
 
 
 def test_grafana_finds_data_and_dashboards_where_compose_puts_them() -> None:
     grafana = SERVICES["grafana"]
-    provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/lockstep.yml").read_text())["providers"][0]
+    provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/lockstep.yml").read_text())[
+        "providers"
+    ][0]
     place = provider["options"]["path"]
     assert f"./deploy/grafana/dashboards:{place}:ro" in grafana["volumes"]
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert (GRAFANA / "dashboards" / Path(home).relative_to(place)).exists()
-    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
+    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())[
+        "datasources"
+    ][0]
     assert source["url"] == "http://prometheus:9090"
 
 
 def test_prometheus_asks_everybody_on_the_admin_port() -> None:
     jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
-    asked = {target for job in jobs for config in job.get("static_configs", ()) for target in config["targets"]}
+    asked = {
+        target
+        for job in jobs
+        for config in job.get("static_configs", ())
+        for target in config["targets"]
+    }
     asked |= {
         f"{name}:{config['port']}"
         for job in jobs
         for config in job.get("dns_sd_configs", ())
         for name in config["names"]
     }
-    ours = {name for name in SERVICES if name in ("coordinator", "relay") or name.startswith("node")}
+    ours = {
+        name for name in SERVICES if name in ("coordinator", "relay") or name.startswith("node")
+    }
     assert asked == {f"{name}:50701" for name in ours}
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here (Debian: package prometheus)")
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="no promtool here (Debian: package prometheus)"
+)
 @pytest.mark.parametrize(
-    "command", [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"]], ids=" ".join
+    "command",
+    [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"]],
+    ids=" ".join,
 )
 def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True)
@@ -175,8 +214,14 @@ def test_alerts_wake_for_what_they_say(tmp_path: Path) -> None:
                         "series": f'{coordinator}_rounds_committed_total{{instance="coordinator"}}',
                         "values": "0+3x10 30+0x30",
                     },
-                    {"series": f'{coordinator}_phase{{instance="coordinator",phase="finished"}}', "values": "0x40"},
-                    {"series": f'{coordinator}_rounds_disputed_total{{instance="coordinator"}}', "values": "0x20 1x20"},
+                    {
+                        "series": f'{coordinator}_phase{{instance="coordinator",phase="finished"}}',
+                        "values": "0x40",
+                    },
+                    {
+                        "series": f'{coordinator}_rounds_disputed_total{{instance="coordinator"}}',
+                        "values": "0x20 1x20",
+                    },
                     {"series": 'up{job="node",instance="node-dsl"}', "values": "1x10 0x30"},
                 ],
                 "alert_rule_test": [
@@ -188,7 +233,11 @@ def test_alerts_wake_for_what_they_say(tmp_path: Path) -> None:
                     for alert, labels in {
                         "NothingCommitted": {"severity": "critical", "instance": "coordinator"},
                         "ReplicasDiffer": {"severity": "critical", "instance": "coordinator"},
-                        "ProcessGone": {"severity": "warning", "instance": "node-dsl", "job": "node"},
+                        "ProcessGone": {
+                            "severity": "warning",
+                            "instance": "node-dsl",
+                            "job": "node",
+                        },
                     }.items()
                 ],
             }

@@ -1,4 +1,5 @@
-"""What several tests of the front door need: processes that end, a demo of seconds, and what a person would see."""
+"""What several tests of the front door need: processes that end, a demo of seconds, and what a
+person would see."""
 
 import os
 import select
@@ -8,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lockstep.local import Child
+from lockstep.cluster.local import Child
 from protocol.runfile import RunSpec
 
 END_S = 30.0

@@ -1,4 +1,5 @@
-"""The command as a person or a script meets it: one clear line, a documented code, quick help, no torch."""
+"""The command as a person or a script meets it: one clear line, a documented code, quick help, no
+torch."""
 
 import json
 import socket
@@ -11,8 +12,8 @@ import pytest
 
 import lockstep
 from lockstep.cli import main
-from lockstep.exits import ExitCode
-from lockstep.init import run_file_text
+from lockstep.commands.init import run_file_text
+from lockstep.exit_codes import ExitCode
 from protocol.runfile import RunSpec
 
 WITHOUT_TORCH = """
@@ -49,14 +50,21 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", WITHOUT_TORCH, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
 @pytest.mark.parametrize(
-    "arguments", [["no-such-command"], ["join"], ["init", "--no-such-flag"], ["demo", "--nodes", "0"]]
+    "arguments",
+    [["no-such-command"], ["join"], ["init", "--no-such-flag"], ["demo", "--nodes", "0"]],
 )
-def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_ends_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == ExitCode.USAGE
     assert "--help" in error_line(capsys)
 
@@ -72,13 +80,17 @@ def test_a_wrong_run_file_names_the_field_what_was_expected_and_what_was_found(
     assert "5000" in line
 
 
-def test_a_run_file_of_another_version_ends_with_5(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_file_of_another_version_ends_with_5(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_file.write_text(run_file.read_text().replace("lockstep = 1", "lockstep = 99"))
     assert main(["coordinator", str(run_file)]) == ExitCode.VERSION
     assert "99" in error_line(capsys)
 
 
-def test_a_missing_run_file_is_said_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_file_is_said_with_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["coordinator", str(tmp_path / "none.toml")]) == ExitCode.SETTINGS
     assert "lockstep init" in error_line(capsys)
 
@@ -97,9 +109,12 @@ def test_a_port_in_use_ends_with_7_and_is_named(
 
 @pytest.mark.parametrize("command", ["status", "join"])
 def test_an_unreachable_coordinator_ends_with_4_and_says_what_was_tried(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.contact.FIRST_CONTACT_SECONDS", 0.2)
+    monkeypatch.setattr("node.control.first_contact.FIRST_CONTACT_SECONDS", 0.2)
     place = ["--directory", str(tmp_path)] if command == "join" else []
     assert main([command, "127.0.0.1:1", *place]) == ExitCode.UNREACHABLE
     assert "127.0.0.1:1" in error_line(capsys)
@@ -111,7 +126,7 @@ def test_a_bug_ends_with_1_and_debug_shows_where(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr("lockstep.status.status", broken)
+    monkeypatch.setattr("lockstep.commands.status.status", broken)
     assert main(["status", "127.0.0.1:1"]) == ExitCode.BUG
     assert "ZeroDivisionError: a b" in error_line(capsys)
     assert main(["--debug", "status", "127.0.0.1:1"]) == ExitCode.BUG
@@ -124,12 +139,14 @@ def test_a_full_disk_ends_with_6(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("node.files.tempfile.mkstemp", full)
+    monkeypatch.setattr("node.system.files.tempfile.mkstemp", full)
     assert main(["init", "--defaults", str(run_file.with_name("new.toml"))]) == ExitCode.STORAGE
     assert "full" in error_line(capsys)
 
 
-def test_init_writes_a_file_that_the_coordinator_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_file_that_the_coordinator_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new.toml"
     assert main(["init", "--defaults", str(path)]) == ExitCode.OK
     assert str(path) in capsys.readouterr().out
@@ -143,15 +160,23 @@ def test_data_prepare_turns_text_into_shards_with_a_manifest(
     (tmp_path / "text").mkdir()
     for number in range(20):
         (tmp_path / "text" / f"{number}.txt").write_text(f"document {number}\n" * 50)
-    assert main(["data", "prepare", str(tmp_path / "text"), "--out", str(tmp_path / "corpus")]) == ExitCode.OK
+    assert (
+        main(["data", "prepare", str(tmp_path / "text"), "--out", str(tmp_path / "corpus")])
+        == ExitCode.OK
+    )
     printed = capsys.readouterr().out
     assert "train: " in printed
     assert "manifest_sha256: " in printed
-    assert json.loads((tmp_path / "corpus" / "manifest.json").read_bytes())["vocabulary_size"] == 257
+    assert (
+        json.loads((tmp_path / "corpus" / "manifest.json").read_bytes())["vocabulary_size"] == 257
+    )
 
 
 def test_missing_data_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "prepare", str(tmp_path / "nothing"), "--out", str(tmp_path / "corpus")]) == ExitCode.DATA
+    assert (
+        main(["data", "prepare", str(tmp_path / "nothing"), "--out", str(tmp_path / "corpus")])
+        == ExitCode.DATA
+    )
     assert "nothing" in capsys.readouterr().err
 
 
@@ -159,7 +184,9 @@ def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
     assert without_torch("--help").returncode == ExitCode.OK
     assert without_torch("init", "--defaults", str(tmp_path / "run.toml")).returncode == ExitCode.OK
     assert without_torch("status", "127.0.0.1:1").returncode == ExitCode.UNREACHABLE
-    bad_port = without_torch("coordinator", str(tmp_path / "run.toml"), "--listen", "127.0.0.1:70000")
+    bad_port = without_torch(
+        "coordinator", str(tmp_path / "run.toml"), "--listen", "127.0.0.1:70000"
+    )
     assert bad_port.returncode == ExitCode.SETTINGS, bad_port.stderr
 
 

@@ -1,4 +1,5 @@
-"""Whole nodes, one of which computes wrong results, once or always: healed or refused, and the others go on."""
+"""Whole nodes, one of which computes wrong results, once or always: healed or refused, and the
+others go on."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,19 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.digest import state_digest
-from node.replica import Replica
+from node.replica.digest import state_digest
+from node.replica.replica import Replica
 from protocol.errors import DivergedError
 from tests.node.test_process import NodeTask, coordinator_of
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS
 
 STEPS = 40
 
 
 def break_replica(node: NodeTask, wrong: Callable[[int], bool]) -> None:
-    """Move one parameter by its last bit after each application whose number is `wrong`. To flip the bit would not do:
-    two flips may leave the right state, and who agrees in between is not wrong twice in a row."""
+    """Move one parameter by its last bit after each application whose number is `wrong`. To flip
+    the bit would not do: two flips may leave the right state, and who agrees in between is not
+    wrong twice in a row."""
     replica: Replica = node.process._replica
     right, applications = replica.apply, iter(range(10**9))
 
@@ -53,7 +55,9 @@ class NodeOfOneFlip(BrokenNode):
 
 async def test_a_flipped_bit_is_found_and_healed_by_a_replay(tmp_path: Path) -> None:
     data = tiny_corpus(tmp_path / "data")
-    async with coordinator_of(tiny_spec(steps=STEPS, members=3), tmp_path / "coordinator") as coordinator:
+    async with coordinator_of(
+        tiny_spec(steps=STEPS, members=3), tmp_path / "coordinator"
+    ) as coordinator:
         one, two = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(2))
         flipped = NodeOfOneFlip(coordinator.address, tmp_path, data, 2)
         async with one, two, flipped:
@@ -80,18 +84,26 @@ async def test_one_against_one_the_replay_decides_and_nobody_is_refused(tmp_path
     assert {node["state_digest"] for node in statuses} == {status["digests"]["last"]}
 
 
-async def test_a_machine_that_is_always_wrong_ends_with_the_reason_and_a_restart_does_not_help(tmp_path: Path) -> None:
+async def test_a_machine_that_is_always_wrong_ends_with_the_reason_and_a_restart_does_not_help(
+    tmp_path: Path,
+) -> None:
     data = tiny_corpus(tmp_path / "data")
-    async with coordinator_of(tiny_spec(steps=STEPS, members=3), tmp_path / "coordinator") as coordinator:
+    async with coordinator_of(
+        tiny_spec(steps=STEPS, members=3), tmp_path / "coordinator"
+    ) as coordinator:
         one, two = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(2))
         broken, again = (BrokenNode(coordinator.address, tmp_path, data, 2) for _ in range(2))
         async with one, two:
             async with broken:
-                with pytest.raises(DivergedError, match="removed this node: this machine computes wrong results"):
+                with pytest.raises(
+                    DivergedError, match="removed this node: this machine computes wrong results"
+                ):
                     await broken.ended()
                 assert broken.process.status()["resyncs"] == 1
             async with again:
-                with pytest.raises(DivergedError, match="wrong results: its key is refused for 60 more minutes"):
+                with pytest.raises(
+                    DivergedError, match="wrong results: its key is refused for 60 more minutes"
+                ):
                     await again.ended()
             for node in (one, two):
                 await node.ended()

@@ -1,4 +1,5 @@
-"""Whole nodes and a coordinator in one event loop, over real gRPC: rounds, agreement, leaving, coming back."""
+"""Whole nodes and a coordinator in one event loop, over real gRPC: rounds, agreement, leaving,
+coming back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,21 +12,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
-from node.checkpoint import load_checkpoint
-from node.digest import state_digest
-from node.model import named_parameters_once
+from node.model.checkpoint import load_checkpoint
+from node.model.training import named_parameters_once
 from node.process import NodeProcess
+from node.replica.digest import state_digest
 from node.settings import NodeSettings
 from protocol.errors import DataError, UnavailableError
 from protocol.runfile import RunSpec
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 @asynccontextmanager
 async def coordinator_of(spec: RunSpec, directory: Path) -> AsyncIterator[CoordinatorProcess]:
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    coordinator = CoordinatorProcess(spec, CoordinatorSettings(directory, "127.0.0.1:0", goodbye_ms=5000), key)
+    coordinator = CoordinatorProcess(
+        spec, CoordinatorSettings(directory, "127.0.0.1:0", goodbye_ms=5000), key
+    )
     await coordinator.start()
     try:
         yield coordinator
@@ -40,7 +43,9 @@ class NodeTask:
         settings = NodeSettings(
             address, directory / f"node-{number}", data=data, device="cpu", micro_batch=2, threads=1
         )
-        self.process = NodeProcess(settings, Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32)), "test")
+        self.process = NodeProcess(
+            settings, Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32)), "test"
+        )
         self.checkpoint = settings.directory / "checkpoint"
         self.task: asyncio.Task[str] | None = None
         self.round_at_start = -1
@@ -63,9 +68,13 @@ class NodeTask:
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-async def test_nodes_train_to_the_end_and_hold_the_same_parameters(tmp_path: Path, overlap: int) -> None:
+async def test_nodes_train_to_the_end_and_hold_the_same_parameters(
+    tmp_path: Path, overlap: int
+) -> None:
     data = tiny_corpus(tmp_path / "data")
-    async with coordinator_of(tiny_spec(steps=8, overlap=overlap), tmp_path / "coordinator") as coordinator:
+    async with coordinator_of(
+        tiny_spec(steps=8, overlap=overlap), tmp_path / "coordinator"
+    ) as coordinator:
         nodes = [NodeTask(coordinator.address, tmp_path, data, number) for number in range(2)]
         async with nodes[0], nodes[1]:
             reasons = [await node.ended() for node in nodes]
@@ -84,18 +93,24 @@ async def test_nodes_train_to_the_end_and_hold_the_same_parameters(tmp_path: Pat
     assert loaded.metadata["round"] == 7
 
 
-async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replays_the_log(tmp_path: Path) -> None:
+async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replays_the_log(
+    tmp_path: Path,
+) -> None:
     data = tiny_corpus(tmp_path / "data")
     spec = tiny_spec(steps=40)
     async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
-        stays, leaves = (NodeTask(coordinator.address, tmp_path, data, number) for number in range(2))
+        stays, leaves = (
+            NodeTask(coordinator.address, tmp_path, data, number) for number in range(2)
+        )
         async with stays:
             async with leaves:
                 await until(lambda: coordinator.status()["steps"]["committed"] >= 3)
                 leaves.process.leave()
                 assert await leaves.ended() == "this node was asked to leave"
             saved = leaves.process.status()["round"]
-            again, fresh = (NodeTask(coordinator.address, tmp_path, data, number) for number in (1, 2))
+            again, fresh = (
+                NodeTask(coordinator.address, tmp_path, data, number) for number in (1, 2)
+            )
             async with again, fresh:
                 assert again.round_at_start == saved >= 2
                 assert fresh.round_at_start == -1
@@ -116,7 +131,9 @@ async def test_an_unreachable_coordinator_is_named_with_what_to_check(tmp_path: 
     await node.stop()
 
 
-async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(tmp_path: Path) -> None:
+async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(
+    tmp_path: Path,
+) -> None:
     data, spec = tiny_corpus(tmp_path / "data"), tiny_spec(steps=400)
     async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
         address = coordinator.address
@@ -138,7 +155,9 @@ async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(t
 async def test_a_node_whose_data_is_not_the_runs_is_told_so(tmp_path: Path) -> None:
     data = tiny_corpus(tmp_path / "data")
     spec = tiny_spec()
-    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"manifest_sha256": "0" * 64})})
+    spec = spec.model_copy(
+        update={"data": spec.data.model_copy(update={"manifest_sha256": "0" * 64})}
+    )
     async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
         node = NodeTask(coordinator.address, tmp_path, data, 0)
         with pytest.raises(DataError, match="expected the data with manifest 0000"):

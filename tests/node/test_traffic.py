@@ -6,21 +6,23 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
-from node.coordinator_client import CoordinatorClient
-from node.links.base import Purpose, Traffic
-from node.progress import Progress, registry
+from node.control.client import CoordinatorClient
+from node.links.network import Purpose, Traffic
+from node.status import NodeStatus, registry
 from node.traffic import Rising, Statistics
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
-from tests.waiting import until
+from tests.support.waiting import until
 
 LINKS = Traffic(100, 200, 30, 40, 5, 6, late_down=50)
 SESSION = Traffic(catch_up_down=1_000, control_up=2_000, control_down=3_000)
 
 
 def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
-    (family,) = [family for family in metrics.collect() if family.name == "lockstep_node_traffic_bytes"]
+    (family,) = [
+        family for family in metrics.collect() if family.name == "lockstep_node_traffic_bytes"
+    ]
     return {(each.labels["kind"], each.labels["direction"]): each.value for each in family.samples}
 
 
@@ -69,8 +71,14 @@ def test_data_of_each_purpose_has_its_owner_both_ways() -> None:
 
 def test_no_counter_falls_while_overhead_wavers() -> None:
     rising = Rising()
-    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {"overhead_up_bytes": 10, "payload_up_bytes": 5}
-    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {"overhead_up_bytes": 10, "payload_up_bytes": 6}
+    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {
+        "overhead_up_bytes": 10,
+        "payload_up_bytes": 5,
+    }
+    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {
+        "overhead_up_bytes": 10,
+        "payload_up_bytes": 6,
+    }
     assert rising({"overhead_up_bytes": None, "payload_up_bytes": 7}) == {
         "overhead_up_bytes": 10,
         "payload_up_bytes": 7,
@@ -78,14 +86,17 @@ def test_no_counter_falls_while_overhead_wavers() -> None:
 
 
 def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> None:
-    known, unknown = Progress("a peer", "a name"), Progress("a peer", "a name")
+    known, unknown = NodeStatus("a peer", "a name"), NodeStatus("a peer", "a name")
     statistics = Statistics.of(LINKS, 0)
     known.traffic = statistics.complete(SESSION, lambda up, down: (7, 8)).document()
     unknown.traffic = statistics.complete(SESSION, unknown_overhead).document()
     both = counters(registry(known))
     assert both == counters(registry(unknown)) | {("overhead", "up"): 7, ("overhead", "down"): 8}
     assert both["catch_up", "down"] == 1_040
-    assert sum(both.values()) == sum(getattr(LINKS, name) for name in LINKS.__slots__) - 50 + 6_000 + 15
+    assert (
+        sum(both.values())
+        == sum(getattr(LINKS, name) for name in LINKS.__slots__) - 50 + 6_000 + 15
+    )
 
 
 # ---- the session with the coordinator
@@ -102,7 +113,9 @@ class Listening:
         self.heard.append(str(message.WhichOneof("kind")))
 
 
-async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(tmp_path: Path) -> None:
+async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(
+    tmp_path: Path,
+) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         ScriptedNode(process.address, process.run_id, node_key(1)) as one,
@@ -111,13 +124,17 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(t
         await one.join()
         await two.join()
         await train([one, two], 3)
-    async with running(tmp_path, quiet_spec()) as process:  # goes on, and has said nothing to anybody yet
+    async with running(
+        tmp_path, quiet_spec()
+    ) as process:  # goes on, and has said nothing to anybody yet
         client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
         info = await client.fetch_run()
         await client.fetch_members()
         assert len((await client.fetch_commits(-1)).commits) == 3
         listening = Listening()
-        session = asyncio.create_task(client.run(info, wire.Hello(addresses=["127.0.0.1:1"], name="n"), listening))
+        session = asyncio.create_task(
+            client.run(info, wire.Hello(addresses=["127.0.0.1:1"], name="n"), listening)
+        )
         await until(lambda: listening.heard)
         client.send(wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=1)))
 
@@ -126,7 +143,11 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(t
 
         def same() -> bool:
             up = (told("control_down_bytes"), told("control_up_bytes"), told("catch_up_up_bytes"))
-            return up == (client.traffic.control_up, client.traffic.control_down, client.traffic.catch_up_down)
+            return up == (
+                client.traffic.control_up,
+                client.traffic.control_down,
+                client.traffic.catch_up_down,
+            )
 
         await until(same)
         assert client.traffic.catch_up_down > 3 * 100

@@ -1,4 +1,5 @@
-"""The straight line of a round, with a scripted coordinator and neighbours: what is sent, applied, reclaimed."""
+"""The straight line of a round, with a scripted coordinator and neighbours: what is sent, applied,
+reclaimed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -11,21 +12,22 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.coordinator_client import RunInfo
-from node.data import Corpus
-from node.digest import state_digest
-from node.ledger import Ledger
-from node.parts import Parts
-from node.progress import Progress
-from node.replica import Position, Replica
+from node.control.client import RunInfo
+from node.control.decisions import DecisionLog
+from node.data.corpus import Corpus
+from node.replica.digest import state_digest
+from node.replica.position import Position
+from node.replica.replica import Replica
+from node.round.context import RoundContext
+from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.schedule import float32_bits
-from tests.tiny import tiny_corpus, tiny_spec
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 RUN = RunId("12" * 16)
@@ -35,7 +37,8 @@ RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
 
 @dataclass
 class FakeClient:
-    """Records what the node says; its clock stands still before every bell, unless a test moves it."""
+    """Records what the node says; its clock stands still before every bell, unless a test moves
+    it."""
 
     state: str = "connected"
     ms: int = 1000
@@ -52,7 +55,9 @@ class FakeClient:
         self.sent.append(message)
 
     def of_kind(self, kind: str) -> list[Any]:
-        return [getattr(message, kind) for message in self.sent if message.WhichOneof("kind") == kind]
+        return [
+            getattr(message, kind) for message in self.sent if message.WhichOneof("kind") == kind
+        ]
 
 
 @dataclass
@@ -92,12 +97,12 @@ class Stage:
         self.spec = tiny_spec(overlap=overlap, overlap_from=overlap_from)
         self.client, self.swarm = FakeClient(), FakeSwarm()
         self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
-        self.ledger = Ledger(RUN, public_bytes(KEY), self.fetch)
-        self.progress = Progress(OWN, "test")
+        self.ledger = DecisionLog(RUN, public_bytes(KEY), self.fetch)
+        self.progress = NodeStatus(OWN, "test")
         self.head, self.commits = genesis_digest(RUN), list[wire.Committed]()
         self.saved: list[Position] = []
         self.decided = -1
-        parts = Parts(
+        parts = RoundContext(
             RunInfo(self.spec, RUN, public_bytes(KEY)), OWN, self.replica, Corpus.open(directory), self.client,  # type: ignore[arg-type]
             self.ledger, self.swarm, self.progress, self.saved.append, 1,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -117,7 +122,9 @@ class Stage:
         self.trainer.received(wire.CoordinatorMessage(opened=opened))
 
     def commit(self, round: int, digests: list[bytes]) -> None:
-        entries = tuple(Entry(OWN, Digest(digest), len(self.swarm.blobs[digest]), 1, 4) for digest in digests)
+        entries = tuple(
+            Entry(OWN, Digest(digest), len(self.swarm.blobs[digest]), 1, 4) for digest in digests
+        )
         commit = Commit(RUN, round, len(self.commits), entries, RATE, DECAY, self.head)
         self.head, self.decided = commit_digest(commit), round
         signed = sign_commit(commit, KEY)
@@ -128,7 +135,9 @@ class Stage:
 
     def skip(self, round: int) -> None:
         self.decided = round
-        self.trainer.received(wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason="quorum")))
+        self.trainer.received(
+            wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason="quorum"))
+        )
 
     async def announced(self, count: int) -> wire.Announced:
         await until(lambda: len(self.client.of_kind("announced")) >= count)
@@ -166,13 +175,19 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
         announced = await stage.announced(1)
         stage.commit(0, [announced.digest])
         await ended(stage, task)
-    assert (announced.samples, announced.payload_bytes) == (4, len(stage.swarm.blobs[announced.digest]))
+    assert (announced.samples, announced.payload_bytes) == (
+        4,
+        len(stage.swarm.blobs[announced.digest]),
+    )
     [applied] = stage.client.of_kind("applied")
     assert applied.state_digest == state_digest(stage.replica.committed) != before
     assert stage.progress.rounds_counted == 1
     assert stage.swarm.settled == [(0, [announced.digest])]
     [saved] = stage.saved
-    assert (saved.next_round, [pending.digest for pending in saved.pending]) == (0, [announced.digest])
+    assert (saved.next_round, [pending.digest for pending in saved.pending]) == (
+        0,
+        [announced.digest],
+    )
 
 
 async def test_ready_comes_before_the_first_round_with_the_genesis_digest(corpus: Path) -> None:
@@ -182,11 +197,17 @@ async def test_ready_comes_before_the_first_round_with_the_genesis_digest(corpus
         stage.open(0)
         await stage.announced(1)
     first = stage.client.sent[0].ready
-    assert (first.round, first.state_digest, first.has_momentum) == (-1, stage.replica.digest, False)
+    assert (first.round, first.state_digest, first.has_momentum) == (
+        -1,
+        stage.replica.digest,
+        False,
+    )
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-async def test_a_skipped_round_gives_the_momentum_back_bit_for_bit(corpus: Path, overlap: int) -> None:
+async def test_a_skipped_round_gives_the_momentum_back_bit_for_bit(
+    corpus: Path, overlap: int
+) -> None:
     stage = Stage(corpus, overlap)
     untouched = Stage(corpus, overlap)
     async with playing(stage) as task, playing(untouched) as other:
@@ -212,7 +233,9 @@ async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -
         stage.commit(0, [first.digest])
         stage.open(1)
         await stage.announced(2)
-        stage.commit(1, [first.digest])  # an older payload in its place: ignored by all, and ours is left out
+        stage.commit(
+            1, [first.digest]
+        )  # an older payload in its place: ignored by all, and ours is left out
         await ended(stage, task)
     assert (stage.progress.rounds_counted, stage.progress.rounds_reclaimed) == (1, 1)
 
@@ -286,7 +309,9 @@ async def test_passes_after_a_word_that_comes_between_two_stand_where_the_log_sa
         stage.skip(1)
         await ended(stage, task)
     assert stood[:2] == [genesis, genesis]
-    assert len({*stood[2:4], genesis}) == 3 if decided == "commit" else stood[3] == genesis != stood[2]
+    assert (
+        len({*stood[2:4], genesis}) == 3 if decided == "commit" else stood[3] == genesis != stood[2]
+    )
     assert stood[3] == stood[4] == after
     assert (stage.progress.samples, stage.progress.samples_late) == (10, 2)
 
@@ -342,7 +367,9 @@ async def test_the_guess_never_touches_the_committed_parameters(corpus: Path) ->
         await stage.announced(1)
         stage.open(1)
         await stage.announced(2)
-        working = state_digest({name: p.data for name, p in stage.replica.trainee.parameters.items()})
+        working = state_digest(
+            {name: p.data for name, p in stage.replica.trainee.parameters.items()}
+        )
         assert state_digest(stage.replica.committed) == genesis
         assert working != genesis
 
@@ -358,7 +385,9 @@ async def test_a_muted_node_announces_its_work_and_no_payload(corpus: Path) -> N
     assert stage.replica.engine.momentum.count_nonzero() > 0
 
 
-async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_ready(corpus: Path) -> None:
+async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_ready(
+    corpus: Path,
+) -> None:
     stage = Stage(corpus, overlap=1)
     async with playing(stage):
         stage.welcome()
@@ -368,10 +397,14 @@ async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_rea
         stage.welcome()
         await until(lambda: stage.client.of_kind("ready"))
     assert stage.client.of_kind("announced") == [announced]
-    assert [list(held.digests) for held in stage.client.of_kind("holding")] == [[sha256(b"another's")]]
+    assert [list(held.digests) for held in stage.client.of_kind("holding")] == [
+        [sha256(b"another's")]
+    ]
 
 
-async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_it(corpus: Path) -> None:
+async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_it(
+    corpus: Path,
+) -> None:
     stage, kept = Stage(corpus, overlap=1), asyncio.Event()
     publish, asked = stage.swarm.publish, list[int]()
 
@@ -387,7 +420,9 @@ async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_
         await until(lambda: asked == [0])
         stage.welcome()
         assert stage.client.of_kind("announced") == []
-        assert [pending.round for pending in stage.trainer.position.pending] == [0], "it is on disk all the same"
+        assert [pending.round for pending in stage.trainer.position.pending] == [0], (
+            "it is on disk all the same"
+        )
         kept.set()
         assert (await stage.announced(1)).round == 0
 
@@ -400,7 +435,9 @@ async def test_what_leaves_the_momentum_is_in_the_book_at_the_same_instant(
 
     def extract(trainer: Trainer, *arguments: Any) -> Any:
         found = right(trainer, *arguments)
-        seen.append(tuple(pending.round for pending in trainer.position.pending))  # still in the thread
+        seen.append(
+            tuple(pending.round for pending in trainer.position.pending)
+        )  # still in the thread
         return found
 
     monkeypatch.setattr(Trainer, "_extract", extract)
@@ -421,17 +458,28 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
         await until(lambda: stage.client.of_kind("applied"))
         expected = stage.replica.digest
         stage.replica.committed[next(iter(stage.replica.committed))].add_(1)  # a bit flip in memory
-        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=3)))
+        stage.trainer.received(
+            wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=3))
+        )
         await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     ready = stage.client.of_kind("ready")[-1]
-    assert (ready.round, ready.state_digest, ready.has_momentum, ready.resyncs) == (0, expected, False, 3)
-    assert [applied.state_digest for applied in stage.client.of_kind("applied")] == [expected] * 2, "on the way too"
+    assert (ready.round, ready.state_digest, ready.has_momentum, ready.resyncs) == (
+        0,
+        expected,
+        False,
+        3,
+    )
+    assert [applied.state_digest for applied in stage.client.of_kind("applied")] == [
+        expected
+    ] * 2, "on the way too"
     assert stage.progress.resyncs == 1
     assert stage.progress.note == "started over: differs"
 
 
-async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(corpus: Path) -> None:
+async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(
+    corpus: Path,
+) -> None:
     stage = Stage(corpus, overlap=0)
     async with playing(stage) as task:
         stage.welcome()
@@ -440,20 +488,25 @@ async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(c
         stage.commit(0, [announced.digest])
         await until(lambda: stage.client.of_kind("applied"))
         stage.saved.clear()
-        stage.trainer.received(wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=1)))
+        stage.trainer.received(
+            wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=1))
+        )
         await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     assert (stage.saved[0].next_round, stage.saved[0].head) == (0, genesis_digest(RUN))
 
 
-async def test_a_state_that_is_not_the_recorded_one_is_left_to_the_coordinators_judgement(corpus: Path) -> None:
+async def test_a_state_that_is_not_the_recorded_one_is_left_to_the_coordinators_judgement(
+    corpus: Path,
+) -> None:
     stage = Stage(corpus, overlap=0)
     async with playing(stage) as task:
         stage.welcome()
         stage.open(0)
         announced = await stage.announced(1)
         stage.commit(0, [announced.digest])
-        stage.ledger._live.clear()  # the session lost the word: it is fetched, with what was recorded of it
+        # the session lost the word: it is fetched, with what was recorded of it
+        stage.ledger._live.clear()
         stage.commits[0].state_digest, stage.commits[0].digest_reports = 666, 1
         await until(lambda: stage.client.of_kind("applied"))
         await ended(stage, task)
@@ -464,7 +517,9 @@ async def test_a_state_that_is_not_the_recorded_one_is_left_to_the_coordinators_
 async def test_changes_of_the_member_list_add_up_to_it(corpus: Path) -> None:
     stage, told = Stage(corpus, overlap=0), list[dict[PeerId, tuple[str, ...]]]()
     stage.swarm.set_members = lambda members, relays: told.append(dict(members))  # type: ignore[assignment,method-assign]
-    one, two, three = (wire.Member(peer_id=f"{number:032x}", addresses=[f"h{number}:1"]) for number in (1, 2, 3))
+    one, two, three = (
+        wire.Member(peer_id=f"{number:032x}", addresses=[f"h{number}:1"]) for number in (1, 2, 3)
+    )
     stage.trainer.welcomed(wire.Welcome(decided_round=-1, members=wire.Members(members=[one, two])))
     changed = wire.Members(members=[three], gone=[one.peer_id, "f" * 32], changes=True)
     stage.trainer.received(wire.CoordinatorMessage(members=changed))

@@ -3,9 +3,9 @@
     node-1 --line--> coordinator          one proxy per node in front of the coordinator
     node-2 --door--> node-1               one proxy in front of each node, which is the address it announces
 
-While it runs the judge is the journal, read as it stands on disk: the commits in order, and which of them all nodes
-reported with one digest. Afterwards it is a replay of the log from genesis against every checkpoint that was left.
-"""
+While it runs the judge is the journal, read as it stands on disk: the commits in order, and which
+of them all nodes reported with one digest. Afterwards it is a replay of the log from genesis
+against every checkpoint that was left."""
 
 import asyncio
 import contextlib
@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
-from lockstep.keys import KEY_NAME, load_or_create_key
-from lockstep.local import STOP_S, Child, Cluster, ClusterSettings
-from lockstep.records import RecordInFiles
-from lockstep.verify import Audit, Findings, Published
-from node.replica import Replica
+from lockstep.audit.records import RecordInFiles
+from lockstep.audit.verify import Audit, Findings, Published
+from lockstep.cluster.local import STOP_S, Child, Cluster, ClusterSettings
+from lockstep.service.keys import KEY_NAME, load_or_create_key
+from node.replica.replica import Replica
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from tests.processes.proxy import Proxy
 
 PATIENCE_SECONDS = 150
-"""Longer than a process needs to start on a machine that others use too; a test that waits this long has failed."""
+"""Longer than a process needs to start on a machine that others use too; a test that waits this
+long has failed."""
 
 POLL_SECONDS = 0.03
 
@@ -37,7 +38,8 @@ NODE_FLAGS = ("--device", "cpu", "--threads", "1")
 
 
 class FaultyCluster(Cluster):
-    """A coordinator and nodes, each reached through proxies. Numbers name nodes; None names the coordinator."""
+    """A coordinator and nodes, each reached through proxies. Numbers name nodes; None names the
+    coordinator."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(settings)
@@ -50,7 +52,8 @@ class FaultyCluster(Cluster):
         self.nodes = [self._node(number) for number in range(settings.nodes)]
 
     def _node(self, number: int) -> Child:
-        """A node that listens on the port of its door, at another address of this machine, which nobody else has."""
+        """A node that listens on the port of its door, at another address of this machine, which
+        nobody else has."""
         door = self.doors[number]
         door.target = (f"127.0.1.{number + 1}", door.port)
         listen = f"{door.target[0]}:{door.port}"
@@ -58,13 +61,25 @@ class FaultyCluster(Cluster):
 
     def child(self, name: str, *flags: str) -> Child:
         """A node's process in a directory of its name; not started."""
-        return self._child(name, "join", "--data", str(self.data), "--name", name, *NODE_FLAGS, *flags)
+        return self._child(
+            name, "join", "--data", str(self.data), "--name", name, *NODE_FLAGS, *flags
+        )
 
     def _child(self, name: str, *words: str) -> Child:
         directory = self.directory / name
         kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP_")}
-        environment = {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        return Child(name, directory, [*words, "--directory", str(directory), "--admin", "127.0.0.1:0"], environment)
+        environment = {
+            **kept,
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        return Child(
+            name,
+            directory,
+            [*words, "--directory", str(directory), "--admin", "127.0.0.1:0"],
+            environment,
+        )
 
     # ---- from start to stop
 
@@ -91,15 +106,20 @@ class FaultyCluster(Cluster):
         addresses = [("--listen", self.address), *((line.address,) for line in self.lines)]
         for child, where in zip((self.coordinator, *self.nodes), addresses, strict=True):
             if child.exit_status not in (None, 0):
-                happened.append(f"{child.name} ended with {child.exit_status}: {child.last_words()}")
-                child.restarts = 0  # it died of our fault, not of one that starting it again would repeat
+                happened.append(
+                    f"{child.name} ended with {child.exit_status}: {child.last_words()}"
+                )
+                child.restarts = (
+                    0  # it died of our fault, not of one that starting it again would repeat
+                )
                 child.restart(*where)
         return happened
 
     def leave(self) -> None:
         """Ask the nodes, then the coordinator, to leave; each keeps a checkpoint of where it stood.
 
-        Who leaves finishes its round first, and on a machine that others use too the slots of rounds stretch."""
+        Who leaves finishes its round first, and on a machine that others use too the slots of
+        rounds stretch."""
         self.left = True
         self.stop(PATIENCE_SECONDS)
 
@@ -114,7 +134,8 @@ class FaultyCluster(Cluster):
             self.lines, self.doors = [], []
 
     def until(self, condition: Callable[[], object], *, watch: bool = True) -> None:
-        """Watch until the condition holds; fails with everybody's last words. Without `watch`, what dies stays dead."""
+        """Watch until the condition holds; fails with everybody's last words. Without `watch`, what
+        dies stays dead."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, self.last_words()
@@ -175,7 +196,9 @@ class FaultyCluster(Cluster):
         """Rows of the journal, as far as it is written; none before there is one."""
         if not self.journal.exists():
             return []
-        with contextlib.closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)
+        ) as database:
             return database.execute(sql, arguments).fetchall()
 
     def signed(self, after: int = -1) -> list[SignedCommit]:
@@ -194,14 +217,19 @@ class FaultyCluster(Cluster):
         return int(newest[0][0]) if newest else -1
 
     def agreed(self, after: int, reports: int) -> bool:
-        """Have so many nodes reported one digest, and nobody another, for some round after this one?"""
+        """Have so many nodes reported one digest, and nobody another, for some round after this
+        one?"""
         sql = "SELECT 1 FROM digests WHERE round > ? AND reports >= ? AND dissent = 0 LIMIT 1"
         return bool(self.query(sql, after, reports))
 
     def peer(self, number: int) -> str:
         """The node's name in commits, from its key; nobody's before it has one."""
         directory = self.nodes[number].directory
-        return peer_id(public_bytes(load_or_create_key(directory))) if (directory / KEY_NAME).exists() else ""
+        return (
+            peer_id(public_bytes(load_or_create_key(directory)))
+            if (directory / KEY_NAME).exists()
+            else ""
+        )
 
     def counted(self, after: int, *numbers: int) -> bool:
         """Do commits of rounds after this one hold a payload of each of these nodes?"""
@@ -210,8 +238,9 @@ class FaultyCluster(Cluster):
 
 
 def replayed(directory: Path, nodes: Sequence[str]) -> Findings:
-    """Replay the log that a stopped cluster left, from genesis, and compare every node's checkpoint, byte for byte,
-    with the parameters at its round; raises `lockstep.verify.Difference` naming the first round that differs."""
+    """Replay the log that a stopped cluster left, from genesis, and compare every node's
+    checkpoint, byte for byte, with the parameters at its round; raises
+    `lockstep.audit.verify.Difference` naming the first round that differs."""
     return asyncio.run(_replayed(directory, nodes))
 
 

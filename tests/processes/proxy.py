@@ -1,4 +1,5 @@
-"""A wire that can be cut and that can lie: a TCP proxy in front of one address, in a thread of its own.
+"""A wire that can be cut and that can lie: a TCP proxy in front of one address, in a thread of its
+own.
 
 dialler --> proxy --> target          cut:      every connection is reset, new ones too, until mended
         <--       <--                 corrupt:  one bit of the next payload part that comes by is flipped
@@ -17,18 +18,22 @@ from node.links.frames import MAGIC, PART_FRAME_OVERHEAD, Kind
 READ_BYTES = 64 * 1024
 
 _PART_FRAME = MAGIC + bytes((Kind.PART, 0))
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends a reset, as a vanished network would
+_RESET = struct.pack(
+    "ii", 1, 0
+)  # SO_LINGER with no time: closing sends a reset, as a vanished network would
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and connects to `target`, which may be named later; closed by `close`."""
+    """Listens on a free port of 127.0.0.1 and connects to `target`, which may be named later;
+    closed by `close`."""
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
         self.target = target
         self.flipped = 0
         """Bits flipped so far."""
         self.dropped = 0
-        """Connections on which a bit was flipped and that have ended since: by one of the ends, unless cut."""
+        """Connections on which a bit was flipped and that have ended since: by one of the ends,
+        unless cut."""
         self._cut = False
         self._to_flip = 0
         self._writers: set[asyncio.StreamWriter] = set()
@@ -89,7 +94,10 @@ class Proxy:
             onward_reader, onward = await asyncio.open_connection(*self.target)
             writers.append(onward)
             self._writers.update(writers)
-            pumps = [asyncio.ensure_future(self._pump(*pair)) for pair in ((reader, onward), (onward_reader, writer))]
+            pumps = [
+                asyncio.ensure_future(self._pump(*pair))
+                for pair in ((reader, onward), (onward_reader, writer))
+            ]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
                 pump.cancel()

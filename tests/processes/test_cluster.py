@@ -1,8 +1,9 @@
-"""Real processes on loopback from genesis to the end of a run: a node and the coordinator, killed in the middle, come
-back, and the run's log replays to the same bits.
+"""Real processes on loopback from genesis to the end of a run: a node and the coordinator, killed
+in the middle, come back, and the run's log replays to the same bits.
 
-The quorum is all nodes, so that the run cannot end before the killed one takes part again, however long its start
-takes: a machine that is slow at importing torch may be quick at the rounds of a tiny model."""
+The quorum is all nodes, so that the run cannot end before the killed one takes part again, however
+long its start takes: a machine that is slow at importing torch may be quick at the rounds of a tiny
+model."""
 
 import json
 import os
@@ -14,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.init import write_run_file
-from lockstep.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.commands.init import write_run_file
 from tests.processes.watching import committed, watch_until
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 PATIENCE_SECONDS = 150
 
@@ -34,7 +35,8 @@ def came_back(node: Child) -> bool:
 
 
 def kill(child: Child) -> None:
-    """Returns when the process is gone: what it said last is its last status, not its successor's first."""
+    """Returns when the process is gone: what it said last is its last status, not its successor's
+    first."""
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.wait(time.monotonic() + PATIENCE_SECONDS)
@@ -44,7 +46,11 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
     """What another process makes of the coordinator's journal and one node's payload log."""
     arguments = [str(directory), str(threads), "backwards" if backwards else "forwards"]
     done = subprocess.run(
-        [sys.executable, str(REPLAY), *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+        [sys.executable, str(REPLAY), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -52,26 +58,40 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """A cluster of three nodes that has run to its end; node 1 and later the coordinator were killed on the way."""
+    """A cluster of three nodes that has run to its end; node 1 and later the coordinator were
+    killed on the way."""
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"
-    write_run_file(run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000), force=True)
+    write_run_file(
+        run_file, tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000), force=True
+    )
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_SECONDS)
         kill(cluster.nodes[1])
-        watch_until(cluster, lambda: came_back(cluster.nodes[1]), "the killed node in a round", PATIENCE_SECONDS)
+        watch_until(
+            cluster,
+            lambda: came_back(cluster.nodes[1]),
+            "the killed node in a round",
+            PATIENCE_SECONDS,
+        )
         kill(cluster.coordinator)
         watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_SECONDS)
         cluster.wait()
     return cluster
 
 
-def test_a_node_killed_in_the_middle_joins_again_and_ends_with_the_others_digest(finished: Cluster) -> None:
+def test_a_node_killed_in_the_middle_joins_again_and_ends_with_the_others_digest(
+    finished: Cluster,
+) -> None:
     assert finished.nodes[1].restarts == 1
     status = finished.coordinator.status
-    assert status["steps"] == {"committed": STEPS, "skipped": status["steps"]["skipped"], "total": STEPS}
+    assert status["steps"] == {
+        "committed": STEPS,
+        "skipped": status["steps"]["skipped"],
+        "total": STEPS,
+    }
     assert status["digests"]["agreed"]
     assert {node.status["state_digest"] for node in finished.nodes} == {status["digests"]["last"]}
     assert finished.nodes[1].status["rounds"]["trained"] > 0
@@ -83,7 +103,9 @@ def test_the_others_kept_their_processes_and_what_they_had_trained(finished: Clu
     for node in (finished.nodes[0], finished.nodes[2]):
         assert node.restarts == 0
         assert node.status["rounds"]["counted"] == STEPS, "every commit holds all"
-        assert (node.status["rounds"]["reclaimed"] > 0) == was_missing, "what was sent meanwhile came back"
+        assert (node.status["rounds"]["reclaimed"] > 0) == was_missing, (
+            "what was sent meanwhile came back"
+        )
 
 
 def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: Cluster) -> None:
@@ -92,7 +114,9 @@ def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: C
     assert finished.coordinator.status["digests"]["rounds_disputed"] == 0
 
 
-def test_journal_and_payloads_replay_to_the_same_digest_with_other_threads_and_order(finished: Cluster) -> None:
+def test_journal_and_payloads_replay_to_the_same_digest_with_other_threads_and_order(
+    finished: Cluster,
+) -> None:
     directory = finished.coordinator.directory.parent
     expected = finished.coordinator.status["digests"]["last"]
     for threads, backwards in ((1, False), (2, True)):

@@ -1,5 +1,6 @@
-"""Everything that may happen to a process or a wire happens to one run, one thing after the other. After each: nothing
-that was committed has changed, every node's payload counts again, and all report one digest."""
+"""Everything that may happen to a process or a wire happens to one run, one thing after the other.
+After each: nothing that was committed has changed, every node's payload counts again, and all
+report one digest."""
 
 import contextlib
 import os
@@ -12,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.exits import ExitCode
-from lockstep.init import write_run_file
-from lockstep.keys import KEY_NAME
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
+from lockstep.exit_codes import ExitCode
+from lockstep.service.keys import KEY_NAME
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 NODES = 3
 
 LEASE_MS = 12_000
-"""More than twice as long as a slot may grow up to its `publish_by`: a round waits that long for a node that sleeps."""
+"""More than twice as long as a slot may grow up to its `publish_by`: a round waits that long for a
+node that sleeps."""
 
 DISK_BYTES = 64 * 1024 * 1024
 """Of the small disks: the state of a tiny node and some thousands of its payloads."""
@@ -66,11 +68,14 @@ def cluster(disks: tuple[Path, bool]) -> Iterator[FaultyCluster]:
         publish_ms=1_000,
         exchange_ms=2_000,
         stretch=2,
-        batch_samples_max=600,  # a round costs many times what its replay does: who lags can catch up
+        # a round costs many times what its replay does: who lags can catch up
+        batch_samples_max=600,
         share_samples_first=100,
     ).model_copy(update={"retention": RetentionSpec(log_rounds=1_000_000, snapshot_every=50)})
     write_run_file(directory / "run.toml", spec, force=True)
-    settings = ClusterSettings(directory, directory / "run.toml", tiny_corpus(directory / "data"), NODES)
+    settings = ClusterSettings(
+        directory, directory / "run.toml", tiny_corpus(directory / "data"), NODES
+    )
     with running(FaultyCluster(settings)) as cluster:
         yield cluster
 
@@ -112,7 +117,9 @@ def test_the_others_go_on_without_a_killed_node_which_comes_back(cluster: Faulty
     cluster.until(lambda: cluster.counted(head, 1))
 
 
-def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process(cluster: FaultyCluster) -> None:
+def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process(
+    cluster: FaultyCluster,
+) -> None:
     peer, pid = cluster.peer(1), cluster.nodes[1].pid
     cluster.pause(1)
     cluster.until(lambda: peer not in members(cluster))
@@ -133,7 +140,9 @@ def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyC
 
 
 @pytest.mark.parametrize("boundary", ["opened", "bell", "publish_by", "commit"])
-def test_a_coordinator_killed_at_a_boundary_goes_on_from_its_journal(cluster: FaultyCluster, boundary: str) -> None:
+def test_a_coordinator_killed_at_a_boundary_goes_on_from_its_journal(
+    cluster: FaultyCluster, boundary: str
+) -> None:
     cluster.pause(2)  # a round that waits for it goes through every instant
     cluster.until(boundary_of_a_round(cluster, boundary), watch=False)
     cluster.kill(None)
@@ -147,8 +156,13 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
     """Does the journal say that a round that came after now has got there?"""
     newest = "SELECT coalesce(max(sequence), 0) FROM events"
     ((sequence,),), head = cluster.query(newest), cluster.head()
-    if boundary == "opened":  # the first word about a round says that it is open, and that its bell has not rung
-        sql, arguments = "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Announced'", (sequence,)
+    if (
+        boundary == "opened"
+    ):  # the first word about a round says that it is open, and that its bell has not rung
+        sql, arguments = (
+            "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Announced'",
+            (sequence,),
+        )
     elif boundary == "commit":
         sql, arguments = "SELECT 1 FROM commits WHERE round > ?", (head,)
     else:
@@ -207,14 +221,18 @@ def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
         cluster.until(went_on(cluster), watch=False)
     head = cluster.head()
     child.wait(time.monotonic())
-    child.start(*(("--listen", cluster.address) if number is None else (cluster.lines[number].address,)))
+    child.start(
+        *(("--listen", cluster.address) if number is None else (cluster.lines[number].address,))
+    )
     cluster.until(lambda: cluster.counted(head, 2))
 
 
 # ---- wires
 
 
-def test_a_bit_that_flips_on_the_wire_is_noticed_and_costs_only_the_link(cluster: FaultyCluster) -> None:
+def test_a_bit_that_flips_on_the_wire_is_noticed_and_costs_only_the_link(
+    cluster: FaultyCluster,
+) -> None:
     for door in cluster.doors:
         door.corrupt()
     cluster.until(lambda: any(door.flipped for door in cluster.doors))
@@ -228,7 +246,9 @@ def log(child: Child) -> str:
     return child.log.read_text(errors="replace")
 
 
-def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(cluster: FaultyCluster) -> None:
+def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(
+    cluster: FaultyCluster,
+) -> None:
     peer = cluster.peer(0)
     cluster.lines[0].cut()
     cluster.until(lambda: peer not in members(cluster))
@@ -241,7 +261,9 @@ def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(clust
     cluster.until(lambda: cluster.counted(head, 0))
 
 
-def test_a_run_whose_nodes_cannot_reach_each_other_commits_again_when_they_can(cluster: FaultyCluster) -> None:
+def test_a_run_whose_nodes_cannot_reach_each_other_commits_again_when_they_can(
+    cluster: FaultyCluster,
+) -> None:
     for door in cluster.doors:
         door.cut()
     cluster.until(lambda: all(linked(node) == 0 for node in cluster.nodes))
@@ -262,7 +284,9 @@ def test_the_log_replays_to_every_nodes_checkpoint_byte_for_byte(cluster: Faulty
     rounds = [commit.round for commit in cluster.commits()]
     assert rounds == sorted(set(rounds))
     cluster.leave()
-    assert {child.exit_status for child in (*cluster.nodes, cluster.coordinator)} == {0}, cluster.last_words()
+    assert {child.exit_status for child in (*cluster.nodes, cluster.coordinator)} == {0}, (
+        cluster.last_words()
+    )
     findings = replayed(cluster.directory, [node.name for node in cluster.nodes])
     assert findings.commits == findings.replayed >= len(rounds)
     assert findings.digests_compared > len(rounds) // 2

@@ -16,18 +16,19 @@ from typing import Any, TypeVar
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.wan.lab import Laboratory
-from lockstep.wan.plan import Home, Plan
-from node.links import hole_punching, mesh
-from node.links.base import Remote
-from node.links.hole_punching import OBSERVERS_MIN
-from node.links.libp2p_pipes import Libp2pSettings, Libp2pTransport
-from node.links.libp2p_relay import make_relay
+from lockstep.wan.lab.laboratory import Laboratory
+from lockstep.wan.lab.topology import Home, Plan
+from node.links import mesh
+from node.links.network import PeerAddress
+from node.transports.libp2p import hole_punching
+from node.transports.libp2p.hole_punching import OBSERVERS_MIN
+from node.transports.libp2p.relay_proof import make_relay
+from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
-from tests.lockstep.wan.ground import eventually, needs_ground
-from tests.node.links.conformance import echo
+from tests.lockstep.wan.lab.fixture import eventually, needs_ground
 from tests.node.links.net import Member
-from tests.node.links.p2pd import needs_p2pd
+from tests.node.transports.conformance import echo
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 
 pytestmark = [needs_ground, needs_p2pd]
 
@@ -85,7 +86,9 @@ def computers() -> Iterator[dict[str, Computer]]:
 
 
 @contextmanager
-def running(computer: Computer, make: Callable[[], Libp2pTransport]) -> Iterator[tuple[Libp2pTransport, str]]:
+def running(
+    computer: Computer, make: Callable[[], Libp2pTransport]
+) -> Iterator[tuple[Libp2pTransport, str]]:
     """(a transport on a computer, what it announces first)."""
     transport = computer.made(make)
     try:
@@ -97,7 +100,9 @@ def running(computer: Computer, make: Callable[[], Libp2pTransport]) -> Iterator
 @pytest.fixture
 def relay(computers: dict[str, Computer]) -> Iterator[str]:
     settings = Libp2pSettings(computers["relay"].listen)
-    with running(computers["relay"], lambda: make_relay(Ed25519PrivateKey.generate(), settings)) as (_, address):
+    with running(
+        computers["relay"], lambda: make_relay(Ed25519PrivateKey.generate(), settings)
+    ) as (_, address):
         yield address
 
 
@@ -114,7 +119,9 @@ def strangers(computers: dict[str, Computer], relay: str) -> Iterator[list[str]]
 
 
 @contextmanager
-def members(computers: dict[str, Computer], relay: str) -> Iterator[list[tuple[Computer, Member, Libp2pTransport]]]:
+def members(
+    computers: dict[str, Computer], relay: str
+) -> Iterator[list[tuple[Computer, Member, Libp2pTransport]]]:
     """Two nodes behind routers that have their places at the relay, and are told of each other."""
     homes = [computers["node-0"], computers["node-1"]]
     settings = [Libp2pSettings(home.listen, relays=(relay,)) for home in homes]
@@ -122,10 +129,14 @@ def members(computers: dict[str, Computer], relay: str) -> Iterator[list[tuple[C
     try:
         for number, home in enumerate(homes):
             key = Ed25519PrivateKey.generate()
-            transport = home.made(lambda number=number, key=key: Libp2pTransport(key, settings[number]))  # type: ignore[misc]
-            member = home.made(lambda key=key, it=transport, number=number: Member(key, [it], None, number))  # type: ignore[misc]
+            transport = home.made(
+                lambda number=number, key=key: Libp2pTransport(key, settings[number])
+            )  # type: ignore[misc]
+            member = home.made(
+                lambda key=key, it=transport, number=number: Member(key, [it], None, number)
+            )  # type: ignore[misc]
             started.append((home, member, transport))
-            member.remote = Remote(member.peer, home.do(member.mesh.start(member)))
+            member.remote = PeerAddress(member.peer, home.do(member.mesh.start(member)))
         for (home, member, _), (_, other, _) in (started, started[::-1]):
             home.made(lambda member=member, other=other: member.mesh.keep([other.remote]))  # type: ignore[misc]
         yield started
@@ -185,7 +196,9 @@ def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_doe
     computers: dict[str, Computer], relay: str
 ) -> None:
     def make(name: str) -> Libp2pTransport:
-        return Libp2pTransport(Ed25519PrivateKey.generate(), Libp2pSettings(computers[name].listen, relays=(relay,)))
+        return Libp2pTransport(
+            Ed25519PrivateKey.generate(), Libp2pSettings(computers[name].listen, relays=(relay,))
+        )
 
     with (
         running(computers["stranger-1"], lambda: make("stranger-1")) as (public, first),
@@ -194,5 +207,7 @@ def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_doe
         assert first == f"{computers['stranger-1'].public}/p2p/{public.peer}"
         assert circuit == f"{relay}/p2p-circuit/p2p/{hidden.peer}"
         with pytest.raises(UnavailableError):
-            computers["stranger-1"].do(public.dial(f"{computers['node-0'].public}/p2p/{hidden.peer}"))
+            computers["stranger-1"].do(
+                public.dial(f"{computers['node-0'].public}/p2p/{hidden.peer}")
+            )
         assert not computers["node-0"].do(hidden.dial(first)).relayed

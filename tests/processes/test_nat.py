@@ -1,4 +1,5 @@
-"""Real processes on computers that cannot all dial each other: behind home routers, of other transports, moving about.
+"""Real processes on computers that cannot all dial each other: behind home routers, of other
+transports, moving about.
 
     coordinator ------ internet ------ node-0       every one in a network namespace; each router is a port-restricted
     relay ---------------|  |--------- router -- node-1                masquerade, and nothing is opened on any of them
@@ -16,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from lockstep.init import write_run_file
-from lockstep.keys import KEY_NAME
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
+from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.lab import Laboratory
-from lockstep.wan.plan import Home, Nat, Plan
+from lockstep.wan.lab.laboratory import Laboratory
+from lockstep.wan.lab.topology import Home, Nat, Plan
 from protocol.runfile import RetentionSpec
-from tests.lockstep.wan.ground import needs_ground
-from tests.node.links.p2pd import needs_p2pd
+from tests.lockstep.wan.lab.fixture import needs_ground
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
-from tests.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus, tiny_spec
 
 pytestmark = needs_ground
 
@@ -34,7 +35,8 @@ ENOUGH = 3
 """Rounds that make a point: each of them needed every node."""
 
 PATIENCE_OF_A_ROUND_MS = 5_000
-"""For each of its instants: what broken ways cost is a few such rounds; others end as soon as all have announced."""
+"""For each of its instants: what broken ways cost is a few such rounds; others end as soon as all
+have announced."""
 
 CABLE_PULLED_S = 30.0
 
@@ -47,20 +49,34 @@ NEVER = 100_000
 
 @contextmanager
 def training(
-    directory: Path, nats: tuple[Nat, ...], *, links: tuple[str, ...] = ("grpc",), relay: bool = False, quorum: int = 0
+    directory: Path,
+    nats: tuple[Nat, ...],
+    *,
+    links: tuple[str, ...] = ("grpc",),
+    relay: bool = False,
+    quorum: int = 0,
 ) -> Iterator[WanCluster]:
-    """A cluster that trains until the block ends; unless `quorum` says otherwise, a commit needs every node."""
+    """A cluster that trains until the block ends; unless `quorum` says otherwise, a commit needs
+    every node."""
     count = len(nats)
     instants = dict.fromkeys(("compute_ms", "publish_ms", "exchange_ms"), PATIENCE_OF_A_ROUND_MS)
     spec = tiny_spec(steps=NEVER, members=count, quorum=quorum or count, lease_ms=5_000, **instants)
     spec = spec.model_copy(update={"retention": RetentionSpec(log_rounds=LOG_ROUNDS)})
     write_run_file(directory / "run.toml", spec)
     settings = ClusterSettings(
-        directory, directory / "run.toml", tiny_corpus(directory / "data"), count, links=links, relay=relay
+        directory,
+        directory / "run.toml",
+        tiny_corpus(directory / "data"),
+        count,
+        links=links,
+        relay=relay,
     )
     homes = [Home(f"node-{number}", nat=nat) for number, nat in enumerate(nats)]
     public = [Home(name) for name in ("coordinator", "relay")[: 1 + relay]]
-    with Laboratory(Plan((*homes, *public))) as laboratory, WanCluster(settings, laboratory) as cluster:
+    with (
+        Laboratory(Plan((*homes, *public))) as laboratory,
+        WanCluster(settings, laboratory) as cluster,
+    ):
         cluster.start()
         yield cluster
         assert cluster.coordinator.restarts == 0
@@ -68,15 +84,21 @@ def training(
 
 
 def train_on(cluster: WanCluster) -> None:
-    """Waits for commits that are younger than the call, whose state every node reports, and which all of them share."""
+    """Waits for commits that are younger than the call, whose state every node reports, and which
+    all of them share."""
     cluster.watch()
-    first = int(cluster.coordinator.status.get("round", -1)) + 2  # the round that is open, and the one in exchange
+    first = (
+        int(cluster.coordinator.status.get("round", -1)) + 2
+    )  # the round that is open, and the one in exchange
     everybody = len(cluster.nodes)
 
     def agreed() -> bool:
         commits = cluster.coordinator.status.get("last_commits", ())
         young = [commit for commit in commits if commit["round"] >= first]
-        return sum(len(one["contributors"]) == everybody == one["digest_reports"] for one in young) >= ENOUGH
+        return (
+            sum(len(one["contributors"]) == everybody == one["digest_reports"] for one in young)
+            >= ENOUGH
+        )
 
     watch_until(cluster, agreed, f"{ENOUGH} commits of all nodes after round {first}")
     digests = cluster.coordinator.status["digests"]
@@ -107,7 +129,11 @@ def test_behind_routers_nodes_of_unlike_transports_train_through_a_public_one_th
         }
         cluster.laboratory.move(laptop.name)
         there = cluster.laboratory.places[laptop.name].public_address(moved=True)
-        watch_until(cluster, lambda: link(public, laptop).get("remote", "").startswith(f"{there}:"), "the new address")
+        watch_until(
+            cluster,
+            lambda: link(public, laptop).get("remote", "").startswith(f"{there}:"),
+            "the new address",
+        )
         train_on(cluster)
         assert link(public, other), "who did not move keeps its link"
 
@@ -118,14 +144,19 @@ def kill_relay(cluster: WanCluster) -> None:
     assert relay.pid is not None
     os.kill(relay.pid, signal.SIGKILL)
     watch_until(cluster, lambda: relay.restarts == 1, "the end of the relay")
-    watch_until(cluster, lambda: all(link(node, relay) for node in cluster.nodes), "links to the new relay")
+    watch_until(
+        cluster, lambda: all(link(node, relay) for node in cluster.nodes), "links to the new relay"
+    )
 
 
-def test_through_a_relay_two_nodes_behind_routers_train_also_after_it_was_killed(tmp_path: Path) -> None:
+def test_through_a_relay_two_nodes_behind_routers_train_also_after_it_was_killed(
+    tmp_path: Path,
+) -> None:
     with training(tmp_path, ("masquerade", "masquerade"), relay=True) as cluster:
         train_on(cluster)
         assert cluster.ways == {
-            node.name: {"relay": {"transport": "grpc", "relayed": False, "dialled": True}} for node in cluster.nodes
+            node.name: {"relay": {"transport": "grpc", "relayed": False, "dialled": True}}
+            for node in cluster.nodes
         }
         kill_relay(cluster)
         train_on(cluster)
@@ -138,7 +169,9 @@ def relay_id(cluster: WanCluster) -> str:
 
 
 @needs_p2pd
-def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_say_so(tmp_path: Path) -> None:
+def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_say_so(
+    tmp_path: Path,
+) -> None:
     """Direct where a hole is punched, see below: that takes four others around, and here is one.
 
     The new relay has another key: nodes that run have never heard of it."""
@@ -147,9 +180,9 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
 
         def through(relay: str) -> bool:
             both = (link(one, other), link(other, one))
-            return all(each and each["transport"] == "libp2p" and each["relayed"] for each in both) and any(
-                f"/p2p/{relay}/p2p-circuit" in each["remote"] for each in both
-            )
+            return all(
+                each and each["transport"] == "libp2p" and each["relayed"] for each in both
+            ) and any(f"/p2p/{relay}/p2p-circuit" in each["remote"] for each in both)
 
         train_on(cluster)
         first = relay_id(cluster)
@@ -174,7 +207,9 @@ def test_with_four_others_around_two_nodes_behind_routers_end_up_with_a_direct_l
 
         def direct() -> bool:
             both = (link(one, other), link(other, one))
-            return all(each and each["transport"] == "libp2p" and not each["relayed"] for each in both)
+            return all(
+                each and each["transport"] == "libp2p" and not each["relayed"] for each in both
+            )
 
         train_on(cluster)
         watch_until(cluster, direct, "a hole through both routers")
@@ -183,15 +218,23 @@ def test_with_four_others_around_two_nodes_behind_routers_end_up_with_a_direct_l
 
 
 @pytest.mark.slow
-def test_a_cable_pulled_for_half_a_minute_stops_only_its_owner_who_comes_back_to_the_same_state(tmp_path: Path) -> None:
+def test_a_cable_pulled_for_half_a_minute_stops_only_its_owner_who_comes_back_to_the_same_state(
+    tmp_path: Path,
+) -> None:
     with training(tmp_path, ("none", "none", "masquerade"), quorum=2) as cluster:
         train_on(cluster)
         stays, _, goes = cluster.nodes
         before, pulled_s = committed(cluster), time.monotonic()
         cluster.laboratory.cut(goes.name)
-        watch_until(cluster, lambda: not link(stays, goes) and not link(goes, stays), "both ends to notice")
-        watch_until(cluster, lambda: committed(cluster) >= before + ENOUGH, "rounds of those that stayed")
-        watch_until(cluster, lambda: time.monotonic() > pulled_s + CABLE_PULLED_S, "the end of the pull")
+        watch_until(
+            cluster, lambda: not link(stays, goes) and not link(goes, stays), "both ends to notice"
+        )
+        watch_until(
+            cluster, lambda: committed(cluster) >= before + ENOUGH, "rounds of those that stayed"
+        )
+        watch_until(
+            cluster, lambda: time.monotonic() > pulled_s + CABLE_PULLED_S, "the end of the pull"
+        )
         cluster.laboratory.restore(goes.name)
         watch_until(cluster, lambda: link(stays, goes) and link(goes, stays), "the link to be back")
         train_on(cluster)

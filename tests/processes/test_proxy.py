@@ -9,7 +9,7 @@ import pytest
 from node.links.frames import FrameReader, Part, encode
 from protocol.errors import RemoteProtocolError
 from tests.processes.proxy import Proxy
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -31,7 +31,8 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 
 async def echoed(proxy: Proxy, data: bytes) -> bytes:
-    """What comes back from the other end; short when the connection ends first, or is reset before it is told of."""
+    """What comes back from the other end; short when the connection ends first, or is reset before
+    it is told of."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     except ConnectionError:

@@ -1,10 +1,10 @@
-"""What processes say of their traffic, against what the kernel counted on their lines; and what a limit lets leave.
+"""What processes say of their traffic, against what the kernel counted on their lines; and what a
+limit lets leave.
 
     coordinator ======== internet ======== node-0, node-1, node-2         ==== a shaped line with an address of its own
 
-A line's counters are those of its interface at the internet's end: whole frames, also such as come from TCP in one
-piece of many segments, for a shaped line cuts these before they cross it.
-"""
+A line's counters are those of its interface at the internet's end: whole frames, also such as come
+from TCP in one piece of many segments, for a shaped line cuts these before they cross it."""
 
 import time
 from collections.abc import Iterator
@@ -16,22 +16,24 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep.init import write_run_file
-from lockstep.local import Child, ClusterSettings
+from lockstep.cluster.live_table import total_bytes
+from lockstep.cluster.local import Child, ClusterSettings
+from lockstep.commands.init import write_run_file
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.home_link import HomeLink, Way
-from lockstep.wan.lab import Counters, Laboratory
-from lockstep.wan.plan import Home, Plan
-from lockstep.watch import total_bytes
+from lockstep.wan.lab.home_link import HomeLink, LinkDirection
+from lockstep.wan.lab.laboratory import Counters, Laboratory
+from lockstep.wan.lab.topology import Home, Plan
 from protocol.runfile import RunSpec
-from tests.lockstep.wan.ground import needs_ground
-from tests.node.links.p2pd import needs_p2pd
+from tests.lockstep.wan.lab.fixture import needs_ground
+from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
-from tests.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
 
 pytestmark = [needs_ground, needs_p2pd]
 
-LINK = HomeLink(up=Way(20_000_000, 0.01, loss=0.001), down=Way(50_000_000, 0.01, loss=0.001))
+LINK = HomeLink(
+    up=LinkDirection(20_000_000, 0.01, loss=0.001), down=LinkDirection(50_000_000, 0.01, loss=0.001)
+)
 
 WIDE = CONFIG | {"hidden_size": 256, "intermediate_size": 512}
 """A model whose payloads are large beside everything else: some 100 KB."""
@@ -45,7 +47,8 @@ NEVER = 100_000
 
 
 def wide_spec(*, steps: int, members: int) -> RunSpec:
-    """A run with payloads of some 100 KB whose commits need all members, and with heartbeats enough to be measured."""
+    """A run with payloads of some 100 KB whose commits need all members, and with heartbeats enough
+    to be measured."""
     spec = tiny_spec(steps=steps, members=members, quorum=members)
     return spec.model_copy(
         update={
@@ -58,13 +61,19 @@ def wide_spec(*, steps: int, members: int) -> RunSpec:
 
 @contextmanager
 def cluster_of(directory: Path, spec: RunSpec, links: tuple[str, ...]) -> Iterator[WanCluster]:
-    """A coordinator that serves, and as many nodes as `links`, which are not started; each has a line of its own."""
+    """A coordinator that serves, and as many nodes as `links`, which are not started; each has a
+    line of its own."""
     write_run_file(directory / "run.toml", spec)
     data = tiny_corpus(directory / "data")
     settings = ClusterSettings(directory, directory / "run.toml", data, len(links), links=links)
-    homes = tuple(Home(name, LINK) for name in ("coordinator", *(f"node-{number}" for number in range(len(links)))))
+    homes = tuple(
+        Home(name, LINK)
+        for name in ("coordinator", *(f"node-{number}" for number in range(len(links))))
+    )
     with Laboratory(Plan(homes)) as laboratory, WanCluster(settings, laboratory) as cluster:
-        cluster.coordinator.start(str(settings.run_file), "--listen", cluster.listens("coordinator"))
+        cluster.coordinator.start(
+            str(settings.run_file), "--listen", cluster.listens("coordinator")
+        )
         cluster.address = cluster.wait_for_coordinator()
         yield cluster
         assert all(child.restarts == 0 for child in cluster.children)
@@ -94,9 +103,14 @@ def scraped(cluster: WanCluster, child: Child) -> dict[tuple[str, str], float]:
     return {(each.labels["kind"], each.labels["direction"]): each.value for each in family.samples}
 
 
-def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(tmp_path: Path) -> None:
-    """Two nodes over gRPC; one leaves, and one that joins over libp2p catches up and ends the run with the other."""
-    with cluster_of(tmp_path, wide_spec(steps=20, members=2), ("grpc,libp2p", "grpc", "libp2p")) as cluster:
+def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
+    tmp_path: Path,
+) -> None:
+    """Two nodes over gRPC; one leaves, and one that joins over libp2p catches up and ends the run
+    with the other."""
+    with cluster_of(
+        tmp_path, wide_spec(steps=20, members=2), ("grpc,libp2p", "grpc", "libp2p")
+    ) as cluster:
         stays, leaves, late = cluster.nodes
         for node in (stays, leaves):
             node.start(cluster.address)
@@ -111,18 +125,33 @@ def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
         off = {}
         for child in cluster.children:
             counted, told = cluster.laboratory.counters(child.name), owned(child)
-            off[child.name] = (told.up_bytes / counted.up_bytes - 1, told.down_bytes / counted.down_bytes - 1)
+            off[child.name] = (
+                told.up_bytes / counted.up_bytes - 1,
+                told.down_bytes / counted.down_bytes - 1,
+            )
         print(
-            "owners beside the kernel:", {name: f"up {up:+.2%}, down {down:+.2%}" for name, (up, down) in off.items()}
+            "owners beside the kernel:",
+            {name: f"up {up:+.2%}, down {down:+.2%}" for name, (up, down) in off.items()},
         )
         assert {name: both for name, both in off.items() if max(map(abs, both)) > AGREEMENT} == {}
 
         for child in (cluster.coordinator, stays):
-            assert {(owner, way) for owner in OWNERS[1:] for way in ("up", "down")} <= seen[child.name].keys()
+            assert {(owner, way) for owner in OWNERS[1:] for way in ("up", "down")} <= seen[
+                child.name
+            ].keys()
             traffic = child.status["traffic"]
-            counts = {(kind, way): count for (kind, way), count in seen[child.name].items() if kind != "overhead"}
-            assert all(0 <= count <= traffic[f"{kind}_{way}_bytes"] for (kind, way), count in counts.items())
-        payload = cluster.coordinator.status["traffic"]["payload_bytes"] / 40  # of two nodes, in each of twenty rounds
+            counts = {
+                (kind, way): count
+                for (kind, way), count in seen[child.name].items()
+                if kind != "overhead"
+            }
+            assert all(
+                0 <= count <= traffic[f"{kind}_{way}_bytes"]
+                for (kind, way), count in counts.items()
+            )
+        payload = (
+            cluster.coordinator.status["traffic"]["payload_bytes"] / 40
+        )  # of two nodes, in each of twenty rounds
         assert late.status["traffic"]["catch_up_down_bytes"] > 6 * 2 * payload
         assert stays.status["traffic"]["catch_up_up_bytes"] > 6 * 2 * payload
         assert leaves.status["traffic"]["catch_up_up_bytes"] == 0
@@ -140,7 +169,8 @@ WINDOW_S = 5.0
 
 
 def heaviest(samples: list[tuple[float, int]]) -> float:
-    """Most bytes per second over the shortest stretches of at least five seconds between two samples."""
+    """Most bytes per second over the shortest stretches of at least five seconds between two
+    samples."""
     rates, last = list[float](), 0
     for first, (from_s, from_bytes) in enumerate(samples):
         last = max(last, first)
@@ -153,8 +183,11 @@ def heaviest(samples: list[tuple[float, int]]) -> float:
 
 
 def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: Path) -> None:
-    """Headers, heartbeats, acknowledgements and the session with the coordinator included; to a peer of each kind."""
-    with cluster_of(tmp_path, wide_spec(steps=NEVER, members=3), ("grpc,libp2p", "grpc", "libp2p")) as cluster:
+    """Headers, heartbeats, acknowledgements and the session with the coordinator included; to a
+    peer of each kind."""
+    with cluster_of(
+        tmp_path, wide_spec(steps=NEVER, members=3), ("grpc,libp2p", "grpc", "libp2p")
+    ) as cluster:
         limited, *others = cluster.nodes
         limited.start(cluster.address, "--upload-limit", str(LIMIT))
         for node in others:
@@ -165,7 +198,9 @@ def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: 
             samples.append((time.monotonic(), cluster.laboratory.counters(limited.name).up_bytes))
             time.sleep(0.1)
         mean = (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
-        print(f"of the limit: the heaviest five seconds {heaviest(samples) / LIMIT:.3f}, the mean {mean / LIMIT:.3f}")
+        print(
+            f"of the limit: the heaviest five seconds {heaviest(samples) / LIMIT:.3f}, the mean {mean / LIMIT:.3f}"
+        )
         assert heaviest(samples) <= LIMIT
         assert mean > 0.5 * LIMIT, "the limit is what holds it back"
         ways = {link["transport"] for link in limited.status["links"]["open"]}
@@ -175,5 +210,8 @@ def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: 
 @pytest.mark.parametrize(("step", "heavy"), [(50_000, 50_000.0), (0, 100_000.0)])
 def test_the_heaviest_window_is_found(step: int, heavy: float) -> None:
     """Steady bytes; and half a megabyte at once after a silence."""
-    samples = [(0.1 * tick, step * tick // 10 + (500_000 if not step and tick > 70 else 0)) for tick in range(150)]
+    samples = [
+        (0.1 * tick, step * tick // 10 + (500_000 if not step and tick > 70 else 0))
+        for tick in range(150)
+    ]
     assert heaviest(samples) == pytest.approx(heavy, rel=0.03)

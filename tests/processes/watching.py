@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable
 
-from lockstep.local import Cluster
+from lockstep.cluster.local import Cluster
 
 PATIENCE_S = 120.0
 """Longer than anything takes on a machine that others use too."""
 
 
-def watch_until(cluster: Cluster, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+def watch_until(
+    cluster: Cluster, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S
+) -> None:
     deadline_s = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > deadline_s:

@@ -61,7 +61,9 @@ def test_a_bad_address_is_repeated_with_what_was_expected(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["::1", "::1:50700", "fe80::1"])
 def test_an_ipv6_address_needs_brackets(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"expected an IPv6 address in brackets, \[ADDRESS\]:PORT"):
+    with pytest.raises(
+        SettingsError, match=r"expected an IPv6 address in brackets, \[ADDRESS\]:PORT"
+    ):
         parse_address(text)
 
 

@@ -34,19 +34,27 @@ def plane(text: str) -> np.ndarray:
 
 
 def rice_bits_per_index(top_k: int, parameter: int) -> float:
-    """Expected bits per index of uniformly drawn sets: a gap is at least g in comb(4096 - g, k) of the sets."""
+    """Expected bits per index of uniformly drawn sets: a gap is at least g in comb(4096 - g, k) of
+    the sets.
+    """
     sets = comb(4096, top_k)
-    at_least = (comb(4096 - gap, top_k) / sets for gap in range(1 << parameter, 4096, 1 << parameter))
+    at_least = (
+        comb(4096 - gap, top_k) / sets for gap in range(1 << parameter, 4096, 1 << parameter)
+    )
     return parameter + 1 + sum(at_least)
 
 
-@pytest.mark.parametrize(("top_k", "parameter"), [(4, 9), (8, 8), (32, 6), (64, 5), (1, 10), (4096, 0)])
+@pytest.mark.parametrize(
+    ("top_k", "parameter"), [(4, 9), (8, 8), (32, 6), (64, 5), (1, 10), (4096, 0)]
+)
 def test_the_rice_parameter_of_known_top_k(top_k: int, parameter: int) -> None:
     assert rice_parameter(top_k) == parameter
 
 
 @pytest.mark.parametrize("top_k", [*range(1, 70), 90, 100, 128, 256, 1000, 1500, 2048, 4096])
-def test_no_rice_parameter_beats_the_fixed_one_by_more_than_three_hundredths_of_a_bit(top_k: int) -> None:
+def test_no_rice_parameter_beats_the_fixed_one_by_more_than_three_hundredths_of_a_bit(
+    top_k: int,
+) -> None:
     best = min(rice_bits_per_index(top_k, parameter) for parameter in range(12))
     assert rice_bits_per_index(top_k, rice_parameter(top_k)) < best + 0.03
 
@@ -75,7 +83,9 @@ def test_numbers_of_any_width_come_back_from_their_plane(data: st.DataObject, wi
 
 @bounded
 @given(st.data(), st.integers(1, 16), st.integers(0, 20))
-def test_a_plane_that_unpacks_is_the_plane_of_its_numbers(data: st.DataObject, width: int, count: int) -> None:
+def test_a_plane_that_unpacks_is_the_plane_of_its_numbers(
+    data: st.DataObject, width: int, count: int
+) -> None:
     size = plane_bytes(count, width)
     found = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
     try:
@@ -95,7 +105,9 @@ def test_quotients_come_back_from_their_unary_plane(items: list[int]) -> None:
 
 @bounded
 @given(st.binary(max_size=8), st.integers(0, 12), st.integers(0, 40))
-def test_a_unary_plane_that_unpacks_is_the_plane_of_its_quotients(blob: bytes, count: int, most: int) -> None:
+def test_a_unary_plane_that_unpacks_is_the_plane_of_its_quotients(
+    blob: bytes, count: int, most: int
+) -> None:
     ones = int.from_bytes(blob, "little").bit_count()
     for expected in {count, ones}:
         try:
@@ -110,7 +122,9 @@ def test_a_unary_plane_that_unpacks_is_the_plane_of_its_quotients(blob: bytes, c
 def test_planes_longer_than_a_block_come_back() -> None:
     generator = np.random.default_rng(1)
     quotients = generator.geometric(0.02, 3 * BLOCK + 5).astype(np.uint16) - 1
-    np.testing.assert_array_equal(unpack_unary(pack_unary(quotients), quotients.size, 4095), quotients)
+    np.testing.assert_array_equal(
+        unpack_unary(pack_unary(quotients), quotients.size, 4095), quotients
+    )
     np.testing.assert_array_equal(unpack(pack(quotients, 16), quotients.size, 16), quotients)
 
 
@@ -132,7 +146,9 @@ def test_a_number_too_wide_for_its_plane_is_our_error() -> None:
 
 
 def test_a_plane_of_another_length_says_how_many_bytes() -> None:
-    with pytest.raises(RemoteProtocolError, match="expected 4 bytes for 9 numbers of 2 bits, got 3"):
+    with pytest.raises(
+        RemoteProtocolError, match="expected 4 bytes for 9 numbers of 2 bits, got 3"
+    ):
         unpack(plane("000000"), 9, 2)
 
 
@@ -177,7 +193,9 @@ def test_gaps_of_two_chunks_start_anew() -> None:
 
 @pytest.mark.parametrize("pair", [(5, 5), (6, 5), (4095, 0)])
 def test_an_index_that_does_not_ascend_is_our_error(pair: tuple[int, int]) -> None:
-    with pytest.raises(LocalProtocolError, match=f"ascend within a chunk, got {pair[0]} then {pair[1]}"):
+    with pytest.raises(
+        LocalProtocolError, match=f"ascend within a chunk, got {pair[0]} then {pair[1]}"
+    ):
         gaps_of(numbers(9, *pair), numbers(1, 2))
 
 

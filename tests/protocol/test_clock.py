@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.clock import SAMPLES_KEPT, ClockOffset, Instants, Slot, instants, longest_slot, stated_slot
+from protocol.clock import (
+    SAMPLES_KEPT,
+    ClockOffset,
+    Instants,
+    Slot,
+    instants,
+    longest_slot,
+    stated_slot,
+)
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RoundsSpec
 
@@ -14,15 +22,21 @@ bounded = settings(deadline=None, max_examples=200)
 delays = st.integers(0, 5000)
 
 
-def exchange(clock: ClockOffset, at_ms: int, offset_ms: int, there_ms: int, back_ms: int, work_ms: int = 0) -> None:
-    """One heartbeat, sent at `at_ms` of the own clock, while the coordinator's clock is `offset_ms` ahead."""
+def exchange(
+    clock: ClockOffset, at_ms: int, offset_ms: int, there_ms: int, back_ms: int, work_ms: int = 0
+) -> None:
+    """One heartbeat, sent at `at_ms` of the own clock, while the coordinator's clock is `offset_ms`
+    ahead.
+    """
     received = at_ms + there_ms + offset_ms
     clock.observe(at_ms, received, received + work_ms, at_ms + there_ms + work_ms + back_ms)
 
 
 def test_instants_follow_each_other_by_the_run_files_times() -> None:
     rounds = RoundsSpec(compute_ms=10, publish_ms=20, exchange_ms=30)
-    assert instants(stated_slot(rounds), 1000) == Instants(opened=1000, bell=1010, publish_by=1030, commit_by=1060)
+    assert instants(stated_slot(rounds), 1000) == Instants(
+        opened=1000, bell=1010, publish_by=1030, commit_by=1060
+    )
 
 
 def test_before_the_first_heartbeat_nothing_is_known() -> None:
@@ -32,7 +46,9 @@ def test_before_the_first_heartbeat_nothing_is_known() -> None:
 
 @bounded
 @given(st.integers(-(10**12), 10**12), delays, delays, delays)
-def test_the_error_is_at_most_half_the_round_trip(offset_ms: int, there_ms: int, back_ms: int, work_ms: int) -> None:
+def test_the_error_is_at_most_half_the_round_trip(
+    offset_ms: int, there_ms: int, back_ms: int, work_ms: int
+) -> None:
     clock = ClockOffset()
     exchange(clock, 10**6, offset_ms, there_ms, back_ms, work_ms)
     assert clock.round_trip_ms == there_ms + back_ms
@@ -40,8 +56,13 @@ def test_the_error_is_at_most_half_the_round_trip(offset_ms: int, there_ms: int,
 
 
 @bounded
-@given(st.integers(-(10**12), 10**12), st.lists(st.tuples(delays, delays), min_size=1, max_size=SAMPLES_KEPT))
-def test_the_error_is_at_most_half_the_best_round_trip(offset_ms: int, ways: list[tuple[int, int]]) -> None:
+@given(
+    st.integers(-(10**12), 10**12),
+    st.lists(st.tuples(delays, delays), min_size=1, max_size=SAMPLES_KEPT),
+)
+def test_the_error_is_at_most_half_the_best_round_trip(
+    offset_ms: int, ways: list[tuple[int, int]]
+) -> None:
     clock = ClockOffset()
     for beat, (there_ms, back_ms) in enumerate(ways):
         exchange(clock, 10**6 + 10_000 * beat, offset_ms, there_ms, back_ms)
@@ -88,7 +109,9 @@ def test_times_that_contradict_each_other_are_refused_and_forgotten(
 
 
 def test_a_coordinator_that_ticks_within_one_own_millisecond_is_no_contradiction() -> None:
-    """Sent at 0.1 ms and back at 0.8 ms of the own clock; the other clock went from 4.95 to 5.05 meanwhile."""
+    """Sent at 0.1 ms and back at 0.8 ms of the own clock; the other clock went from 4.95 to 5.05
+    meanwhile.
+    """
     clock = ClockOffset()
     clock.observe(sent=0, received=4, replied=5, returned=0)
     assert clock.round_trip_ms == 0
@@ -104,8 +127,12 @@ def test_a_slot_stretches_no_further_than_the_run_file_says() -> None:
 
 @pytest.mark.parametrize("offset_ms", [0, 1, -1, 6 * 3_600_000, -6 * 3_600_000])
 @pytest.mark.parametrize("drift_ppm", [100, -100, 0])
-def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(offset_ms: int, drift_ppm: int) -> None:
-    """A day of rounds of 10 s and a heartbeat every 2 s over a home link whose ways differ by up to 60 ms."""
+def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(
+    offset_ms: int, drift_ppm: int
+) -> None:
+    """A day of rounds of 10 s and a heartbeat every 2 s over a home link whose ways differ by up to
+    60 ms.
+    """
     clock, random = ClockOffset(), Random(7)
     worst_ms = 0
     for beat in range(43_200):
@@ -115,7 +142,9 @@ def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(offset_ms: in
         def own(true_ms: int) -> int:
             return true_ms + offset_ms + true_ms * drift_ppm // 1_000_000
 
-        clock.observe(own(true_ms), true_ms + there_ms, true_ms + there_ms, own(true_ms + there_ms + back_ms))
+        clock.observe(
+            own(true_ms), true_ms + there_ms, true_ms + there_ms, own(true_ms + there_ms + back_ms)
+        )
         heard_ms = own(true_ms) + clock.milliseconds
         worst_ms = max(worst_ms, abs(heard_ms - true_ms))
     assert worst_ms <= 60  # half a round trip, and what a window of heartbeats drifts
@@ -123,7 +152,9 @@ def test_a_node_with_a_bad_clock_hears_the_bell_when_the_others_do(offset_ms: in
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, 1000, -1000])
 def test_a_clock_that_jumped_is_right_again_with_the_next_heartbeat(jump_ms: int) -> None:
-    """A suspended machine: its monotonic clock stood still, and the best samples are from before."""
+    """A suspended machine: its monotonic clock stood still, and the best samples are from
+    before.
+    """
     clock = ClockOffset()
     for beat in range(SAMPLES_KEPT):
         exchange(clock, 2000 * beat, 5000, 10, 10)

@@ -1,4 +1,6 @@
-"""A proof holds for one key and one run, and for one nonce, or for one meeting of two peers: nowhere else."""
+"""A proof holds for one key and one run, and for one nonce, or for one meeting of two peers:
+nowhere else.
+"""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -37,7 +39,9 @@ def test_a_proof_is_for_this_session_this_run_and_this_key() -> None:
         (public_bytes(KEY), RUN, NONCE[::-1]),
         (public_bytes(KEY), RUN, b""),
     ]:
-        with pytest.raises(RemoteProtocolError, match="expected a signature of the key that is named"):
+        with pytest.raises(
+            RemoteProtocolError, match="expected a signature of the key that is named"
+        ):
             verify_hello(public, signature, run, nonce)
 
 
@@ -57,9 +61,13 @@ def test_any_bytes_are_refused_and_nothing_else_happens(public: bytes, signature
         verify_hello(public, signature, RUN, NONCE)
 
 
-@pytest.mark.parametrize(("key_bytes", "signature_bytes"), [(31, 64), (33, 64), (32, 63), (32, 65), (0, 0)])
+@pytest.mark.parametrize(
+    ("key_bytes", "signature_bytes"), [(31, 64), (33, 64), (32, 63), (32, 65), (0, 0)]
+)
 def test_wrong_lengths_are_named(key_bytes: int, signature_bytes: int) -> None:
-    words = f"expected a key of 32 and a signature of 64 bytes, got {key_bytes} and {signature_bytes}"
+    words = (
+        f"expected a key of 32 and a signature of 64 bytes, got {key_bytes} and {signature_bytes}"
+    )
     with pytest.raises(RemoteProtocolError, match=words):
         verify_hello(bytes(key_bytes), bytes(signature_bytes), RUN, NONCE)
 
@@ -78,25 +86,61 @@ def test_each_end_of_a_link_proves_its_key_to_the_other() -> None:
 
 
 def test_a_proof_of_one_meeting_is_none_of_another() -> None:
-    """Another run, a replay under fresh nonces, passed on, a proof given back, a key that is not owned."""
+    """Another run, a replay under fresh nonces, passed on, a proof given back, a key that is not
+    owned.
+    """
     proof = sign_link(KEY, RUN, ONE_END, OTHER_END)
     for what, signature, run, signer, verifier in [
         ("another run", proof, RunId("ba" * 16), ONE_END, OTHER_END),
-        ("replayed: the verifier's nonce is new", proof, RUN, ONE_END, Greeting(OTHER_END.public_key, b"3" * 32)),
-        ("replayed: the signer's nonce is new", proof, RUN, Greeting(ONE_END.public_key, b"3" * 32), OTHER_END),
-        ("passed on to a third", proof, RUN, ONE_END, Greeting(public_bytes(THIRD), OTHER_END.nonce)),
+        (
+            "replayed: the verifier's nonce is new",
+            proof,
+            RUN,
+            ONE_END,
+            Greeting(OTHER_END.public_key, b"3" * 32),
+        ),
+        (
+            "replayed: the signer's nonce is new",
+            proof,
+            RUN,
+            Greeting(ONE_END.public_key, b"3" * 32),
+            OTHER_END,
+        ),
+        (
+            "passed on to a third",
+            proof,
+            RUN,
+            ONE_END,
+            Greeting(public_bytes(THIRD), OTHER_END.nonce),
+        ),
         ("given back to its signer", proof, RUN, OTHER_END, ONE_END),
-        ("under another's name", proof, RUN, Greeting(public_bytes(THIRD), ONE_END.nonce), OTHER_END),
+        (
+            "under another's name",
+            proof,
+            RUN,
+            Greeting(public_bytes(THIRD), ONE_END.nonce),
+            OTHER_END,
+        ),
         ("signed by another", sign_link(THIRD, RUN, ONE_END, OTHER_END), RUN, ONE_END, OTHER_END),
-        ("of a session with the coordinator", sign_hello(KEY, RUN, OTHER_END.nonce), RUN, ONE_END, OTHER_END),
+        (
+            "of a session with the coordinator",
+            sign_hello(KEY, RUN, OTHER_END.nonce),
+            RUN,
+            ONE_END,
+            OTHER_END,
+        ),
     ]:
-        with pytest.raises(RemoteProtocolError, match="expected a signature of the key that is named"):
+        with pytest.raises(
+            RemoteProtocolError, match="expected a signature of the key that is named"
+        ):
             pytest.fail(f"accepted: {what} as {verify_link(signature, run, signer, verifier)}")
 
 
 def test_a_proof_to_a_peer_is_none_to_the_coordinator() -> None:
     with pytest.raises(RemoteProtocolError):
-        verify_hello(public_bytes(KEY), sign_link(KEY, RUN, ONE_END, OTHER_END), RUN, OTHER_END.nonce)
+        verify_hello(
+            public_bytes(KEY), sign_link(KEY, RUN, ONE_END, OTHER_END), RUN, OTHER_END.nonce
+        )
 
 
 def test_a_greeting_with_the_own_key_or_of_wrong_lengths_is_not_answered() -> None:

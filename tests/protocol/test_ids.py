@@ -19,14 +19,32 @@ def test_a_peer_id_is_half_the_hash_of_the_key(key: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_digest_is_sha256_of_any_buffer(blob: bytes) -> None:
-    assert sha256(blob) == sha256(bytearray(blob)) == sha256(memoryview(blob)) == hashlib.sha256(blob).digest()
+    assert (
+        sha256(blob)
+        == sha256(bytearray(blob))
+        == sha256(memoryview(blob))
+        == hashlib.sha256(blob).digest()
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0" * 31, "0" * 33, "A" * 32, "g" * 32, " " + "0" * 31, "0" * 32 + "\n", "٠" * 32, "0x" + "0" * 30]
+    "text",
+    [
+        "",
+        "0" * 31,
+        "0" * 33,
+        "A" * 32,
+        "g" * 32,
+        " " + "0" * 31,
+        "0" * 32 + "\n",
+        "٠" * 32,
+        "0x" + "0" * 30,
+    ],
 )
 def test_what_is_no_peer_id_is_refused(text: str) -> None:
-    with pytest.raises(RemoteProtocolError, match="expected a peer id of 32 hexadecimal characters, got"):
+    with pytest.raises(
+        RemoteProtocolError, match="expected a peer id of 32 hexadecimal characters, got"
+    ):
         parse_peer_id(text)
 
 
@@ -38,7 +56,9 @@ def test_an_endless_name_is_not_repeated_in_the_message() -> None:
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_a_digest_has_32_bytes(size: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"expected a digest of 32 bytes, got {size} bytes"):
+    with pytest.raises(
+        RemoteProtocolError, match=f"expected a digest of 32 bytes, got {size} bytes"
+    ):
         parse_digest(bytes(size))
 
 

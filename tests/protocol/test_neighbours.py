@@ -58,7 +58,9 @@ def test_neighbours_are_distinct_others_and_as_many_as_asked(size: int) -> None:
             assert len(others) == len(set(others)) == min(count, size - 1)
 
 
-@pytest.mark.parametrize(("count", "size"), [(count, size) for count in (4, 8) for size in range(2, count + 2)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(count, size) for count in (4, 8) for size in range(2, count + 2)]
+)
 def test_few_members_are_all_neighbours(count: int, size: int) -> None:
     members = members_of(size)
     for member, others in graph_of(0, members, count).items():
@@ -95,7 +97,9 @@ def test_with_links_to_all_the_graph_is_the_same() -> None:
     for size in (2, 5, 16, 40):
         members = members_of(size)
         for count in (1, 4, 16):
-            assert neighbours(3, members, members[0], count, set(members)) == neighbours(3, members, members[0], count)
+            assert neighbours(3, members, members[0], count, set(members)) == neighbours(
+                3, members, members[0], count
+            )
 
 
 def test_who_has_no_link_is_replaced_by_the_nearest_who_has_one() -> None:
@@ -123,7 +127,9 @@ def test_a_stranger_and_a_lone_member_have_no_neighbours() -> None:
 
 
 def test_the_graph_is_pinned() -> None:
-    """A change of this literal is a change of the protocol: every party must derive the same graph."""
+    """A change of this literal is a change of the protocol: every party must derive the same
+    graph.
+    """
     members = members_of(8)
     numbers = [members.index(other) for other in neighbours(5, members, members[0], 4)]
     assert numbers == [5, 3, 6, 1]

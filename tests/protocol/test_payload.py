@@ -1,17 +1,19 @@
-"""The payload container: any coefficients come back, and no bytes are read that `encode` would not write."""
+"""The payload container: any coefficients come back, and no bytes are read that `encode` would not
+write.
+"""
 
 import struct
 import tracemalloc
 from dataclasses import replace
 
-import msgspec
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol.bits import gaps_of, pack, pack_unary, rice_parameter
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, VersionError
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNKS_MAX
 from protocol.payload import (
@@ -62,13 +64,22 @@ def small_container() -> bytes:
 
 
 def with_header(fields: list[object], body: bytes) -> bytes:
-    packed = msgspec.msgpack.encode(fields)
+    packed = msgpack.packb(fields)
     return struct.pack("<4sH", b"LSP1", len(packed)) + packed + body
 
 
 def head_fields(shape: PayloadShape, short_chunks: int) -> list[object]:
     author, run_id = bytes.fromhex(HEADER.author), bytes.fromhex(HEADER.run_id)
-    return [1, run_id, HEADER.round, author, shape.chunks, shape.top_k, shape.value_bits, short_chunks]
+    return [
+        1,
+        run_id,
+        HEADER.round,
+        author,
+        shape.chunks,
+        shape.top_k,
+        shape.value_bits,
+        short_chunks,
+    ]
 
 
 def assert_same(found: Coefficients, expected: Coefficients) -> None:
@@ -82,7 +93,7 @@ def is_accepted(container: bytes, shape: PayloadShape) -> bool:
     """Whether it decodes; if it does, it must be what its own contents encode to."""
     try:
         header, coefficients = decode(container, shape)
-    except (RemoteProtocolError, VersionError):
+    except RemoteProtocolError:
         return False
     assert encode(header, coefficients, shape) == container
     return True
@@ -93,7 +104,8 @@ def test_the_layout_of_a_small_container() -> None:
         "4c535031 2b00",  # LSP1, 43 bytes of header
         "98 01 c410" + "ab" * 16 + "07 c410" + "01" * 16 + "02 02 01 01",
         "02 01",  # the second chunk is short and has one coefficient
-        "05050604040606060606",  # remainders 3, 996, 1023 of the gaps 3, 996, 4095: ten rows of three bits
+        # remainders 3, 996, 1023 of the gaps 3, 996, 4095: ten rows of three bits
+        "05050604040606060606",
         "23",  # quotients 0, 0, 3
         "06",  # signs + - -
     )
@@ -101,7 +113,12 @@ def test_the_layout_of_a_small_container() -> None:
 
 
 @bounded
-@given(headers, st.lists(st.sets(st.integers(0, 4095), max_size=9), min_size=1, max_size=9), value_widths, st.data())
+@given(
+    headers,
+    st.lists(st.sets(st.integers(0, 4095), max_size=9), min_size=1, max_size=9),
+    value_widths,
+    st.data(),
+)
 def test_any_sets_of_indices_come_back(
     header: Header, sets: list[set[int]], value_bits: int, data: st.DataObject
 ) -> None:
@@ -119,7 +136,9 @@ def test_any_sets_of_indices_come_back(
 
 
 @bounded
-@given(st.integers(1, 4096), st.integers(1, 20), value_widths, st.integers(0, 2**32), st.floats(0, 1))
+@given(
+    st.integers(1, 4096), st.integers(1, 20), value_widths, st.integers(0, 2**32), st.floats(0, 1)
+)
 @example(4096, 3, 8, 0, 1.0)
 @example(4096, 9, 1, 0, 0.0)
 @example(1, 20, 1, 0, 0.5)
@@ -159,7 +178,9 @@ def test_bits_per_index_are_those_of_the_design(top_k: int, table: float) -> Non
     sent = full_coefficients(PayloadShape(2000, top_k, 1), seed=top_k)
     gaps, parameter = gaps_of(sent.indices, sent.counts), rice_parameter(top_k)
     planes = pack(gaps & (2**parameter - 1), parameter), pack_unary(gaps >> parameter)
-    assert bits_per_value(sum(plane.size for plane in planes), gaps.size) == pytest.approx(table, abs=0.03)
+    assert bits_per_value(sum(plane.size for plane in planes), gaps.size) == pytest.approx(
+        table, abs=0.03
+    )
 
 
 @pytest.mark.parametrize(("top_k", "most"), [(32, 9.6), (8, 11.5)])
@@ -218,7 +239,9 @@ def test_a_mutated_container_is_refused_or_is_another_payload(
 
 @settings(deadline=None, max_examples=400)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5), st.binary(max_size=40))
-def test_any_planes_are_refused_or_are_a_payload(chunks: int, top_k: int, short: int, body: bytes) -> None:
+def test_any_planes_are_refused_or_are_a_payload(
+    chunks: int, top_k: int, short: int, body: bytes
+) -> None:
     shape = PayloadShape(chunks, top_k, 1)
     is_accepted(with_header(head_fields(shape, short), body), shape)
 
@@ -248,14 +271,14 @@ def test_a_header_field_of_the_wrong_kind_is_refused(field: int, wrong: object) 
 
 
 def test_another_version_names_both_even_if_its_header_is_unlike_ours() -> None:
-    with pytest.raises(VersionError, match="version 1, got version 2"):
+    with pytest.raises(RemoteProtocolError, match="version 1, got version 2"):
         decode(with_header([2, "something", {"else": 1}], b""), SMALL)
 
 
 def test_a_number_in_a_longer_msgpack_form_is_refused() -> None:
     container = small_container()
     packed = container[6:49].replace(b"\x07\xc4", b"\xcc\x07\xc4")
-    assert msgspec.msgpack.decode(packed) == head_fields(SMALL, 1)
+    assert msgpack.unpackb(packed) == head_fields(SMALL, 1)
     with pytest.raises(RemoteProtocolError, match="shortest msgpack header"):
         decode(struct.pack("<4sH", b"LSP1", len(packed)) + packed + container[49:], SMALL)
 
@@ -300,7 +323,9 @@ def test_bytes_that_are_no_payload_say_why(container: bytes, reason: str) -> Non
         (2, 1, "02 01 05050604040606060606 8808 06", "expected indices up to 4095"),
     ],
 )
-def test_planes_that_are_not_canonical_say_why(top_k: int, short_chunks: int, body: str, reason: str) -> None:
+def test_planes_that_are_not_canonical_say_why(
+    top_k: int, short_chunks: int, body: str, reason: str
+) -> None:
     shape = replace(SMALL, top_k=top_k)
     with pytest.raises(RemoteProtocolError, match=reason):
         decode(with_header(head_fields(shape, short_chunks), bytes.fromhex(body)), shape)
@@ -321,14 +346,18 @@ def peak_of_refusal(container: bytes) -> int:
 
 
 @pytest.mark.parametrize("short_chunks", [0, 1, 20_000])
-def test_a_header_that_lies_about_its_planes_takes_memory_for_the_counts_at_most(short_chunks: int) -> None:
+def test_a_header_that_lies_about_its_planes_takes_memory_for_the_counts_at_most(
+    short_chunks: int,
+) -> None:
     lie = with_header(head_fields(LARGE, short_chunks), b"")
     assert peak_of_refusal(lie) < 2 * LARGE.chunks + 128 * 1024
 
 
 @pytest.mark.parametrize("short_chunks", [0, 20_000])
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x55, 0xFF])
-def test_hostile_planes_take_no_more_than_four_times_the_honest_coefficients(short_chunks: int, byte: int) -> None:
+def test_hostile_planes_take_no_more_than_four_times_the_honest_coefficients(
+    short_chunks: int, byte: int
+) -> None:
     lie = with_header(head_fields(LARGE, short_chunks), bytes([byte]) * (LARGE.bytes_max - 64))
     assert peak_of_refusal(lie) < 4 * (2 + 2) * LARGE.chunks * LARGE.top_k
 
@@ -361,20 +390,29 @@ def test_an_honest_payload_takes_no_more_than_four_times_its_coefficients() -> N
         ([[1], [2]], [-32768, 1], "magnitude 1 to 1, got -32768 to 1"),
     ],
 )
-def test_coefficients_that_cannot_be_sent_are_our_error(sets: list[list[int]], values: list[int], reason: str) -> None:
+def test_coefficients_that_cannot_be_sent_are_our_error(
+    sets: list[list[int]], values: list[int], reason: str
+) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
         encode(HEADER, coefficients_of(sets, values), SMALL)
 
 
 def test_coefficients_of_another_type_are_our_error() -> None:
     good = coefficients_of([[1], [2]], [1, 1])
-    with pytest.raises(LocalProtocolError, match=r"expected .* of uint16, uint16, int16, got .*int64"):
+    with pytest.raises(
+        LocalProtocolError, match=r"expected .* of uint16, uint16, int16, got .*int64"
+    ):
         encode(HEADER, replace(good, indices=good.indices.astype(np.int64)), SMALL)
 
 
 @pytest.mark.parametrize(
     ("run_id", "number", "author"),
-    [("AB" * 16, 0, "01" * 16), ("ab" * 16, 0, "01" * 15), ("ab" * 16, -1, "01" * 16), ("", 0, "01" * 16)],
+    [
+        ("AB" * 16, 0, "01" * 16),
+        ("ab" * 16, 0, "01" * 15),
+        ("ab" * 16, -1, "01" * 16),
+        ("", 0, "01" * 16),
+    ],
 )
 def test_a_header_that_cannot_be_sent_is_our_error(run_id: str, number: int, author: str) -> None:
     with pytest.raises(LocalProtocolError, match="expected"):

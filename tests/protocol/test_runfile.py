@@ -1,5 +1,6 @@
 """The run file: every mistake is named, and every party sees the same run."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -44,7 +45,12 @@ def test_what_is_written_is_read() -> None:
         deep = { list = [1, 2.5, "x", true] }
         """
     )
-    assert (spec.name, spec.seed, spec.algorithm.alpha, spec.algorithm.value_bits) == ("my-run.2", 7, 1.0, 4)
+    assert (spec.name, spec.seed, spec.algorithm.alpha, spec.algorithm.value_bits) == (
+        "my-run.2",
+        7,
+        1.0,
+        4,
+    )
     assert (spec.rounds.overlap, spec.rounds.compute_ms, spec.rounds.publish_ms) == (0, 2000, 5000)
     assert spec.model.config == {"vocab_size": 300, "deep": {"list": [1, 2.5, "x", True]}}
 
@@ -52,31 +58,64 @@ def test_what_is_written_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("surprise = 1", "surprise: no such field (expected one of those that `lockstep init` writes)"),
+        (
+            "surprise = 1",
+            "surprise: no such field (expected one of those that `lockstep init` writes)",
+        ),
         ("[rounds]\ncompute = 5", "rounds.compute: no such field"),
         ("[nonsense]\nx = 1", "nonsense: no such field"),
         ("seed = '7'", "seed: expected a valid integer, found '7'"),
         ("seed = 1.5", "seed: expected a valid integer, found 1.5"),
         ("seed = true", "seed: expected a valid integer, found True"),
         ("rounds = 5", "rounds: expected"),
-        ("[schedule]\nlearning_rate = 'fast'", "schedule.learning_rate: expected a valid number, found 'fast'"),
-        ("[schedule]\nlearning_rate = 0", "schedule.learning_rate: expected greater than 0, found 0"),
+        (
+            "[schedule]\nlearning_rate = 'fast'",
+            "schedule.learning_rate: expected a valid number, found 'fast'",
+        ),
+        (
+            "[schedule]\nlearning_rate = 0",
+            "schedule.learning_rate: expected greater than 0, found 0",
+        ),
         ("[schedule]\nlearning_rate = nan", "schedule.learning_rate: expected"),
-        ("[schedule]\nlearning_rate = inf", "schedule.learning_rate: expected less than or equal to 10, found inf"),
-        ("[schedule]\nshape = 'stairs'", "schedule.shape: expected 'cosine', 'linear' or 'constant', found 'stairs'"),
+        (
+            "[schedule]\nlearning_rate = inf",
+            "schedule.learning_rate: expected less than or equal to 10, found inf",
+        ),
+        (
+            "[schedule]\nshape = 'stairs'",
+            "schedule.shape: expected 'cosine', 'linear' or 'constant', found 'stairs'",
+        ),
         ("[rounds]\noverlap = 2", "rounds.overlap: expected 0 or 1, found 2"),
-        ("[rounds]\ncompute_ms = 0", "rounds.compute_ms: expected greater than or equal to 1, found 0"),
-        ("[rounds]\ncompute_ms = 86_400_001", "rounds.compute_ms: expected less than or equal to 86400000"),
+        (
+            "[rounds]\ncompute_ms = 0",
+            "rounds.compute_ms: expected greater than or equal to 1, found 0",
+        ),
+        (
+            "[rounds]\ncompute_ms = 86_400_001",
+            "rounds.compute_ms: expected less than or equal to 86400000",
+        ),
         ("[rounds]\nquorum = 0", "rounds.quorum: expected greater than or equal to 1, found 0"),
-        ("[rounds]\npayload_bytes_max = 1", "rounds.payload_bytes_max: expected greater than or equal to 1024"),
+        (
+            "[rounds]\npayload_bytes_max = 1",
+            "rounds.payload_bytes_max: expected greater than or equal to 1024",
+        ),
         ("[algorithm]\nvalue_bits = 3", "algorithm.value_bits: expected 1, 2, 4 or 8, found 3"),
         ("[algorithm]\nname = 'adam'", "algorithm.name: expected 'demo', found 'adam'"),
-        ("[algorithm]\nmomentum_decay = 1.0", "algorithm.momentum_decay: expected less than 1, found 1.0"),
-        ("[membership]\nmembers_max = 5000", f"membership.members_max: expected less than or equal to {MEMBERS_MAX}"),
+        (
+            "[algorithm]\nmomentum_decay = 1.0",
+            "algorithm.momentum_decay: expected less than 1, found 1.0",
+        ),
+        (
+            "[membership]\nmembers_max = 5000",
+            f"membership.members_max: expected less than or equal to {MEMBERS_MAX}",
+        ),
         ("name = ''", "name: expected"),
         ("name = 'a b'", "name: expected"),
         ("name = '../up'", "name: expected"),
-        ("seed = 9223372036854775808", "seed: expected less than 9223372036854775808, found 9223372036854775808"),
+        (
+            "seed = 9223372036854775808",
+            "seed: expected less than 9223372036854775808, found 9223372036854775808",
+        ),
         ("[data]\nmanifest_sha256 = 'XYZ'", "data.manifest_sha256: expected"),
     ],
 )
@@ -109,7 +148,9 @@ def test_fields_must_fit_together(text: str, words: str) -> None:
 
 
 def test_fields_that_just_fit_are_taken() -> None:
-    parse_run_file("[rounds]\nquorum = 8\n[membership]\nmembers_max = 8\nlease_ms = 4000\nheartbeat_ms = 2000")
+    parse_run_file(
+        "[rounds]\nquorum = 8\n[membership]\nmembers_max = 8\nlease_ms = 4000\nheartbeat_ms = 2000"
+    )
 
 
 @pytest.mark.parametrize("text", ["= 1", "[rounds", "seed = ", "seed = 1\nseed = 2", "\x00"])
@@ -119,7 +160,9 @@ def test_bad_toml_says_where(text: str) -> None:
 
 @pytest.mark.parametrize("version", ["2", "0", "'1'"])
 def test_another_format_version_is_its_own_error(version: str) -> None:
-    with pytest.raises(VersionError, match=r"run.toml: expected format version lockstep = 1, found"):
+    with pytest.raises(
+        VersionError, match=r"run.toml: expected format version lockstep = 1, found"
+    ):
         parse_run_file(f"lockstep = {version}\nanything_new = 1", "run.toml")
 
 
@@ -165,7 +208,10 @@ specs = st.builds(
     st.floats(1e-9, 10, allow_subnormal=False),
     st.integers(1, 4096),
     st.integers(1, 256),
-    st.dictionaries(st.text(max_size=8), st.one_of(st.integers(-(2**60), 2**60), st.text(max_size=8), st.booleans())),
+    st.dictionaries(
+        st.text(max_size=8),
+        st.one_of(st.integers(-(2**60), 2**60), st.text(max_size=8), st.booleans()),
+    ),
 )
 
 
@@ -191,8 +237,12 @@ def test_canonical_json_has_sorted_keys_and_no_spaces(spec: RunSpec) -> None:
 
 
 def test_the_order_in_the_file_does_not_matter() -> None:
-    one = parse_run_file("seed = 1\n[rounds]\nquorum = 3\noverlap = 0\n[model.config]\na = 1\nb = 2")
-    two = parse_run_file("seed = 1\n[model.config]\nb = 2\na = 1\n[rounds]\noverlap = 0\nquorum = 3")
+    one = parse_run_file(
+        "seed = 1\n[rounds]\nquorum = 3\noverlap = 0\n[model.config]\na = 1\nb = 2"
+    )
+    two = parse_run_file(
+        "seed = 1\n[model.config]\nb = 2\na = 1\n[rounds]\noverlap = 0\nquorum = 3"
+    )
     assert run_json(one) == run_json(two)
 
 
@@ -212,15 +262,21 @@ def test_every_field_and_the_key_are_in_the_name() -> None:
 
 
 def test_numbers_that_json_cannot_hold_still_make_one_name() -> None:
-    spec = parse_run_file("[model.config]\na = nan\nb = inf\nc = 1979-05-27\nd = 36893488147419103232")
+    spec = parse_run_file(
+        "[model.config]\na = nan\nb = inf\nc = 1979-05-27\nd = 36893488147419103232"
+    )
     assert math.isnan(spec.model.config["a"])
     served = parse_run_json(run_json(spec), "coordinator")
     assert run_id(served, KEY) == run_id(spec, KEY)
 
 
 def test_json_and_name_are_pinned() -> None:
-    """A change of these literals gives every run another name: nodes of two releases could not meet."""
-    assert run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
+    """A change of these literals gives every run another name: nodes of two releases could not
+    meet.
+    """
+    assert (
+        run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
+    )
     assert run_id(RunSpec(), KEY) == "2c2ddd2576ccd6e5333a049cad68758b"
 
 
@@ -258,3 +314,42 @@ def test_all_votes_of_a_step_are_counted_exactly() -> None:
     assert parse_run_file(most.format(4096)).algorithm.vote_rounds == 16
     with pytest.raises(SettingsError, match="vote_rounds"):
         parse_run_file("[algorithm]\nvote_rounds = 17")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5000,
+        "a = " + "{b=" * 2000,
+        "seed = " + "9" * 5000,
+        "x" * 300,
+        "a.a = 1\na = 2",
+    ],
+)
+def test_toml_that_breaks_its_parser_is_a_settings_error(text: str) -> None:
+    with pytest.raises(SettingsError, match="run file: "):
+        parse_run_file(text)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"[" * 5000,
+        b'{"a":' * 5000,
+        b'{"seed":' + b"9" * 5000 + b"}",
+        b"\xff\xfe",
+        b'"\xed\xa0\x80"',
+    ],
+)
+def test_json_that_breaks_its_parser_is_a_settings_error(blob: bytes) -> None:
+    with pytest.raises(SettingsError, match="told: "):
+        parse_run_json(blob, "told")
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_run_file_or_an_error_for_people(blob: bytes) -> None:
+    with contextlib.suppress(SettingsError, VersionError):
+        parse_run_json(blob, "told")
+    with contextlib.suppress(SettingsError, VersionError):
+        parse_run_file(blob.decode(errors="replace"))

@@ -24,7 +24,9 @@ schedules = st.builds(
 
 
 def spec(shape: str, **fields: float) -> ScheduleSpec:
-    return ScheduleSpec(**({"steps": 100, "warmup_steps": 10, "learning_rate": 0.5, "shape": shape} | fields))
+    return ScheduleSpec(
+        **({"steps": 100, "warmup_steps": 10, "learning_rate": 0.5, "shape": shape} | fields)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -54,7 +56,9 @@ def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
 
 @bounded
 @given(schedules, st.integers(0, 20_000))
-def test_the_rate_stays_within_its_bounds_and_falls_after_warm_up(schedule: ScheduleSpec, step: int) -> None:
+def test_the_rate_stays_within_its_bounds_and_falls_after_warm_up(
+    schedule: ScheduleSpec, step: int
+) -> None:
     rate, later = learning_rate(schedule, step), learning_rate(schedule, step + 1)
     assert 0 <= rate <= schedule.learning_rate * (1 + 1e-12)
     if step >= schedule.warmup_steps:
@@ -84,7 +88,8 @@ def test_bits_and_values_are_inverse(bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "bits"), [(0.0, 0), (1.0, 0x3F800000), (0.1, 0x3DCCCCCD), (-2.0, 0xC0000000), (0.004, 0x3B83126F)]
+    ("value", "bits"),
+    [(0.0, 0), (1.0, 0x3F800000), (0.1, 0x3DCCCCCD), (-2.0, 0xC0000000), (0.004, 0x3B83126F)],
 )
 def test_known_bits(value: float, bits: int) -> None:
     assert float32_bits(value) == bits

@@ -41,7 +41,9 @@ def image_by_plain_integers(permutation: Permutation, index: int) -> int:
 
 
 def chi_square(counts: np.ndarray) -> float:
-    """Distance of counts from equal counts; its mean is len(counts) - 1, its variance twice that."""
+    """Distance of counts from equal counts; its mean is len(counts) - 1, its variance twice
+    that.
+    """
     expected = counts.sum() / counts.size
     return float(((counts - expected) ** 2 / expected).sum())
 
@@ -62,7 +64,9 @@ def test_every_small_size_is_a_bijection_in_every_epoch(size: int) -> None:
 
 @bounded
 @given(st.integers(5000, SAMPLES_MAX), st.integers(0, 2**64 - 1), st.data())
-def test_images_in_a_large_set_are_distinct_and_inside(size: int, seed: int, data: st.DataObject) -> None:
+def test_images_in_a_large_set_are_distinct_and_inside(
+    size: int, seed: int, data: st.DataObject
+) -> None:
     indices = data.draw(st.sets(st.integers(0, size - 1), min_size=2, max_size=50))
     images = Permutation(size, seed, 0).take(np.array(sorted(indices), np.int64))
     assert len(set(images.tolist())) == len(indices)
@@ -72,7 +76,9 @@ def test_images_in_a_large_set_are_distinct_and_inside(size: int, seed: int, dat
 
 @bounded
 @given(st.integers(1, SAMPLES_MAX), st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1), st.data())
-def test_numpy_and_plain_integers_agree(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_numpy_and_plain_integers_agree(
+    size: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
     permutation = Permutation(size, seed, epoch)
     index = data.draw(st.integers(0, size - 1))
     assert permutation.at(index) == image_by_plain_integers(permutation, index)
@@ -89,13 +95,19 @@ def test_the_order_is_fixed_for_all_time() -> None:
 
 def test_seeds_and_epochs_give_different_orders() -> None:
     indices = np.arange(100, dtype=np.int64)
-    orders = {tuple(Permutation(100, seed, epoch).take(indices)) for seed in range(20) for epoch in range(20)}
+    orders = {
+        tuple(Permutation(100, seed, epoch).take(indices))
+        for seed in range(20)
+        for epoch in range(20)
+    }
     assert len(orders) == 400
 
 
 @pytest.mark.parametrize(("size", "cells"), [(3, 3), (5, 5), (50, 50), (64, 32), (1000, 50)])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_an_index_goes_everywhere_equally_often_over_the_seeds(size: int, cells: int, place: int) -> None:
+def test_an_index_goes_everywhere_equally_often_over_the_seeds(
+    size: int, cells: int, place: int
+) -> None:
     images = np.array([Permutation(size, seed, 3).at(place) for seed in range(3000)])
     counts = np.bincount(images * cells // size, minlength=cells)
     assert chi_square(counts) < (cells - 1) + 5 * (2 * (cells - 1)) ** 0.5
@@ -123,16 +135,25 @@ def test_an_index_outside_the_set_says_its_bounds(index: int) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [((0, 0, 0), "a size"), ((1, -1, 0), "a seed"), ((1, 2**64, 0), "a seed"), ((1, 0, -1), "an epoch")],
+    [
+        ((0, 0, 0), "a size"),
+        ((1, -1, 0), "a seed"),
+        ((1, 2**64, 0), "a seed"),
+        ((1, 0, -1), "an epoch"),
+    ],
 )
-def test_a_permutation_of_nothing_or_of_a_bad_seed_is_refused(fields: tuple[int, int, int], name: str) -> None:
+def test_a_permutation_of_nothing_or_of_a_bad_seed_is_refused(
+    fields: tuple[int, int, int], name: str
+) -> None:
     with pytest.raises(LocalProtocolError, match=f"expected {name} from"):
         Permutation(*fields)
 
 
 @bounded
 @given(st.integers(0, 10**6), st.integers(0, 200), st.integers(1, 60), st.integers(0, 2**64 - 1))
-def test_a_stretch_of_the_order_is_its_positions_one_by_one(first: int, count: int, samples: int, seed: int) -> None:
+def test_a_stretch_of_the_order_is_its_positions_one_by_one(
+    first: int, count: int, samples: int, seed: int
+) -> None:
     expected = [
         Permutation(samples, seed, position // samples).at(position % samples)
         for position in range(first, first + count)
@@ -186,7 +207,16 @@ def test_an_empty_lease_and_an_empty_return_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     "share",
-    [Share(9, 2), Share(50, 1), Share(2, 2), Share(1, 2), Share(3, 3), Share(0, 9), Share(3, 1), Share(6, 2)],
+    [
+        Share(9, 2),
+        Share(50, 1),
+        Share(2, 2),
+        Share(1, 2),
+        Share(3, 3),
+        Share(0, 9),
+        Share(3, 1),
+        Share(6, 2),
+    ],
 )
 def test_positions_that_are_not_out_cannot_come_back_and_nothing_changes(share: Share) -> None:
     order = DataOrder(10, [Share(2, 2), Share(7, 1)])

@@ -1,8 +1,9 @@
-"""Many seeds from the command line: `python -m tests.simulation --seeds 500 --first-seed 0 --jobs 2`.
+"""Many seeds from the command line: `python -m tests.simulation --seeds 500 --first-seed 0 --jobs
+2`.
 
-Exit status 0 only if every promise held in every seed. One seed alone (`--seeds 1`) can show its whole history with
-`--history`. The last line sums up; with one seed its `history` is a hash that depends on nothing but the seed.
-"""
+Exit status 0 only if every promise held in every seed. One seed alone (`--seeds 1`) can show its
+whole history with `--history`. The last line sums up; with one seed its `history` is a hash that
+depends on nothing but the seed."""
 
 import argparse
 import sys
@@ -17,7 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--history", action="store_true", help="print the whole history of each seed")
+    parser.add_argument(
+        "--history", action="store_true", help="print the whole history of each seed"
+    )
     options = parser.parse_args(arguments)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.history:

@@ -1,4 +1,5 @@
-"""The judge of the nodes. It sees what each of them does to its state and says, and knows what the coordinator wrote.
+"""The judge of the nodes. It sees what each of them does to its state and says, and knows what the
+coordinator wrote.
 
 Stated once each:
 - a node applies exactly the commits of the journal, in order, and nobody has another digest after the same commit;
@@ -38,19 +39,43 @@ class Auditor:
 
     def applied(self, peer: PeerId, commit: Commit, digest: int, *, faulty: bool) -> None:
         """A replica made a step."""
-        require(commit == self.commit_of(commit.round), peer, "applies another commit in round", commit.round)
+        require(
+            commit == self.commit_of(commit.round),
+            peer,
+            "applies another commit in round",
+            commit.round,
+        )
         if not faulty:
             known = self.digests.setdefault(commit.round, digest)
-            require(known == digest, "round", commit.round, "has two digests:", peer, "and the first to apply it")
+            require(
+                known == digest,
+                "round",
+                commit.round,
+                "has two digests:",
+                peer,
+                "and the first to apply it",
+            )
 
     def adopted(self, peer: PeerId, round: int, digest: int) -> None:
         """A replica went on from a snapshot."""
         known = self.digests.get(round)
-        require(known == digest, peer, "adopts a snapshot of round", round, "that nobody who applied it has")
+        require(
+            known == digest,
+            peer,
+            "adopts a snapshot of round",
+            round,
+            "that nobody who applied it has",
+        )
 
     def announces(self, peer: PeerId, round: int, digest: bytes) -> None:
         """A node says what it did in a round."""
-        require(0 <= round <= self.opened_until(), peer, "announces round", round, "which nobody has opened")
+        require(
+            0 <= round <= self.opened_until(),
+            peer,
+            "announces round",
+            round,
+            "which nobody has opened",
+        )
         if digest:
             self.payloads[Digest(digest)] = round
 
@@ -68,11 +93,16 @@ class Auditor:
         self.lost.update(positions)
 
     def judge_book(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
-        """What a node has trained or found in its state is in one of its places, whenever one looks."""
+        """What a node has trained or found in its state is in one of its places, whenever one
+        looks."""
         missing = sorted(trained - places - self.excused - self.lost)
-        require(not missing, f"positions {missing} that {peer} has trained are nowhere at this instant")
+        require(
+            not missing, f"positions {missing} that {peer} has trained are nowhere at this instant"
+        )
 
-    def judge_samples(self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]) -> None:
+    def judge_samples(
+        self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]
+    ) -> None:
         """Each sample is in one place, and those that count as trained are somewhere."""
         places: dict[int, str] = dict.fromkeys(applied, "the parameters")
         for peer, positions in momenta.items():

@@ -1,16 +1,15 @@
-"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that is judged.
+"""Judges of a history. They know the rules of docs/explain and nothing of the code that is judged.
 
-`Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its own simple book
-(sets of positions, sets of holders) and raises `Violation` for whatever breaks a promise. `portrait` is a machine's
-whole state as plain values, to compare two machines.
-"""
+`Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its
+own simple book (sets of positions, sets of holders) and raises `Violation` for whatever breaks a
+promise. `portrait` is a machine's whole state as plain values, to compare two machines."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from coordinator.events import (
+from coordinator.machine.events import (
     Admit,
     Announced,
     AskResync,
@@ -26,7 +25,7 @@ from coordinator.events import (
     Reached,
     SkipRound,
 )
-from coordinator.rounds import Rounds
+from coordinator.machine.rounds import Rounds
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share
@@ -54,7 +53,8 @@ class _Page:
 
 
 class Referee:
-    """Safety of one coordinator, event by event. A restarted coordinator goes on with the same referee."""
+    """Safety of one coordinator, event by event. A restarted coordinator goes on with the same
+    referee."""
 
     def __init__(self, machine: Rounds) -> None:
         self.machine = machine
@@ -70,8 +70,8 @@ class Referee:
         self._finished = False
 
     def saw(self, event: Event, effects: Iterable[Effect], *, judge_books: bool = True) -> None:
-        """The machine took `event` and said `effects`. Of several events that it took at once, only behind the last
-        one can its books be compared with ours."""
+        """The machine took `event` and said `effects`. Of several events that it took at once, only
+        behind the last one can its books be compared with ours."""
         self._take(event)
         for effect in effects:
             match effect:
@@ -89,7 +89,11 @@ class Referee:
                 case Evict(peer):
                     self._went(peer)
                 case FinishRun():
-                    require(len(self.commits) == self._spec.schedule.steps, "finished after", len(self.commits))
+                    require(
+                        len(self.commits) == self._spec.schedule.steps,
+                        "finished after",
+                        len(self.commits),
+                    )
                     self._finished = True
         if judge_books:
             self.check_books()
@@ -137,24 +141,53 @@ class Referee:
 
     def _opened(self, opened: OpenRound) -> None:
         if opened.round in self._pages:
-            require(len(opened.assignments) == 1, "round", opened.round, "was opened again for more than one member")
+            require(
+                len(opened.assignments) == 1,
+                "round",
+                opened.round,
+                "was opened again for more than one member",
+            )
             return
         require(not self._finished, "round", opened.round, "opens after the end")
-        require(opened.round == len(self.words) + len(self._pages), "round", opened.round, "opens out of turn")
+        require(
+            opened.round == len(self.words) + len(self._pages),
+            "round",
+            opened.round,
+            "opens out of turn",
+        )
         page = _Page({}, set())
         for assignment in opened.assignments:
-            require(assignment.peer in self._live, assignment.peer, "is asked to work and is no member")
+            require(
+                assignment.peer in self._live, assignment.peer, "is asked to work and is no member"
+            )
             page.asked[assignment.peer] = [
-                position for share in assignment.shares for position in self._leased(opened.round, share)
+                position
+                for share in assignment.shares
+                for position in self._leased(opened.round, share)
             ]
             require(len(page.asked[assignment.peer]) >= 1, assignment.peer, "is asked for nothing")
             if assignment.muted:
                 page.muted.add(assignment.peer)
         samples = sum(map(len, page.asked.values()))
         samples_max = max(self._spec.rounds.batch_samples_max, len(page.asked))
-        require(samples <= samples_max, "round", opened.round, "leases", samples, "of at most", samples_max)
+        require(
+            samples <= samples_max,
+            "round",
+            opened.round,
+            "leases",
+            samples,
+            "of at most",
+            samples_max,
+        )
         counting = len(page.asked) - len(page.muted)
-        require(counting >= self._spec.rounds.quorum, "round", opened.round, "can have", counting, "contributors")
+        require(
+            counting >= self._spec.rounds.quorum,
+            "round",
+            opened.round,
+            "can have",
+            counting,
+            "contributors",
+        )
         self._pages[opened.round] = page
 
     def _leased(self, round: int, share: Share) -> range:
@@ -163,7 +196,14 @@ class Referee:
             if position in self._returned:
                 self._returned.discard(position)
             else:
-                require(position == self._next_position, "round", round, "leases", position, "out of turn")
+                require(
+                    position == self._next_position,
+                    "round",
+                    round,
+                    "leases",
+                    position,
+                    "out of turn",
+                )
                 self._next_position += 1
         return positions
 
@@ -175,26 +215,54 @@ class Referee:
         require(commit.step == len(self.commits), "round", commit.round, "makes step", commit.step)
         authors = [entry.author for entry in commit.entries]
         require(authors == sorted(set(authors)), "round", commit.round, "names authors", authors)
-        require(len(authors) >= self._spec.rounds.quorum, "round", commit.round, "is below the quorum", authors)
+        require(
+            len(authors) >= self._spec.rounds.quorum,
+            "round",
+            commit.round,
+            "is below the quorum",
+            authors,
+        )
         page = self._pages[commit.round]
         for entry, told in zip(commit.entries, effect.holders, strict=True):
             announced = page.announced.get(entry.author)
-            require(announced is not None, "round", commit.round, entry.author, "did not announce in time")
+            require(
+                announced is not None,
+                "round",
+                commit.round,
+                entry.author,
+                "did not announce in time",
+            )
             assert announced is not None
             said = (announced.digest, announced.payload_bytes, announced.samples)
-            require(said == (entry.digest, entry.payload_bytes, entry.samples), entry, "is not what was said", said)
+            require(
+                said == (entry.digest, entry.payload_bytes, entry.samples),
+                entry,
+                "is not what was said",
+                said,
+            )
             require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
             holders = page.holders[entry.digest]
             others = (self._live & page.asked.keys()) - {entry.author}
             copies = min(self._spec.rounds.copies_min, len(others))
-            require(len(holders - {entry.author}) >= copies, "round", commit.round, entry, "is held by", holders)
+            require(
+                len(holders - {entry.author}) >= copies,
+                "round",
+                commit.round,
+                entry,
+                "is held by",
+                holders,
+            )
             require(bool(holders), "round", commit.round, entry, "is held by nobody")
-            require(set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders)
+            require(
+                set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders
+            )
         self.commits.append(commit)
         self._decided(commit.round, "committed")
 
     def _decided(self, round: int, word: str) -> None:
-        require(round == len(self.words), "round", round, "is decided, expected round", len(self.words))
+        require(
+            round == len(self.words), "round", round, "is decided, expected round", len(self.words)
+        )
         self.words[round] = word
         page = self._pages.pop(round)
         for peer, positions in page.asked.items():
@@ -209,27 +277,59 @@ class Referee:
         return self._trained
 
     def check_books(self) -> None:
-        """The machine's members, rounds in flight and data order are those that follow from what it was told."""
+        """The machine's members, rounds in flight and data order are those that follow from what it
+        was told."""
         machine, steps = self.machine, self._spec.schedule.steps
         flights = [flight.round for flight in machine.in_flight]
-        require(flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages))
+        require(
+            flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages)
+        )
         require(len(flights) <= self._spec.rounds.overlap + 1, "in flight", flights)
-        require(len(self.commits) + len(flights) <= steps, "steps", len(self.commits), "and in flight", flights)
-        require({member.peer for member in machine.members} == self._live, "members differ from", self._live)
+        require(
+            len(self.commits) + len(flights) <= steps,
+            "steps",
+            len(self.commits),
+            "and in flight",
+            flights,
+        )
+        require(
+            {member.peer for member in machine.members} == self._live,
+            "members differ from",
+            self._live,
+        )
         out = [position for page in self._pages.values() for peer in page.asked.keys() - page.announced.keys()
                for position in page.asked[peer]]  # fmt: skip
         places = [self._trained, self._lost, self._returned, set(out)]
-        require(sum(map(len, places)) == self._next_position == len(set().union(*places)), "positions do not add up")
+        require(
+            sum(map(len, places)) == self._next_position == len(set().union(*places)),
+            "positions do not add up",
+        )
         trained, lost = machine.samples_trained, machine.samples_lost
-        require((trained, lost) == (len(self._trained), len(self._lost)), "trained and lost", trained, lost)
-        require(machine.order.next_position == self._next_position, "next position", machine.order.next_position)
-        require(sum(share.count for share in machine.order.returned) == len(self._returned), "returned positions")
+        require(
+            (trained, lost) == (len(self._trained), len(self._lost)),
+            "trained and lost",
+            trained,
+            lost,
+        )
+        require(
+            machine.order.next_position == self._next_position,
+            "next position",
+            machine.order.next_position,
+        )
+        require(
+            sum(share.count for share in machine.order.returned) == len(self._returned),
+            "returned positions",
+        )
 
 
 def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
-    """The machine's whole state as plain values. Leases are left out to compare with a replay, which has seen no
-    heartbeats; the reason in words too, for it names nothing that decides."""
-    fields = {name: value for name, value in vars(machine).items() if name not in ("spec", "members", "votes", "order")}
+    """The machine's whole state as plain values. Leases are left out to compare with a replay,
+    which has seen no heartbeats; the reason in words too, for it names nothing that decides."""
+    fields = {
+        name: value
+        for name, value in vars(machine).items()
+        if name not in ("spec", "members", "votes", "order")
+    }
     fields["members"] = [asdict(member) for member in machine.members]
     fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
     fields["order"] = asdict(machine.order)

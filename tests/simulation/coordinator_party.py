@@ -1,9 +1,10 @@
-"""The coordinator of a simulated run: the real machine, core, signatures and servicer; a journal in memory.
+"""The coordinator of a simulated run: the real machine, core, signatures and servicer; a journal in
+memory.
 
-The journal is the disk: what `append` has taken is what happened. So the referee judges there, batch by batch, and
-what a life of the process had only in its memory is forgotten with it. Whatever the process says must be in the journal
-by then, and a restart must find in it exactly what it was before.
-"""
+The journal is the disk: what `append` has taken is what happened. So the referee judges there,
+batch by batch, and what a life of the process had only in its memory is forgotten with it. Whatever
+the process says must be in the journal by then, and a restart must find in it exactly what it was
+before."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,20 @@ from dataclasses import dataclass
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.core import Core, Outcome
-from coordinator.events import CommitRound, Effect, Event, FinishRun, OpenRound, RecordDigest, Renewed
 from coordinator.journal import RecordedCommit
-from coordinator.memory import durable, remember
-from coordinator.rounds import Rounds
+from coordinator.machine.events import (
+    CommitRound,
+    Effect,
+    Event,
+    FinishRun,
+    OpenRound,
+    RecordDigest,
+    Renewed,
+)
+from coordinator.machine.rounds import Rounds
+from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
+from coordinator.state_snapshot import durable, remember
 from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes
@@ -52,7 +61,15 @@ class WatchedRounds(Rounds):
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
         if (row := self._journal.replaying) is not None:
-            require(row.effects == tuple(effects), "a replay says", effects, "to", event, "where it said", row.effects)
+            require(
+                row.effects == tuple(effects),
+                "a replay says",
+                effects,
+                "to",
+                event,
+                "where it said",
+                row.effects,
+            )
         else:
             self.fresh.append((now_ms, event, tuple(effects)))
         return effects
@@ -104,7 +121,11 @@ class MemoryJournal:
                 if isinstance(effect, OpenRound):
                     self.opened_until = max(self.opened_until, effect.round)
                 if isinstance(effect, FinishRun) and not self.let_go:
-                    self.let_go = [member.peer for member in machine.members if member.round == machine.head_round]
+                    self.let_go = [
+                        member.peer
+                        for member in machine.members
+                        if member.round == machine.head_round
+                    ]
             referee.saw(event, effects, judge_books=False)
             self.durable_effects += len(effects)
             if not isinstance(event, Renewed):
@@ -134,7 +155,8 @@ class MemoryJournal:
         return self.states[-1] if self.states else (0, None)
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
-        """Events behind a sequence number; the machine that takes them must say what it said then."""
+        """Events behind a sequence number; the machine that takes them must say what it said
+        then."""
         for number, row in enumerate(self.rows[after:], after + 1):
             self.replaying = row
             yield number, row.at_ms, msgspec.msgpack.decode(row.body, type=row.kind)
@@ -142,7 +164,9 @@ class MemoryJournal:
 
     def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
         """Commits of rounds after `after_round`, oldest first."""
-        return [self._recorded(round) for round in sorted(self.signed) if round > after_round][:count]
+        return [self._recorded(round) for round in sorted(self.signed) if round > after_round][
+            :count
+        ]
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
@@ -153,14 +177,26 @@ class MemoryJournal:
         if said is None:
             return plain
         return RecordedCommit(
-            round, plain.signed, plain.loss, said.state_digest, said.reports, said.dissent, said.snapshot_sha256
+            round,
+            plain.signed,
+            plain.loss,
+            said.state_digest,
+            said.reports,
+            said.dissent,
+            said.snapshot_sha256,
         )
 
 
 class SimulatedCoordinator:
     """Lives, dies and comes back on its journal."""
 
-    def __init__(self, world: World, switchboard: Switchboard, spec: RunSpec, failed: Callable[[str, Exception], None]):
+    def __init__(
+        self,
+        world: World,
+        switchboard: Switchboard,
+        spec: RunSpec,
+        failed: Callable[[str, Exception], None],
+    ):
         self.world, self.switchboard, self.spec = world, switchboard, spec
         self._key = Ed25519PrivateKey.from_private_bytes(world.random.randbytes(32))
         self._failed = failed
@@ -189,7 +225,9 @@ class SimulatedCoordinator:
         if self.runs:
             return
         hours = self.world.random.choice([0, 0, -3, 5])
-        self.process = Process(COORDINATOR, self.world.random.randrange(10**12), 0, hours * 3600 * 10**6)
+        self.process = Process(
+            COORDINATOR, self.world.random.randrange(10**12), 0, hours * 3600 * 10**6
+        )
         self.process.on_death = self._died
         self.switchboard.network.processes[COORDINATOR] = self.process
         self.journal.steps_left = None
@@ -208,7 +246,7 @@ class SimulatedCoordinator:
         try:
             self.rounds = self._fresh_machine()
             self.referee.machine = self.rounds
-            core = Core(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
+            core = Sequencer(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
             self.journal.replaying = None
             self.rounds.fresh.clear()
             self._emitted = self.journal.durable_effects
@@ -224,21 +262,31 @@ class SimulatedCoordinator:
             self._failed(COORDINATOR, error)
         process.kill()
 
-    def _recover(self, core: Core) -> None:
+    def _recover(self, core: Sequencer) -> None:
         if self._lost is not None:
             probe = Rounds(self.spec, self.run_id)
             _fold(probe, self.journal)
-            require(durable(remember(probe)) == self._lost, "the journal does not rebuild the state that was lost")
+            require(
+                durable(remember(probe)) == self._lost,
+                "the journal does not rebuild the state that was lost",
+            )
         core.recover()
         self._emitted = self.journal.durable_effects  # those of a restart have nobody to go to
 
     def _emit(self, outcome: Outcome) -> None:
         self._emitted += len(outcome.effects)
-        require(self._emitted <= self.journal.durable_effects, "effects leave before they are in the journal")
+        require(
+            self._emitted <= self.journal.durable_effects,
+            "effects leave before they are in the journal",
+        )
         for effect in outcome.effects:
             if isinstance(effect, CommitRound):
                 signed = outcome.signed[effect.commit.round]
-                require(self.journal.signed[effect.commit.round].signed == signed, "another commit is told", effect)
+                require(
+                    self.journal.signed[effect.commit.round].signed == signed,
+                    "another commit is told",
+                    effect,
+                )
         self._service.emit(outcome)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from node.files import storage_errors
+from node.system.files import storage_errors
 from tests.simulation.world import Killed
 
 RECENT_FILES = 8
@@ -61,7 +61,8 @@ class Disk:
         self._recent = [*self._recent[1 - RECENT_FILES :], (path.directory, path.name)]
 
     def store_whole(self, name: str, blob: bytes) -> None:
-        """Write a file of the root beside its place, force it to the disk and rename it: there whole or not at all."""
+        """Write a file of the root beside its place, force it to the disk and rename it: there
+        whole or not at all."""
         with storage_errors(self.path(name)):  # type: ignore[arg-type]
             with replacing_file(self.path(name)) as temporary:
                 temporary.write_bytes(blob)
@@ -84,7 +85,8 @@ class Disk:
         return cut
 
     def rot(self, directory_prefix: str, spare: Callable[[str], bool]) -> str:
-        """One file below a directory whose name is `spare` changes; its name, empty when there is none."""
+        """One file below a directory whose name is `spare` changes; its name, empty when there is
+        none."""
         files = [
             (directory, name)
             for directory, entries in sorted(self.directories.items())
@@ -154,7 +156,9 @@ class DiskPath:
         own = str(self)
         below = [name.rpartition("/") for name in self.disk.directories]
         names = [name for directory, _, name in below if directory == own and name]
-        yield from [DiskPath(self.disk, own, name) for name in (*names, *self.disk.directories[own])]
+        yield from [
+            DiskPath(self.disk, own, name) for name in (*names, *self.disk.directories[own])
+        ]
 
     def is_dir(self) -> bool:
         return str(self) in self.disk.directories
@@ -182,7 +186,10 @@ class DiskPath:
 
     def unlink(self, missing_ok: bool = False) -> None:
         self.disk.step()
-        if self.disk.directories.get(self.directory, {}).pop(self.name, None) is None and not missing_ok:
+        if (
+            self.disk.directories.get(self.directory, {}).pop(self.name, None) is None
+            and not missing_ok
+        ):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self))
 
 
@@ -208,7 +215,8 @@ def replace(source: DiskPath, target: DiskPath) -> None:
     source.disk._write(target, blob)
     moved = (source.directory, source.name)
     source.disk._recent = [
-        (target.directory, target.name) if place == moved else place for place in source.disk._recent
+        (target.directory, target.name) if place == moved else place
+        for place in source.disk._recent
     ]
 
 
@@ -219,7 +227,7 @@ def truncate(path: DiskPath, size: int) -> None:
 
 @contextlib.contextmanager
 def replacing_file(path: DiskPath, bytes_needed: int | None = None) -> Iterator[DiskPath]:
-    """As `node.files.replacing_file`."""
+    """As `node.system.files.replacing_file`."""
     temporary = path.with_name(path.name + ".part-0")
     with storage_errors(path, bytes_needed):  # type: ignore[arg-type]
         try:

@@ -1,8 +1,9 @@
-"""What goes wrong, drawn from the world's chance, one fault after the other, and each put right after a while.
+"""What goes wrong, drawn from the world's chance, one fault after the other, and each put right
+after a while.
 
-Each fault is one method: its name is what it is counted as. A fault that would destroy what the design does not promise
-to keep (the last copy of a payload, the whole quorum's honesty) is not made.
-"""
+Each fault is one method: its name is what it is counted as. A fault that would destroy what the
+design does not promise to keep (the last copy of a payload, the whole quorum's honesty) is not
+made."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +35,13 @@ class Faults:
         *(["flip"] * 2), *(["kill_coordinator"] * 2), "kill_coordinator_in_write", "stop_coordinator", "fill_journal",
     )  # fmt: skip
 
-    def __init__(self, world: World, network: Network, coordinator: SimulatedCoordinator, nodes: list[SimulatedNode]):
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        coordinator: SimulatedCoordinator,
+        nodes: list[SimulatedNode],
+    ):
         self.world, self.network, self.coordinator, self.nodes = world, network, coordinator, nodes
         self.counts: Counter[str] = Counter()
         self.over = False
@@ -54,9 +61,14 @@ class Faults:
         for node in self.nodes:
             node.judge_book()
         kind = self.world.random.choice(self.KINDS)
-        if self._quiet() and getattr(self, f"_{kind}")(self.world.random.choice(self.nodes)) is not False:
+        if (
+            self._quiet()
+            and getattr(self, f"_{kind}")(self.world.random.choice(self.nodes)) is not False
+        ):
             self.counts[kind] += 1
-        self.world.after(self.world.random.randint(self.pause_ms // 4, 2 * self.pause_ms), self._next)
+        self.world.after(
+            self.world.random.randint(self.pause_ms // 4, 2 * self.pause_ms), self._next
+        )
 
     def end(self) -> None:
         """Put everything right."""
@@ -112,7 +124,9 @@ class Faults:
         remade = node.place.save_every == 1  # then it can make its payloads again from its state
         spare = self._held_beside(node)
         self.world.say(
-            "node %s lost power: %s files cut", node.peer[:8], node.disk.cut_power(lambda name: remade or spare(name))
+            "node %s lost power: %s files cut",
+            node.peer[:8],
+            node.disk.cut_power(lambda name: remade or spare(name)),
         )
         return None
 
@@ -161,17 +175,25 @@ class Faults:
         return None if name else False
 
     def _flip(self, node: SimulatedNode) -> bool | None:
-        """A machine that computes wrong, once: an honest majority is at work beside it, and nothing else goes wrong
-        until it has started over."""
+        """A machine that computes wrong, once: an honest majority is at work beside it, and nothing
+        else goes wrong until it has started over."""
         ready = [member.peer for member in self.coordinator.rounds.members.ready()]
         replica = node.replica
-        if self._flips or replica is None or node.peer not in ready or len(ready) < 4 or len(ready) < len(self.nodes):
+        if (
+            self._flips
+            or replica is None
+            or node.peer not in ready
+            or len(ready) < 4
+            or len(ready) < len(self.nodes)
+        ):
             return False
         self._flips += 1
         self.network.weather = WEATHERS[0]
         self._quiet = lambda: not replica.faulty or node.replica is not replica
         self.world.say("a bit of node %s flips", node.peer[:8])
-        node.place.auditor.excuse(range(16_384))  # what it trains and sends until it starts over may be anything
+        node.place.auditor.excuse(
+            range(16_384)
+        )  # what it trains and sends until it starts over may be anything
         replica.flip(16_000)
         return None
 
@@ -259,7 +281,10 @@ class Faults:
         """Are all payloads that are or may become committed whole on the disks of the others?"""
         commits = self.coordinator.journal.commits_by_round.values()
         needed = {entry.digest for commit in commits for entry in commit.entries}
-        # What is on its way to the coordinator may be committed too; without a copy, if no other member is left then.
+        # What is on its way to the coordinator may be committed too; without a copy, if no other
+        # member is left then.
         undecided = self.coordinator.rounds.decided_round + 1
-        needed |= {digest for digest, round in node.place.auditor.payloads.items() if round >= undecided}
+        needed |= {
+            digest for digest, round in node.place.auditor.payloads.items() if round >= undecided
+        }
         return all(map(self._held_beside(node), (digest.hex() for digest in needed)))

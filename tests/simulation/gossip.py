@@ -1,14 +1,15 @@
-"""Gossip over home links in virtual time: real `Exchange` and `Uploads` machines on a fluid network.
+"""Gossip over home links in virtual time: real `Exchange` and `Uploads` machines on a fluid
+network.
 
     Exchange --Offer--> (delay) --> Offered            control messages take a delay and no room on the links
              --Pull---> (delay) --> Uploads.asked ... start --> flow --parts, (delay)--> Progressed ... Pulled
              --Withdraw-> (delay) -> the flow ends after its present part, or never begins --> WITHDRAWN
              --Drop---> (delay) --> the flow ends; what was under way is a duplicate
 
-Bytes are a fluid: a flow leaves through its sender's uplink and enters through its receiver's downlink, and all flows
-share them max-min fairly, as TCP's do in the long run. Parts are what a receiver keeps of a flow that was dropped.
-Not modelled: loss and slow start of TCP, jitter, buffers in routers. Nothing is random unless `faults` is given.
-"""
+Bytes are a fluid: a flow leaves through its sender's uplink and enters through its receiver's
+downlink, and all flows share them max-min fairly, as TCP's do in the long run. Parts are what a
+receiver keeps of a flow that was dropped. Not modelled: loss and slow start of TCP, jitter, buffers
+in routers. Nothing is random unless `faults` is given."""
 
 import hashlib
 import heapq
@@ -19,8 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from node.exchange import Exchange
-from node.exchange_events import (
+from node.gossip.machine.events import (
     Blame,
     Drop,
     Effect,
@@ -46,7 +46,8 @@ from node.exchange_events import (
     Tick,
     Withdraw,
 )
-from node.uploads import Upload, Uploads
+from node.gossip.machine.exchange import Exchange
+from node.links.upload_queue import Upload, Uploads
 from protocol.ids import Digest, PeerId, sha256
 
 TICK_MS = 100.0
@@ -65,7 +66,8 @@ MESSAGE_BYTES = 80
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A home link: bytes per millisecond up and down, and the delay to the middle of the internet, in milliseconds."""
+    """A home link: bytes per millisecond up and down, and the delay to the middle of the internet,
+    in milliseconds."""
 
     up: float
     down: float
@@ -96,8 +98,9 @@ def peer(number: int) -> PeerId:
 
 
 def bound_ms(homes: Sequence[Home], size: int) -> float:
-    """No gossip can be faster: everybody takes all payloads of others in, everybody's own goes out once, and what
-    all take in goes through somebody's uplink. For equal links: N - 1 payloads over the slower direction."""
+    """No gossip can be faster: everybody takes all payloads of others in, everybody's own goes out
+    once, and what all take in goes through somebody's uplink. For equal links: N - 1 payloads over
+    the slower direction."""
     others = len(homes) - 1
     everything = len(homes) * others * size / sum(home.up for home in homes)
     return max(everything, *(max(others * size / home.down, size / home.up) for home in homes))
@@ -150,7 +153,8 @@ class Fluid:
         return min((flow.to_part / flow.rate for flow in self._flows), default=float("inf"))
 
     def advance(self, elapsed_ms: float) -> list[Flow]:
-        """Let time pass, at most `next_ms`; returns the flows that completed a part, ended ones among them."""
+        """Let time pass, at most `next_ms`; returns the flows that completed a part, ended ones
+        among them."""
         complete = []
         for flow in self._flows:
             flow.to_part -= flow.rate * elapsed_ms
@@ -159,13 +163,17 @@ class Fluid:
         return complete
 
     def _share(self) -> None:
-        """Progressive filling: the tightest link gives its flows equal shares, which bind them everywhere."""
+        """Progressive filling: the tightest link gives its flows equal shares, which bind them
+        everywhere."""
         self._stale = False
         flows: dict[tuple[bool, int], dict[Flow, None]] = defaultdict(dict)
         for flow in self._flows:
             flows[True, flow.source][flow] = None
             flows[False, flow.target][flow] = None
-        room = {link: self._homes[link[1]].up if link[0] else self._homes[link[1]].down for link in flows}
+        room = {
+            link: self._homes[link[1]].up if link[0] else self._homes[link[1]].down
+            for link in flows
+        }
         while flows:
             tightest = min(flows, key=lambda link: room[link] / len(flows[link]))
             share = room[tightest] / len(flows[tightest])
@@ -178,7 +186,8 @@ class Fluid:
 
 
 def push_to_all_ms(homes: Sequence[Home], size: int) -> float:
-    """The naive way: everybody sends its payload to all others at once. Time until the last has arrived."""
+    """The naive way: everybody sends its payload to all others at once. Time until the last has
+    arrived."""
     fluid, now_ms, end_ms, left = Fluid(homes), 0.0, 0.0, 0
     for source, target in itertools.permutations(range(len(homes)), 2):
         fluid.add(Flow(source, target, 0, 0, size, size))
@@ -211,7 +220,8 @@ class Fetch:
     """Bytes of these that are not acknowledged."""
     started_ms: float
     first: tuple[float, int]
-    """When its first bytes arrived, and how many: the rate is taken from there, without the time in the queue."""
+    """When its first bytes arrived, and how many: the rate is taken from there, without the time in
+    the queue."""
     breaks: bool = False
     """It breaks off after its first part; what is on its way then is lost."""
     cut: int = 0
@@ -244,7 +254,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is simulated: everybody publishes one payload of `size` bytes, at 0 or up to `jitter_ms` later."""
+    """What is simulated: everybody publishes one payload of `size` bytes, at 0 or up to `jitter_ms`
+    later."""
 
     homes: tuple[Home, ...]
     size: int
@@ -255,11 +266,13 @@ class Setting:
     """Pairs that can reach each other, the smaller first; None for all."""
     jitter_ms: float = 0.0
     ordered: bool = True
-    """Whether requests wait in the order of `Uploads` and are told of progress; else all are served at once."""
+    """Whether requests wait in the order of `Uploads` and are told of progress; else all are served
+    at once."""
     faults: int | None = None
     """A seed: a tenth of the offers is lost, and one transfer in twenty breaks off."""
     rounds: int = 1
-    """Gossips one after the other: the graph differs, and in the first one sources are not known yet."""
+    """Gossips one after the other: the graph differs, and in the first one sources are not known
+    yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +284,8 @@ class Result:
     done_ms: tuple[float, ...]
     """The same of the last round, for each member."""
     duplicate_share: float
-    """Of the node that took in the most bytes for nothing: those over all payload bytes that it needed."""
+    """Of the node that took in the most bytes for nothing: those over all payload bytes that it
+    needed."""
     payload_up: tuple[int, ...]
     other_share: float
     """Control bytes over payload bytes, of all nodes."""
@@ -316,12 +330,15 @@ class Gossip:
             done,
             max(node.duplicates for node in self._nodes) / needed,
             tuple(node.payload_up for node in self._nodes),
-            sum(node.other_up for node in self._nodes) / sum(node.payload_up for node in self._nodes),
+            sum(node.other_up for node in self._nodes)
+            / sum(node.payload_up for node in self._nodes),
         )
 
     def lacks(self) -> dict[int, int]:
         """How many payloads each member lacks."""
-        return {number: len(self._everything - self._nodes[number].held) for number in self._members}
+        return {
+            number: len(self._everything - self._nodes[number].held) for number in self._members
+        }
 
     # ---- time
 
@@ -362,19 +379,29 @@ class Gossip:
         for number in range(self._count):
             self._feed(number, MembersChanged(members, relays))
             if self._setting.links is not None:
-                others = (other for other in range(self._count) if other != number and self._linked(number, other))
+                others = (
+                    other
+                    for other in range(self._count)
+                    if other != number and self._linked(number, other)
+                )
                 self._feed(number, Linked(frozenset(map(peer, others))))
             self._tick(number)
 
     def _begin(self) -> None:
         jitter = random.Random(0)
-        self._start_ms, self._everything = self._now_ms, {self._own(number) for number in self._members}
+        self._start_ms, self._everything = (
+            self._now_ms,
+            {self._own(number) for number in self._members},
+        )
         for number, node in enumerate(self._nodes):
             node.done_ms, node.held = 0.0, set()
             self._feed(number, Settled(self._round - 1))
             self._feed(number, RoundStarted(self._round))
         for number in self._members:
-            self._after(jitter.uniform(0, self._setting.jitter_ms), lambda number=number: self._publish(number))
+            self._after(
+                jitter.uniform(0, self._setting.jitter_ms),
+                lambda number=number: self._publish(number),
+            )
 
     def _own(self, number: int) -> Digest:
         return sha256(f"payload {number} of round {self._round}".encode())
@@ -411,7 +438,10 @@ class Gossip:
             case Withdraw():
                 fetch = self._nodes[number].fetches[effect.digest]
                 self._nodes[number].other_up += MESSAGE_BYTES
-                self._after(self._delay_ms(number, fetch.source), lambda: self._withdrawn(fetch, effect.unless_soon))
+                self._after(
+                    self._delay_ms(number, fetch.source),
+                    lambda: self._withdrawn(fetch, effect.unless_soon),
+                )
             case Blame() | Refuse():
                 assert isinstance(effect, Refuse), f"an honest peer is blamed: {effect}"
             case ReportHolding():
@@ -436,7 +466,17 @@ class Gossip:
         node, source = self._nodes[number], self._numbers[pull.source]
         lacking = pull.size - node.arrived[pull.digest]
         breaks = self._rng is not None and self._rng.random() < 0.05
-        fetch = Fetch(source, number, pull.digest, pull.size, lacking, lacking, self._now_ms, (self._now_ms, 0), breaks)
+        fetch = Fetch(
+            source,
+            number,
+            pull.digest,
+            pull.size,
+            lacking,
+            lacking,
+            self._now_ms,
+            (self._now_ms, 0),
+            breaks,
+        )
         node.fetches[pull.digest] = fetch
         node.other_up += MESSAGE_BYTES
         if self._linked(number, source):
@@ -454,14 +494,19 @@ class Gossip:
         if not fetch.over:
             fetch.over = True
             del self._nodes[fetch.target].fetches[fetch.digest]
-            self._feed(fetch.target, PullFailed(fetch.digest, peer(fetch.source), failure, "simulated"))
+            self._feed(
+                fetch.target, PullFailed(fetch.digest, peer(fetch.source), failure, "simulated")
+            )
 
     # ---- a pull at its source
 
     def _asked(self, fetch: Fetch) -> None:
         node = self._nodes[fetch.source]
         if fetch.digest not in node.held:
-            self._after(self._delay_ms(fetch.target, fetch.source), lambda: self._fail(fetch, Failure.ABSENT))
+            self._after(
+                self._delay_ms(fetch.target, fetch.source),
+                lambda: self._fail(fetch, Failure.ABSENT),
+            )
             return
         upload = fetch.upload
         node.asked[upload] = fetch
@@ -480,7 +525,10 @@ class Gossip:
             fetch.flow.left = 0
         elif node.asked.get(upload) is fetch and not (unless_soon and node.uploads.soon(upload)):
             self._end(fetch)
-            self._after(self._delay_ms(fetch.source, fetch.target), lambda: self._fail(fetch, Failure.WITHDRAWN))
+            self._after(
+                self._delay_ms(fetch.source, fetch.target),
+                lambda: self._fail(fetch, Failure.WITHDRAWN),
+            )
 
     def _serve(self, number: int) -> None:
         for upload in self._nodes[number].uploads.start(int(self._now_ms)):
@@ -495,7 +543,8 @@ class Gossip:
         self._fluid.add(flow)
 
     def _part_bytes(self, fetch: Fetch) -> int:
-        """A quarter of what the path carries in 250 ms, as a power of two: what a link's window comes to."""
+        """A quarter of what the path carries in 250 ms, as a power of two: what a link's window
+        comes to."""
         rate = min(self._setting.homes[fetch.source].up, self._setting.homes[fetch.target].down)
         return max(PART_BYTES_MIN, min(PART_BYTES_MAX, 1 << (int(rate * 250 / 4).bit_length() - 1)))
 

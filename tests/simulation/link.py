@@ -1,11 +1,19 @@
-"""Between peers: a `node.links.base.Link` over the simulated network."""
+"""Between peers: a `node.links.network.Link` over the simulated network."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from node.links.base import Blob, LinkServer, NotHeldError, Purpose, Remote, Traffic, WithdrawnError
 from node.links.frames import Part
+from node.links.network import (
+    BlobRange,
+    LinkServer,
+    NotHeldError,
+    PeerAddress,
+    Purpose,
+    Traffic,
+    WithdrawnError,
+)
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers
@@ -25,11 +33,18 @@ LOOK_SECONDS = 0.4
 
 
 class SimulatedLink:
-    """One node's end of all that it exchanges with peers, in parts of `part_bytes`. `offered` judges what it says that
-    it holds."""
+    """One node's end of all that it exchanges with peers, in parts of `part_bytes`. `offered`
+    judges what it says that it holds."""
 
-    def __init__(self, network: Network, own: PeerId, part_bytes: int, offered: Callable[[Offers], None]) -> None:
-        self._network, self._own, self._part_bytes, self._offered = network, own, part_bytes, offered
+    def __init__(
+        self, network: Network, own: PeerId, part_bytes: int, offered: Callable[[Offers], None]
+    ) -> None:
+        self._network, self._own, self._part_bytes, self._offered = (
+            network,
+            own,
+            part_bytes,
+            offered,
+        )
         self._ends: dict[str, LinkServer] = network.ends
         self._kept: list[PeerId] = []
         self._withdrawn: set[tuple[PeerId, Digest]] = set()
@@ -47,7 +62,7 @@ class SimulatedLink:
             self._looking.cancel()
         self._ends.pop(self._own, None)
 
-    def keep(self, remotes: Sequence[Remote]) -> None:
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Peers that links are wanted to."""
         self._kept = [remote.peer_id for remote in remotes]
 
@@ -56,7 +71,8 @@ class SimulatedLink:
         self._withdrawn.add((source, digest))
 
     async def _look(self, server: LinkServer) -> None:
-        """Tell which links are open: to peers that live and that are cut off in neither direction."""
+        """Tell which links are open: to peers that live and that are cut off in neither
+        direction."""
         told: frozenset[PeerId] = frozenset()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -72,14 +88,16 @@ class SimulatedLink:
     @property
     def idle(self) -> bool:
         """Whether nobody has read a blob of this node lately."""
-        return self._network.world.time() - self._network.read_at.get(self._own, 0.0) >= QUIET_SECONDS
+        return (
+            self._network.world.time() - self._network.read_at.get(self._own, 0.0) >= QUIET_SECONDS
+        )
 
     @property
     def traffic(self) -> Traffic:
         """Nothing is counted."""
         return Traffic()
 
-    async def offer(self, to: Remote, offers: Offers) -> None:
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; the network may carry them twice, or lose the reply."""
         self._offered(offers)
         blob = offers.SerializeToString()
@@ -93,19 +111,29 @@ class SimulatedLink:
                 raise RemoteProtocolError(str(error)) from error
             except Exception as error:
                 if type(error).__name__ == "DecodeError":
-                    raise RemoteProtocolError(f"expected offers, got bytes that do not decode: {error}") from error
+                    raise RemoteProtocolError(
+                        f"expected offers, got bytes that do not decode: {error}"
+                    ) from error
                 raise
 
         await self._ask(to.peer_id, take, OFFER_SECONDS)
 
-    async def fetch(self, source: Remote, blob: Blob, purpose: Purpose = Purpose.PAYLOAD) -> AsyncGenerator[Part, None]:
+    async def fetch(
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose = Purpose.PAYLOAD
+    ) -> AsyncGenerator[Part, None]:
         """The parts of a blob, one by one."""
         key, offset, end = (source.peer_id, blob.digest), blob.offset, blob.offset + 1
         self._withdrawn.discard(key)
         while offset < end:
-            count = min(self._part_bytes, blob.count - (offset - blob.offset)) if blob.count else self._part_bytes
+            count = (
+                min(self._part_bytes, blob.count - (offset - blob.offset))
+                if blob.count
+                else self._part_bytes
+            )
 
-            async def read(server: LinkServer, offset: int = offset, count: int = count) -> tuple[int, bytes] | None:
+            async def read(
+                server: LinkServer, offset: int = offset, count: int = count
+            ) -> tuple[int, bytes] | None:
                 self._network.read_at[source.peer_id] = self._network.world.time()
                 try:
                     return await server.read(blob.digest, offset, count)
@@ -122,14 +150,17 @@ class SimulatedLink:
                 data = spoiled(data, self._network.world.random)
             yield Part(0, offset, total, data)
             offset, end = offset + len(data), blob.end(total)
-        self._network.note(self._own, source.peer_id, lambda: self._served(source.peer_id, blob.digest))
+        self._network.note(
+            self._own, source.peer_id, lambda: self._served(source.peer_id, blob.digest)
+        )
 
     def _served(self, source: PeerId, digest: Digest) -> None:
         if server := self._ends.get(source):
             server.on_served(self._own, digest)
 
     async def _ask(self, peer: str, question: Callable[[LinkServer], Any], seconds: float) -> Any:
-        """Run a question at a peer, in its process; its answer, or its error as it comes over a network."""
+        """Run a question at a peer, in its process; its answer, or its error as it comes over a
+        network."""
         network, world = self._network, self._network.world
         reply: asyncio.Future[Any] = world.create_future()
 
@@ -154,7 +185,12 @@ class SimulatedLink:
         if network.runs(peer) and peer in self._ends:
             network.note(self._own, peer, lambda: world.create_task(serve()))
         else:
-            world.call_later(REFUSED_MS / 1000, settle, None, UnavailableError(f"nobody listens at {short(peer)}"))
+            world.call_later(
+                REFUSED_MS / 1000,
+                settle,
+                None,
+                UnavailableError(f"nobody listens at {short(peer)}"),
+            )
         try:
             async with asyncio.timeout(seconds):
                 return await reply

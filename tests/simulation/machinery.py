@@ -1,9 +1,8 @@
 """What the product's modules get in place of the machine below them, as long as a world lasts.
 
-Clock, chance and files are looked up by module, so whatever module of the product imports `time`, `random`,
-`secrets` or `os` gets the world's: the clock of the process that runs, the world's chance, disks in memory.
-The ranges of a snapshot can be made small, so that there are several.
-"""
+Clock, chance and files are looked up by module, so whatever module of the product imports `time`,
+`random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
+chance, disks in memory. The ranges of a snapshot can be made small, so that there are several."""
 
 import contextlib
 import logging
@@ -16,8 +15,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import node.payload_log
-import node.snapshot
+from node.gossip import payload_log
+from node.replica import snapshot
 from tests.simulation import disk
 from tests.simulation.world import PROCESS, World
 
@@ -42,7 +41,9 @@ def _clock(world: World) -> _Shim:
 
     def wall_ns() -> int:
         process = PROCESS.get()
-        return 1000 * (1_700_000_000_000_000 + world.now_us + (process.wall_offset_us if process else 0))
+        return 1000 * (
+            1_700_000_000_000_000 + world.now_us + (process.wall_offset_us if process else 0)
+        )
 
     return _Shim(
         time,
@@ -72,11 +73,11 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         if getattr(module, name, None) is original
     ]
     changes += [
-        (node.payload_log, "os", files),
-        (node.snapshot, "os", files),
-        (node.snapshot, "replacing_file", disk.replacing_file),
+        (payload_log, "os", files),
+        (snapshot, "os", files),
+        (snapshot, "replacing_file", disk.replacing_file),
     ]
-    changes.append((node.snapshot, "RANGE_BYTES", min(node.snapshot.RANGE_BYTES, 8 * part_bytes)))
+    changes.append((snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

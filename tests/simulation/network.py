@@ -1,12 +1,12 @@
-"""The network between the parties: messages that may be lost, late, doubled or out of order, and streams that break.
+"""The network between the parties: messages that may be lost, late, doubled or out of order, and
+streams that break.
 
     note      one message on its own way (an offer, a request, a reply): delay, loss, doubling, reordering
     stream    an ordered sequence of messages that arrives whole up to where it breaks: what TCP makes of the same
               weather. A loss is a delay; what is cut off waits, until one end gives up or the other is told.
 
-Directions may be cut one by one, so links can be one-way. Parties are named by strings; whether a party lives is told
-by its current process.
-"""
+Directions may be cut one by one, so links can be one-way. Parties are named by strings; whether a
+party lives is told by its current process."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -82,7 +82,9 @@ class Network:
 class Stream:
     """One direction of a connection between two processes."""
 
-    def __init__(self, network: Network, sender: str, receiver: str, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self, network: Network, sender: str, receiver: str, deliver: Callable[[Any], None]
+    ) -> None:
         self._network, self._sender, self._receiver = network, sender, receiver
         self._process = network.processes[receiver]
         self._deliver = deliver
@@ -110,7 +112,9 @@ class Stream:
             at_us = world.now_us + int(1000 * (network.delay_ms() + late_ms))
             self._free_us = max(self._free_us, at_us)
             message = self._waiting.pop(0)
-            world.after((self._free_us - world.now_us) / 1000, lambda message=message: self._arrive(message))
+            world.after(
+                (self._free_us - world.now_us) / 1000, lambda message=message: self._arrive(message)
+            )
         self._moving = False
 
     def _arrive(self, message: Any) -> None:

@@ -1,8 +1,9 @@
-"""A node of a simulated run: the real trainer, ledger, client, swarm, exchange, payload log, snapshots and catch-up.
+"""A node of a simulated run: the real trainer, ledger, client, swarm, exchange, payload log,
+snapshots and catch-up.
 
-Put together as `node.process` does it, around a replica that is cheap (`stand_in`), a link and a stub that lead to the
-simulated network, and a disk in memory. What a volunteer's machine adds is here: it starts the node again when it died.
-"""
+Put together as `node.process` does it, around a replica that is cheap (`stand_in`), a link and a
+stub that lead to the simulated network, and a disk in memory. What a volunteer's machine adds is
+here: it starts the node again when it died."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -11,15 +12,15 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.catch_up import CatchUp
-from node.contact import FIRST_CONTACT_SECONDS, reach
-from node.coordinator_client import CoordinatorClient, RunInfo, own_clock_ms
-from node.ledger import Ledger
-from node.parts import Parts
-from node.payload_log import PayloadLog
-from node.progress import Progress
-from node.snapshot import Snapshots
-from node.swarm import Swarm, SwarmLimits
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.decisions import DecisionLog
+from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
+from node.replica.snapshot import Snapshots
+from node.round.catch_up import CatchUp
+from node.round.context import RoundContext
+from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
@@ -36,7 +37,7 @@ from tests.simulation.stand_in import (
     Corpus,
     Replica,
     SavedState,
-    Trainee,
+    TrainingModel,
     applied_positions,
     saved_state,
 )
@@ -71,7 +72,9 @@ class Place:
 class Client(CoordinatorClient):
     """The real client, whose stub leads to the simulated coordinator."""
 
-    def __init__(self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]) -> None:
+    def __init__(
+        self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]
+    ) -> None:
         super().__init__("coordinator:1", key)
         self._simulated, self._says = stub, says
 
@@ -111,12 +114,16 @@ class SimulatedNode:
         self.sample_ms = sample_ms
         self._key = Ed25519PrivateKey.from_private_bytes(chance.randbytes(32))
         self.peer = peer_id(public_bytes(self._key))
-        self._clock = (chance.randrange(10**12), chance.randint(-100, 100), chance.randint(-3, 3) * 3600 * 10**6)
+        self._clock = (
+            chance.randrange(10**12),
+            chance.randint(-100, 100),
+            chance.randint(-3, 3) * 3600 * 10**6,
+        )
         self.disk = Disk(chance)
         self.process: Process | None = None
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
-        self.progress: Progress | None = None
+        self.progress: NodeStatus | None = None
         self.swarm: Swarm | None = None
         self.kept: set[bytes] = set()
         self.ended = ""
@@ -168,7 +175,9 @@ class SimulatedNode:
         in_memory = self.samples_beyond()
         self.replica = self.trainer = None
         if self.place.save_every > 1:
-            self.place.auditor.lose(set(in_memory) - set(self.samples_beyond()))  # it had not been saved
+            self.place.auditor.lose(
+                set(in_memory) - set(self.samples_beyond())
+            )  # it had not been saved
         self.place.switchboard.died(self.peer)
         self.link_ends.pop(self.peer, None)
         if self.wanted and self.ended in ("", LEFT):
@@ -196,8 +205,8 @@ class SimulatedNode:
         return self.trainer is not None and self.trainer._parts.ledger.behind()
 
     def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
-        """Positions in its momentum and in its payloads that are neither settled nor `counted`; on its disk if it does
-        not run."""
+        """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
+        its disk if it does not run."""
         if self.replica is not None and self.trainer is not None:
             items = [(item.digest, item.extraction) for item in self.trainer.position.pending]
             pending = [(digest, extraction.positions) for digest, extraction in items if extraction]
@@ -206,7 +215,9 @@ class SimulatedNode:
             pending, momentum = saved.payloads, saved.momentum
         else:
             return []
-        return momentum + [place for digest, places in pending if digest not in counted for place in places]
+        return momentum + [
+            place for digest, places in pending if digest not in counted for place in places
+        ]
 
     def judge_book(self) -> None:
         """Is all that it has trained somewhere, now?"""
@@ -215,7 +226,8 @@ class SimulatedNode:
             self.place.auditor.judge_book(self.peer, self.replica.trained_here, places)
 
     def sent_unknown(self) -> set[int]:
-        """Samples in its momentum that it has sent after it was saved, and that will leave it once it hears so."""
+        """Samples in its momentum that it has sent after it was saved, and that will leave it once
+        it hears so."""
         saved = self.saved
         doubtful = self.trainer is None or self.trainer._earlier.unsaved_rounds
         if saved is None or not saved.unsaved_rounds or not doubtful:
@@ -277,7 +289,8 @@ class SimulatedNode:
             if self._has_met if isinstance(error, UnavailableError) else not self.disk.failures:
                 self.place.failed(self.peer, error)
         except Killed:
-            pass  # in the middle of a write that no thread makes: a task keeps to itself what ends it
+            # in the middle of a write that no thread makes: a task keeps to itself what ends it
+            pass
         except Exception as error:
             self.place.failed(self.peer, error)
         process.kill()
@@ -285,12 +298,14 @@ class SimulatedNode:
     async def _program(self, process: Process) -> str:
         """As `node.process.NodeProcess`: start, run, finish, stop."""
         client = Client(self._key, Stub(self.place.switchboard, self.peer), self._says)
-        info = await reach(client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_SECONDS)
+        info = await reach(
+            client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_SECONDS
+        )
         await asyncio.to_thread(self.disk.store_whole, MET_FILE, b"met")
         retention, membership = info.spec.retention, info.spec.membership
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
-        ledger = Ledger(info.run_id, info.coordinator_key, client.fetch_commits)
+        ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
         snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
@@ -309,9 +324,9 @@ class SimulatedNode:
             clock_ms=own_clock_ms, snapshots=snapshots,
         )  # fmt: skip
         addresses = await swarm.start()
-        progress = Progress(self.peer, self.peer[:8])
+        progress = NodeStatus(self.peer, self.peer[:8])
         trainer = Trainer(
-            Parts(
+            RoundContext(
                 info, self.peer, replica, Corpus(), client, ledger, swarm, progress,  # type: ignore[arg-type]
                 lambda position: replica.save(self.disk, position), self.place.save_every,
                 CatchUp(info, replica, snapshots, swarm, client.fetch_commits, progress=progress),  # type: ignore[arg-type]
@@ -345,7 +360,7 @@ class SimulatedNode:
             await asyncio.gather(training, failing, return_exceptions=True)
 
     def _replica(self, info: RunInfo, process: Process) -> Replica:
-        trainee = Trainee(process, self.sample_ms, MICRO_BATCH)
+        trainee = TrainingModel(process, self.sample_ms, MICRO_BATCH)
         self.replica = Replica(self.peer, info.run_id, info.spec, trainee, self.place.auditor)
         return self.replica
 
@@ -355,6 +370,8 @@ class SimulatedNode:
     def _says(self, message: wire.NodeMessage) -> None:
         match message.WhichOneof("kind"):
             case "announced":
-                self.place.auditor.announces(self.peer, message.announced.round, message.announced.digest)
+                self.place.auditor.announces(
+                    self.peer, message.announced.round, message.announced.digest
+                )
             case "holding":
                 self.place.auditor.offers(self.peer, message.holding.digests, self.kept)

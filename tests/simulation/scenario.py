@@ -22,17 +22,20 @@ FAULTY_ROUNDS = 40
 """Rounds of a seed in all, and those among them in which faults are made."""
 
 PROGRESS_ROUNDS = 10
-"""Rounds after the last fault within which one must be committed: leases of the dead run out, nodes find back."""
+"""Rounds after the last fault within which one must be committed: leases of the dead run out, nodes
+find back."""
 
 PATIENCE_MS = 12_000
-"""What the longest of the product's own pauses may add to that: backoffs, retries, a silent line."""
+"""What the longest of the product's own pauses may add to that: backoffs, retries, a silent
+line."""
 
 FAREWELLS = 0.3
 """Scenarios in whose end everybody is asked to leave, of those whose run has no end by then."""
 
 NODES_MAX = 16
 MANY = 0.06
-"""Part of the seeds with eight nodes or more; a small run shows most of what can go wrong, and is cheap."""
+"""Part of the seeds with eight nodes or more; a small run shows most of what can go wrong, and is
+cheap."""
 
 ENDING = 0.3
 """Part of the seeds whose run comes to its end."""
@@ -70,7 +73,8 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
             },
             "schedule": {
                 "steps": chance.randint(15, 45) if ending else 400,
-                "learning_rate": 0.004,  # of no account, but the run's id depends on it, and every choice by hash
+                # of no account, but the run's id depends on it, and every choice by hash
+                "learning_rate": 0.004,
                 "warmup_steps": 5,
             },
             "rounds": {
@@ -108,18 +112,30 @@ class Scenario:
         self.world = World(seed)
         chance = self.world.random
         many = chance.random() < MANY
-        count = chance.randint(8, NODES_MAX) if many else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
+        count = (
+            chance.randint(8, NODES_MAX)
+            if many
+            else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
+        )
         self.spec = spec_of(chance, count)
         self.network = Network(self.world, chance.choice(WEATHERS))
         self.switchboard = Switchboard(self.network)
         self.error: Exception | None = None
-        self.coordinator = SimulatedCoordinator(self.world, self.switchboard, self.spec, self._failed)
+        self.coordinator = SimulatedCoordinator(
+            self.world, self.switchboard, self.spec, self._failed
+        )
         journal = self.coordinator.journal
         self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
         self.save_every = chance.choice([1, 1, 3, 6])
         self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
         place = Place(
-            self.world, self.network, self.switchboard, self.auditor, self._failed, self.save_every, self.part_bytes
+            self.world,
+            self.network,
+            self.switchboard,
+            self.auditor,
+            self._failed,
+            self.save_every,
+            self.part_bytes,
         )
         rounds = self.spec.rounds
         in_time_ms = (rounds.compute_ms + rounds.publish_ms) // 4
@@ -127,7 +143,10 @@ class Scenario:
         for number in range(count):  # as many as the quorum are fast enough, others may be hopeless
             hopeless = [6 * in_time_ms] if number >= rounds.quorum and chance.random() < 0.3 else []
             self.nodes.append(
-                SimulatedNode(place, chance.choice([in_time_ms // 20, in_time_ms // 6, in_time_ms // 2, *hopeless]))
+                SimulatedNode(
+                    place,
+                    chance.choice([in_time_ms // 20, in_time_ms // 6, in_time_ms // 2, *hopeless]),
+                )
             )
         self.faults = Faults(self.world, self.network, self.coordinator, self.nodes)
 
@@ -174,11 +193,19 @@ class Scenario:
         self.faults.begin()
         self.round_ms = longest_slot(self.spec.rounds).milliseconds
         words = self.coordinator.referee.words
-        self._until(lambda: len(words) >= FAULTY_ROUNDS or self._finished, FAULTY_ROUNDS * self.round_ms)
+        self._until(
+            lambda: len(words) >= FAULTY_ROUNDS or self._finished, FAULTY_ROUNDS * self.round_ms
+        )
         self.faults.end()
         self._progress()
         self._until(lambda: len(words) >= ROUNDS or self._finished, ROUNDS * self.round_ms)
-        require(len(words) >= ROUNDS or self._finished, "no steady progress: round", len(words), "of", ROUNDS)
+        require(
+            len(words) >= ROUNDS or self._finished,
+            "no steady progress: round",
+            len(words),
+            "of",
+            ROUNDS,
+        )
         self._agreement()
         if not self._finished and self.world.random.random() < FAREWELLS:
             self._farewell()
@@ -197,14 +224,23 @@ class Scenario:
         before = len(commits)
         limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
         self._until(lambda: len(commits) > before or self._finished, limit_ms)
-        require(len(commits) > before or self._finished, "no commit in", PROGRESS_ROUNDS, "rounds after the faults")
+        require(
+            len(commits) > before or self._finished,
+            "no commit in",
+            PROGRESS_ROUNDS,
+            "rounds after the faults",
+        )
 
     def _agreement(self) -> None:
-        """Everybody gets to one state, and every sample is accounted for. Who was away when the run was concluded finds
-        nobody any more who could give it the rest."""
+        """Everybody gets to one state, and every sample is accounted for. Who was away when the run
+        was concluded finds nobody any more who could give it the rest."""
         limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
         commits = self.coordinator.referee.commits
-        bound = [node for node in self.nodes if not self._finished or node.peer in self.coordinator.journal.let_go]
+        bound = [
+            node
+            for node in self.nodes
+            if not self._finished or node.peer in self.coordinator.journal.let_go
+        ]
         if self._finished:
             self._until(lambda: all(node.ended for node in bound), limit_ms)
             lost = [node.peer for node in bound if not node.ended]
@@ -212,23 +248,29 @@ class Scenario:
         target = commits[-1].round if commits else -1
         self._until(lambda: all(node.head_round >= target for node in bound), limit_ms)
         behind = [node.peer for node in bound if node.head_round < target]
-        require(not behind, "still without the commit of round", target, "after the faults:", behind)
+        require(
+            not behind, "still without the commit of round", target, "after the faults:", behind
+        )
         self._samples()
 
     def _farewell(self) -> None:
-        """One has lost its disk and begins anew when everybody is asked to leave: nobody waits for who is gone."""
+        """One has lost its disk and begins anew when everybody is asked to leave: nobody waits for
+        who is gone."""
         late = self.world.random.choice(self.nodes)
         late.lose_disk()
         self._until(lambda: late.catches_up, self.spec.membership.lease_ms + PATIENCE_MS)
         for node in self.nodes:
             self.world.after(0, node.leave)
-        self._until(lambda: not any(node.runs for node in self.nodes), 4 * self.round_ms + PATIENCE_MS)
+        self._until(
+            lambda: not any(node.runs for node in self.nodes), 4 * self.round_ms + PATIENCE_MS
+        )
         still = [node.peer for node in self.nodes if node.runs]
         require(not still, "still there after they were asked to leave:", still)
 
     def _samples(self) -> None:
-        """Stop everything at one instant, and look where each sample is. Who alone had the last commits may have died
-        before it saved them: what they count is in the log, and need be nowhere else."""
+        """Stop everything at one instant, and look where each sample is. Who alone had the last
+        commits may have died before it saved them: what they count is in the log, and need be
+        nowhere else."""
         front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
         momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
         in_the_log = {
@@ -238,10 +280,13 @@ class Scenario:
             for entry in commit.entries
             for position in self.auditor.sent.get((entry.author, round), ())
         }
-        self.auditor.judge_samples(front.applied_positions, momenta, self.coordinator.referee.trained - in_the_log)
+        self.auditor.judge_samples(
+            front.applied_positions, momenta, self.coordinator.referee.trained - in_the_log
+        )
 
     def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
-        """Samples with a node, without those in payloads that a commit up to `head_round` has counted."""
+        """Samples with a node, without those in payloads that a commit up to `head_round` has
+        counted."""
         counted = {
             bytes(entry.digest)
             for round, commit in self.coordinator.journal.commits_by_round.items()

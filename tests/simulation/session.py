@@ -1,7 +1,8 @@
-"""The coordinator's service over the simulated network: what gRPC does with a call, and what it does when it breaks.
+"""The coordinator's service over the simulated network: what gRPC does with a call, and what it
+does when it breaks.
 
-The client's end is what `node.coordinator_client` sees of a stub and its calls; the server's end runs the coordinator's
-real servicer in the coordinator's process. Messages cross as bytes.
+The client's end is what `node.control.client` sees of a stub and its calls; the server's end runs
+the coordinator's real servicer in the coordinator's process. Messages cross as bytes.
 
 A call ends in one of these ways, and each end hears of it later than the other, or not at all:
     the servicer returns         the client reads EOF behind the last message
@@ -33,7 +34,9 @@ SILENT_DEATH = 0.3
 _UNARY = {"GetRun": wire.Run, "GetCommits": wire.Commits}
 
 
-def unavailable(details: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> grpc.aio.AioRpcError:
+def unavailable(
+    details: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+) -> grpc.aio.AioRpcError:
     """What a failed call raises."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
@@ -70,7 +73,9 @@ class Stub:
     def __init__(self, switchboard: Switchboard, node: str) -> None:
         self._switchboard, self._network, self._node = switchboard, switchboard.network, node
 
-    def Session(self, requests: AsyncIterator[wire.NodeMessage], wait_for_ready: bool = False) -> "Call":
+    def Session(
+        self, requests: AsyncIterator[wire.NodeMessage], wait_for_ready: bool = False
+    ) -> "Call":
         """Open a session."""
         return Call(self._switchboard, self._node, requests)
 
@@ -100,7 +105,9 @@ class Stub:
         call = _Unary(self._node, lambda: world.call_later(CONNECT_MS / 1000, settle, None))
         if switchboard.listens():
             switchboard.calls.append(call)
-            up = Stream(network, self._node, COORDINATOR, lambda blob: world.create_task(serve(blob)))
+            up = Stream(
+                network, self._node, COORDINATOR, lambda blob: world.create_task(serve(blob))
+            )
             down = Stream(network, COORDINATOR, self._node, settle)
             up.send(request.SerializeToString())
         else:
@@ -130,12 +137,20 @@ class _Unary:
 class Call:
     """One session: `read` and `cancel` are the client's, the rest is between."""
 
-    def __init__(self, switchboard: Switchboard, node: str, requests: AsyncIterator[wire.NodeMessage]) -> None:
+    def __init__(
+        self, switchboard: Switchboard, node: str, requests: AsyncIterator[wire.NodeMessage]
+    ) -> None:
         self.node = node
-        self._switchboard, self._network, self._world = switchboard, switchboard.network, switchboard.network.world
+        self._switchboard, self._network, self._world = (
+            switchboard,
+            switchboard.network,
+            switchboard.network.world,
+        )
         self._requests = requests
         self._incoming: asyncio.Queue[wire.NodeMessage | None] = asyncio.Queue()
-        self._replies: asyncio.Queue[wire.CoordinatorMessage | BaseException | None] = asyncio.Queue()
+        self._replies: asyncio.Queue[wire.CoordinatorMessage | BaseException | None] = (
+            asyncio.Queue()
+        )
         self._up: Stream | None = None
         self._down: Stream | None = None
         self._servant: asyncio.Task[None] | None = None
@@ -163,7 +178,10 @@ class Call:
             self._world.after(KEEPALIVE_MS if cut else delay_ms, self._end_server)
 
     async def _run(self) -> None:
-        while not (self._switchboard.listens() and (self.node, COORDINATOR) not in self._network.cut):  # noqa: ASYNC110
+        def reachable() -> bool:
+            return self._switchboard.listens() and (self.node, COORDINATOR) not in self._network.cut
+
+        while not reachable():  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(CONNECT_MS / 1000)
         await asyncio.sleep(self._network.delay_ms() / 1000)
         if not self._switchboard.listens():
@@ -232,7 +250,9 @@ class Call:
             self._network.delay_ms() / 1000, self._tell_client, unavailable("the connection broke"),
             context=process.context if process.name == self.node else self._network.processes[self.node].context,
         )  # fmt: skip
-        self._world.after(self._world.random.choice([self._network.delay_ms(), KEEPALIVE_MS]), self._end_server)
+        self._world.after(
+            self._world.random.choice([self._network.delay_ms(), KEEPALIVE_MS]), self._end_server
+        )
 
     def lost_end(self, party: str) -> None:
         """The process at one end was killed."""
@@ -244,7 +264,9 @@ class Call:
             if not silent:
                 error = unavailable("the connection was reset")
                 node = self._network.processes[self.node]
-                self._world.call_later(delay_ms / 1000, self._tell_client, error, context=node.context)
+                self._world.call_later(
+                    delay_ms / 1000, self._tell_client, error, context=node.context
+                )
         else:
             self._end_client()
             self._world.after(KEEPALIVE_MS if silent else delay_ms, self._end_server)

@@ -1,4 +1,5 @@
-"""In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost unseen.
+"""In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost
+unseen.
 
     gradient of a sample     its position in the data order
     momentum                 a set of positions; extraction takes the k lowest of each chunk, as DeMo takes the largest
@@ -6,9 +7,9 @@
     parameters               one bit per position that a commit has applied, the sums of votes of the last step, and
                              which commit that was of
 
-So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest of the parameters is
-a function of the commits. `Replica` has the face of `node.replica.Replica`. What it is made to do is judged at once by
-the `Auditor`.
+So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
+of the parameters is a function of the commits. `Replica` has the face of
+`node.replica.replica.Replica`. What it is made to do is judged at once by the `Auditor`.
 """
 
 import functools
@@ -24,10 +25,10 @@ import numpy.typing as npt
 import torch
 
 from node.demo.vote_sum import Contribution
-from node.earlier_votes import CountedPayload, EarlierVotes
-from node.model import Work
-from node.replica import Pending, Position
-from node.snapshot import read_snapshot
+from node.model.training import RoundWork
+from node.replica.position import Pending, Position
+from node.replica.snapshot import read_snapshot
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
@@ -70,7 +71,7 @@ class Corpus:
         return range(first, first + count)
 
 
-class Trainee:
+class TrainingModel:
     """Trains at `sample_ms` milliseconds per sample."""
 
     def __init__(self, process: Process, sample_ms: int, micro_batch_max: int) -> None:
@@ -79,15 +80,15 @@ class Trainee:
         self.done: list[int] = []
         self._process = process
 
-    def passes(self, batches: Iterable[range]) -> "Passes":
+    def passes(self, batches: Iterable[range]) -> "GradientAccumulation":
         """None made yet."""
-        return Passes(self, self._process, iter(batches))
+        return GradientAccumulation(self, self._process, iter(batches))
 
 
-class Passes:
+class GradientAccumulation:
     """A round's work, micro-batch by micro-batch."""
 
-    def __init__(self, trainee: Trainee, process: Process, batches: Iterator[range]) -> None:
+    def __init__(self, trainee: TrainingModel, process: Process, batches: Iterator[range]) -> None:
         self._trainee, self._process, self._batches = trainee, process, batches
         trainee.done = []
 
@@ -103,19 +104,23 @@ class Passes:
         self._process.busy(len(batch) * self._trainee.sample_ms)
         return bool(batch)
 
-    def finish(self) -> Work:
+    def finish(self) -> RoundWork:
         """What was done."""
-        return Work(self.samples, 2.0, 8 * self.samples)
+        return RoundWork(self.samples, 2.0, 8 * self.samples)
 
 
 class Replica:
     """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
 
-    def __init__(self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: Trainee, auditor: Auditor) -> None:
+    def __init__(
+        self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: TrainingModel, auditor: Auditor
+    ) -> None:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
         self._algorithm, self._auditor = spec.algorithm, auditor
-        self._earlier = EarlierVotes(spec.algorithm, spec.retention)
-        self.payload_bytes_max = max(self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds))
+        self._earlier = VoteHistory(spec.algorithm, spec.retention)
+        self.payload_bytes_max = max(
+            self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds)
+        )
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
@@ -144,7 +149,9 @@ class Replica:
     def accumulate(self) -> None:
         """The samples just trained go into the momentum."""
         for position in self.trainee.done:
-            if (position in self.momentum or self.has_applied(position)) and position not in self._auditor.excused:
+            if (
+                position in self.momentum or self.has_applied(position)
+            ) and position not in self._auditor.excused:
                 raise Violation(f"{self.peer} trains position {position} a second time")
         self.momentum.update(self.trainee.done)
         self.trained_here.update(self.trainee.done)
@@ -155,7 +162,11 @@ class Replica:
         by_chunk: dict[int, list[int]] = defaultdict(list)
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
-        chosen = tuple(position for chunk in by_chunk.values() for position in chunk[: self.shape_at(round).top_k])
+        chosen = tuple(
+            position
+            for chunk in by_chunk.values()
+            for position in chunk[: self.shape_at(round).top_k]
+        )
         self.momentum.difference_update(chosen)
         return Extraction(chosen)
 
@@ -187,13 +198,22 @@ class Replica:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
             sent = _decoded(payload, self.shape_at(commit.round))
             if (sent.author, sent.round) != (entry.author, commit.round):
-                raise Violation(f"round {commit.round} names a payload of {sent.author} in round {sent.round}")
+                raise Violation(
+                    f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
+                )
             self._auditor.sent[sent.author, sent.round] = sent.positions
             for position in sent.positions:
-                if self.has_applied(position) and not self.faulty and position not in self._auditor.excused:
-                    raise Violation(f"round {commit.round} counts position {position} of {sent.author} a second time")
+                if (
+                    self.has_applied(position)
+                    and not self.faulty
+                    and position not in self._auditor.excused
+                ):
+                    raise Violation(
+                        f"round {commit.round} counts position {position} of {sent.author} a second time"
+                    )
                 self._raw[position >> 3] |= 1 << (position & 7)
-            counted.append(CountedPayload(commit.round, payload, Contribution(entry.weight, sent.coefficients)))
+            contribution = Contribution(entry.weight, sent.coefficients)
+            counted.append(CountedPayload(commit.round, payload, contribution))
         self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
@@ -213,11 +233,16 @@ class Replica:
     def save(self, disk: Disk, position: Position) -> None:
         """Everything that a kill must not lose."""
         pending = [
-            (item.announcement.SerializeToString(), item.extraction.positions if item.extraction else None)
+            (
+                item.announcement.SerializeToString(),
+                item.extraction.positions if item.extraction else None,
+            )
             for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
-        votes = {name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()}
+        votes = {
+            name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()
+        }
         body = msgspec.msgpack.encode(
             (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending,
              position.unsaved_rounds, votes)
@@ -231,13 +256,22 @@ class Replica:
             return None
         saved = saved_state(path.read_bytes())
         self._raw[:] = np.frombuffer(saved.raw, np.uint8)
-        self.momentum, self.has_momentum, self.faulty = set(saved.momentum), saved.has_momentum, saved.faulty
-        votes = {name: torch.frombuffer(bytearray(payload), dtype=torch.uint8) for name, payload in saved.votes.items()}
+        self.momentum, self.has_momentum, self.faulty = (
+            set(saved.momentum),
+            saved.has_momentum,
+            saved.faulty,
+        )
+        votes = {
+            name: torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+            for name, payload in saved.votes.items()
+        }
         self._earlier.restore(votes, self.shape_at)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if (head, head_round) != (self.head, self.head_round):
-            raise Violation(f"{self.peer} saved the state of round {self.head_round} as that of {head_round}")
+            raise Violation(
+                f"{self.peer} saved the state of round {self.head_round} as that of {head_round}"
+            )
         pending = []
         for blob, positions in saved.pending:
             extraction = None if positions is None else Extraction(tuple(positions))
@@ -272,7 +306,9 @@ class Replica:
         self.faulty, self.digest = True, self._digest()
 
     def _set_head(self, head: Digest, round: int) -> None:
-        self._raw[-_HEAD_BYTES:] = np.frombuffer(head + round.to_bytes(8, "big", signed=True), np.uint8)
+        self._raw[-_HEAD_BYTES:] = np.frombuffer(
+            head + round.to_bytes(8, "big", signed=True), np.uint8
+        )
 
     def _set_sums(self, contributions: Iterable[Contribution]) -> None:
         """Of all votes that make a step, in whatever order they come."""
@@ -306,8 +342,12 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     @property
     def payloads(self) -> list[tuple[bytes, tuple[int, ...]]]:
         """Digest and positions of what was announced and not settled."""
-        announced = [(wire.NodeMessage.FromString(blob).announced, places) for blob, places in self.pending]
-        return [(message.digest, tuple(places)) for message, places in announced if places is not None]
+        announced = [
+            (wire.NodeMessage.FromString(blob).announced, places) for blob, places in self.pending
+        ]
+        return [
+            (message.digest, tuple(places)) for message, places in announced if places is not None
+        ]
 
 
 def applied_positions(raw: bytes) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.exchange_events import Effect
+from node.gossip.machine.events import Effect
 from tests.simulation.gossip import (
     EQUAL,
     PROFILES,
@@ -28,7 +28,8 @@ from tests.simulation.gossip import (
 MB = 1_000_000
 SLOW = home(2, 20, 25)
 ROUND_TRIPS = 6
-"""What "a few round trips" is: an offer, a request and the first byte take one and a half for each of few hops."""
+"""What "a few round trips" is: an offer, a request and the first byte take one and a half for each
+of few hops."""
 
 
 def round_trip_ms(homes: tuple[Home, ...]) -> float:
@@ -45,7 +46,12 @@ def test_flows_share_a_thin_link_equally_and_leave_the_rest_to_the_others() -> N
     for flow in flows.values():
         fluid.add(flow)
     fluid.next_ms()
-    assert {pair: flow.rate for pair, flow in flows.items()} == {(0, 1): 1, (3, 1): 1, (3, 2): 2, (0, 2): 8}
+    assert {pair: flow.rate for pair, flow in flows.items()} == {
+        (0, 1): 1,
+        (3, 1): 1,
+        (3, 2): 2,
+        (0, 2): 8,
+    }
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -56,7 +62,9 @@ def test_push_to_all_over_equal_links_takes_the_bound_and_one_delay(count: int) 
 
 def test_push_to_all_is_as_slow_as_the_thinnest_uplink_times_the_number_of_others() -> None:
     homes = (*(EQUAL,) * 7, SLOW)
-    assert push_to_all_ms(homes, MB) == pytest.approx(7 * MB / SLOW.up + EQUAL.delay_ms + SLOW.delay_ms)
+    assert push_to_all_ms(homes, MB) == pytest.approx(
+        7 * MB / SLOW.up + EQUAL.delay_ms + SLOW.delay_ms
+    )
 
 
 def test_two_nodes_exchange_in_the_time_of_one_payload_and_three_delays() -> None:
@@ -86,7 +94,9 @@ def test_over_equal_links_all_gather_takes_at_most_half_longer_than_the_bound_an
 def test_over_the_same_home_links_it_is_so_too(profile: str) -> None:
     homes = (PROFILES[profile],) * 8
     result = gossip(Setting(homes, MB, neighbours=8, rounds=3, jitter_ms=100))
-    assert max(result.round_ms) <= 1.5 * bound_ms(homes, MB) + ROUND_TRIPS * round_trip_ms(homes) + 100
+    assert (
+        max(result.round_ms) <= 1.5 * bound_ms(homes, MB) + ROUND_TRIPS * round_trip_ms(homes) + 100
+    )
     assert result.duplicate_share < 0.03
 
 
@@ -99,7 +109,9 @@ def test_with_one_uplink_of_a_tenth_it_is_three_times_faster_than_push_to_all(co
     assert result.payload_up[-1] < 3 * 3 * MB  # others passed the slow one's payload on
 
 
-def test_four_nodes_with_one_uplink_of_a_tenth_come_near_the_three_times_that_are_possible_at_all() -> None:
+def test_four_nodes_with_one_uplink_of_a_tenth_come_near_the_three_times_that_are_possible_at_all() -> (
+    None
+):
     homes = (*(EQUAL,) * 3, SLOW)
     assert push_to_all_ms(homes, MB) / bound_ms(homes, MB) == pytest.approx(3, rel=0.01)
     assert 2.3 * max(gossip(Setting(homes, MB, rounds=3)).round_ms) <= push_to_all_ms(homes, MB)
@@ -107,7 +119,9 @@ def test_four_nodes_with_one_uplink_of_a_tenth_come_near_the_three_times_that_ar
 
 def test_serving_one_after_the_other_is_what_makes_a_slow_uplink_bearable() -> None:
     homes = (*(EQUAL,) * 7, SLOW)
-    ordered, at_once = (gossip(Setting(homes, MB, neighbours=8, ordered=way)).round_ms[0] for way in (True, False))
+    ordered, at_once = (
+        gossip(Setting(homes, MB, neighbours=8, ordered=way)).round_ms[0] for way in (True, False)
+    )
     assert 2 * ordered < at_once
 
 
@@ -130,7 +144,9 @@ def test_in_a_large_run_a_few_neighbours_suffice_and_offers_cost_little() -> Non
 
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 4), (2, 7), (3, 16), (4, 16)])
-def test_lost_offers_and_broken_transfers_cost_time_and_few_bytes_twice(seed: int, count: int) -> None:
+def test_lost_offers_and_broken_transfers_cost_time_and_few_bytes_twice(
+    seed: int, count: int
+) -> None:
     homes = tuple(list(PROFILES.values())[number % 5 + 1] for number in range(count))
     result = gossip(Setting(homes, MB, faults=seed, jitter_ms=2000))
     assert result.duplicate_share < 0.03
@@ -146,7 +162,11 @@ HALF = frozenset(range(3)), frozenset(range(3, 6))
     [
         (3, 1, links_among([0, 2], [1, 2])),  # two behind NAT, and a relay
         (3, 0, links_among([0, 1], [1, 2])),  # A and C speak different transports, B both
-        (6, 0, links_among(*([0, other] for other in range(1, 6)))),  # one public member, five behind NAT
+        (
+            6,
+            0,
+            links_among(*([0, other] for other in range(1, 6))),
+        ),  # one public member, five behind NAT
         (7, 1, links_among(*([6, other] for other in range(6)))),  # six behind NAT, and a relay
         (8, 2, links_among([*HALF[0], 6], [*HALF[1], 7], [6, 7])),  # two islands, each with a relay
         (12, 0, links_among(*([n, (n + 1) % 12] for n in range(12)))),  # a ring
@@ -159,7 +179,9 @@ def test_payloads_cross_through_whoever_is_linked_to_both(
     result = gossip(setting)
     assert result.duplicate_share < 0.03
     members = count - relays
-    assert sum(result.payload_up) <= 2 * 1.03 * MB // 10 * (members * (members - 1) + relays * members)
+    assert sum(result.payload_up) <= 2 * 1.03 * MB // 10 * (
+        members * (members - 1) + relays * members
+    )
 
 
 def test_a_relay_carries_little_where_members_reach_each_other() -> None:
@@ -186,7 +208,9 @@ class Recorded(Gossip):
 def history() -> str:
     """The digest of one simulation with faults, relays and missing links."""
     links = frozenset(permutations(range(9), 2)) - links_among([0, 1, 2])
-    recorded = Recorded(Setting((EQUAL,) * 9, MB, relays=1, links=links, faults=5, rounds=2, jitter_ms=500))
+    recorded = Recorded(
+        Setting((EQUAL,) * 9, MB, relays=1, links=links, faults=5, rounds=2, jitter_ms=500)
+    )
     recorded.run()
     return recorded.history.hexdigest()
 
@@ -198,6 +222,8 @@ def test_the_same_gossip_is_the_same_for_every_hash_seed() -> None:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         root = Path(__file__).parents[2]
         command = [sys.executable, "-c", code]
-        ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            command, env=environment, cwd=root, capture_output=True, text=True, check=True
+        )
         digests.add(ran.stdout.strip())
     assert digests == {history()}

@@ -1,9 +1,10 @@
-"""A late joiner behind a thin line, in a run of one fast node whose log and snapshots are short: it arrives."""
+"""A late joiner behind a thin line, in a run of one fast node whose log and snapshots are short: it
+arrives."""
 
 import pytest
 
-from node.payload_log import PayloadLog
-from node.snapshot import Snapshots
+from node.gossip.payload_log import PayloadLog
+from node.replica.snapshot import Snapshots
 from tests.simulation import scenario
 from tests.simulation.checkers import Violation, require
 from tests.simulation.machinery import installed
@@ -23,7 +24,8 @@ PATIENCE_MS = 60_000
 
 
 class Outrun(Scenario):
-    """No faults. `fetched` is the round of the snapshot that arrived, and the newest one by then."""
+    """No faults. `fetched` is the round of the snapshot that arrived, and the newest one by
+    then."""
 
     def arrive(self) -> None:
         """Let the late one catch up and contribute; `Violation` if it does not in time."""
@@ -53,7 +55,9 @@ def outrun(monkeypatch: pytest.MonkeyPatch) -> Outrun:
 def test_a_late_joiner_is_not_outrun_by_a_lone_fast_node(outrun: Outrun) -> None:
     outrun.arrive()
     landed, newest = outrun.fetched
-    assert newest - landed > outrun.spec.retention.log_rounds, "by their number, neither would have been there any more"
+    assert newest - landed > outrun.spec.retention.log_rounds, (
+        "by their number, neither would have been there any more"
+    )
 
 
 @pytest.mark.parametrize("planted", ["snapshots", "log", "both"])

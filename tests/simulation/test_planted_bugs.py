@@ -1,4 +1,5 @@
-"""Judges are judged: each planted bug must be found by one of the first seeds, with the words that name it."""
+"""Judges are judged: each planted bug must be found by one of the first seeds, with the words that
+name it."""
 
 import asyncio
 import itertools
@@ -8,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from coordinator import rounds
-from coordinator.core import Core, Outcome
-from coordinator.inflight import InFlight
-from coordinator.membership import Membership
-from coordinator.rounds import Rounds
-from node.earlier_life import EarlierLife
-from node.earlier_votes import EarlierVotes
-from node.exchange import Exchange
-from node.exchange_events import Found, Offered
-from node.ledger import Ledger
-from node.patience import Patience
-from node.payload_log import PayloadLog
-from node.swarm import Swarm
+from coordinator.machine import rounds
+from coordinator.machine.membership import Membership
+from coordinator.machine.rounds import Rounds
+from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.sequencer import Outcome, Sequencer
+from node.control.decisions import DecisionLog
+from node.gossip.machine.events import Found, Offered
+from node.gossip.machine.exchange import Exchange
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm
+from node.replica.vote_history import VoteHistory
+from node.round.crash_recovery import CrashRecovery
+from node.round.deadline import Deadline
 from node.trainer import Trainer
 from protocol.commits import sign_commit
 from protocol.ids import Digest, sha256
@@ -38,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def copies_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InFlight, "available", lambda flight, *arguments: flight.payloads())
+    patch.setattr(UndecidedRound, "available", lambda flight, *arguments: flight.payloads())
 
 
 def the_quorum_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -85,8 +86,8 @@ def the_chain_does_not_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_is_not_sorted(patch: pytest.MonkeyPatch) -> None:
-    right = InFlight.available
-    patch.setattr(InFlight, "available", lambda *arguments: list(reversed(right(*arguments))))
+    right = UndecidedRound.available
+    patch.setattr(UndecidedRound, "available", lambda *arguments: list(reversed(right(*arguments))))
 
 
 def a_round_is_decided_twice(patch: pytest.MonkeyPatch) -> None:
@@ -120,9 +121,9 @@ def a_heartbeat_revives(patch: pytest.MonkeyPatch) -> None:
 
 
 def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
-    right = Core._record
+    right = Sequencer._record
 
-    def record(core: Core, batch: Any) -> Any:
+    def record(core: Sequencer, batch: Any) -> Any:
         signed = {
             effect.commit.round: sign_commit(effect.commit, core._key)
             for effect in batch.effects
@@ -131,7 +132,7 @@ def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
         core._emit(Outcome(tuple(batch.effects), signed))
         return right(core, batch)
 
-    patch.setattr(Core, "_record", record)
+    patch.setattr(Sequencer, "_record", record)
 
 
 def heartbeats_decide_something(patch: pytest.MonkeyPatch) -> None:
@@ -183,20 +184,24 @@ def undecided_payloads_are_not_saved(patch: pytest.MonkeyPatch) -> None:
     right = stand_in.Replica.save
 
     def save(replica: stand_in.Replica, disk: Any, position: Any) -> None:
-        right(replica, disk, type(position)(position.next_round, position.head, position.head_round, ()))
+        right(
+            replica,
+            disk,
+            type(position)(position.next_round, position.head, position.head_round, ()),
+        )
 
     patch.setattr(stand_in.Replica, "save", save)
 
 
 def words_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     """The ledger passes over a word: later commits are applied in its place."""
-    right, turn = Ledger.next, itertools.count(1)
+    right, turn = DecisionLog.next, itertools.count(1)
 
-    async def after(ledger: Ledger) -> Any:
+    async def after(ledger: DecisionLog) -> Any:
         word = await right(ledger)
         return await right(ledger) if next(turn) % 20 == 0 and ledger.behind() else word
 
-    patch.setattr(Ledger, "next", after)
+    patch.setattr(DecisionLog, "next", after)
 
 
 def the_snapshot_is_of_another_round(patch: pytest.MonkeyPatch) -> None:
@@ -218,7 +223,9 @@ def offers_come_before_the_digest_is_checked(patch: pytest.MonkeyPatch) -> None:
     def handle(exchange: Exchange, event: Any, now_ms: int) -> Any:
         effects = right(exchange, event, now_ms)
         if isinstance(event, Offered):
-            effects = effects + right(exchange, Found(event.round, event.digest, event.size), now_ms)
+            effects = effects + right(
+                exchange, Found(event.round, event.digest, event.size), now_ms
+            )
         return effects
 
     patch.setattr(Exchange, "handle", handle)
@@ -264,11 +271,15 @@ def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:
         await asyncio.to_thread(trainer._parts.save, trainer.position)
 
     async def one_round(trainer: Trainer, opened: Any) -> None:
-        pending, payload = await asyncio.to_thread(trainer._extract, opened, await compute(trainer, opened))
+        pending, payload = await asyncio.to_thread(
+            trainer._extract, opened, await compute(trainer, opened)
+        )
         trainer._unannounced[pending.round] = pending
         await save(trainer)
         await trainer._publish(pending, payload)
-        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(opened.round + 1):
+        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(
+            opened.round + 1
+        ):
             await trainer._settle_next()
 
     patch.setattr(Trainer, "_extract", extract)
@@ -282,21 +293,21 @@ def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
 
 def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
     """A node trains before it has heard what became of the payloads of its earlier life."""
-    patch.setattr(EarlierLife, "may_be_named", lambda earlier, next_round, opened_round: False)
+    patch.setattr(CrashRecovery, "may_be_named", lambda earlier, next_round, opened_round: False)
 
 
 def votes_are_remembered_over_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     """Who was there adds up votes that who goes on from the snapshot does not have."""
-    patch.setattr(EarlierVotes, "forget", lambda votes: None)
+    patch.setattr(VoteHistory, "forget", lambda votes: None)
 
 
 def a_restart_forgets_the_votes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EarlierVotes, "restore", lambda votes, *arguments: None)
+    patch.setattr(VoteHistory, "restore", lambda votes, *arguments: None)
 
 
 def patience_has_no_end(patch: pytest.MonkeyPatch) -> None:
     """A node that is to end waits for payloads that nobody has any more."""
-    patch.setattr(Patience, "limit", lambda patience, seconds: None)
+    patch.setattr(Deadline, "limit", lambda patience, seconds: None)
 
 
 PLANTED: list[tuple[Plant, str]] = [
@@ -315,9 +326,15 @@ PLANTED: list[tuple[Plant, str]] = [
     (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
     (everything_is_reclaimed, "second time|is in"),
     (a_catch_up_forgets_the_momentum, "are in no parameters|nowhere at this instant"),
-    (undecided_payloads_are_not_saved, "are in no parameters|expected one own payload|waits|nowhere at this instant"),
+    (
+        undecided_payloads_are_not_saved,
+        "are in no parameters|expected one own payload|waits|nowhere at this instant",
+    ),
     (words_are_not_checked, "applies out of order"),
-    (the_snapshot_is_of_another_round, "adopts a snapshot|applies out of order|saved the state of round"),
+    (
+        the_snapshot_is_of_another_round,
+        "adopts a snapshot|applies out of order|saved the state of round",
+    ),
     (offers_come_before_the_digest_is_checked, "has not verified"),
     (bytes_are_not_verified, "other bytes|decode|not verified"),
     (the_book_is_written_late, "nowhere at this instant"),
@@ -345,7 +362,9 @@ class Aim:
 
 
 AIMS = {
-    the_snapshot_is_of_another_round: Aim(("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)),
+    the_snapshot_is_of_another_round: Aim(
+        ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
+    ),
     it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut")),
     the_book_is_written_late: Aim(("kill", "interrupt")),
     an_old_momentum_waits_for_no_word: Aim(("kill",), restart_ms=(50, 300)),
@@ -370,6 +389,8 @@ def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.Mo
 
 def test_a_violation_names_its_seed_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     copies_are_not_counted(monkeypatch)
-    with pytest.raises(Violation, match=r"(?s)^seed \d+: round .*event Announced.*coordinator decided round") as caught:
+    with pytest.raises(
+        Violation, match=r"(?s)^seed \d+: round .*event Announced.*coordinator decided round"
+    ) as caught:
         run_seeds()
     assert "-> CommitRound" in str(caught.value)

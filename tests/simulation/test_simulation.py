@@ -1,6 +1,7 @@
 """Five hundred seeds of bad luck.
 
-One of them with all that happened: `python -m tests.simulation --seeds 1 --first-seed N --history`."""
+One of them with all that happened: `python -m tests.simulation --seeds 1 --first-seed N
+--history`."""
 
 import os
 import subprocess
@@ -49,17 +50,24 @@ def test_the_seeds_see_every_fault_and_every_end(verdicts: list[Verdict]) -> Non
         pytest.skip("needs the verdicts on all seeds")
     faults: Counter[str] = sum((verdict.faults for verdict in verdicts), Counter())
     kinds = {*Faults.KINDS, "lost", "doubled", "corrupt", "broken"}
-    assert {kind: faults[kind] for kind in sorted(kinds) if faults[kind] < 20} == {}, summed_up(verdicts)
+    assert {kind: faults[kind] for kind in sorted(kinds) if faults[kind] < 20} == {}, summed_up(
+        verdicts
+    )
     assert max(verdict.nodes for verdict in verdicts) == 16
     assert sum(verdict.rounds >= ROUNDS for verdict in verdicts) > SEEDS / 2
-    assert sum(verdict.rounds for verdict in verdicts) > sum(verdict.commits for verdict in verdicts) + 1000
+    assert (
+        sum(verdict.rounds for verdict in verdicts)
+        > sum(verdict.commits for verdict in verdicts) + 1000
+    )
 
 
 def test_a_seed_is_the_same_history_in_another_process_under_another_hash_seed() -> None:
     def told(hash_seed: str) -> str:
         command = [sys.executable, "-m", "tests.simulation", "--seeds", "2", "--first-seed", "20"]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout.splitlines()[-1]
 

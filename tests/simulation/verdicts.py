@@ -43,8 +43,11 @@ def judge(seed: int) -> Verdict:
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """Processes to judge in. A world is one large web of objects, which Python's collector need not walk so often."""
-    return ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.set_threshold, initargs=(COLLECTED_AFTER,))
+    """Processes to judge in. A world is one large web of objects, which Python's collector need not
+    walk so often."""
+    return ProcessPoolExecutor(
+        jobs, get_context("spawn"), initializer=gc.set_threshold, initargs=(COLLECTED_AFTER,)
+    )
 
 
 def judge_all(seeds: range, jobs: int) -> Iterable[Verdict]:
@@ -60,7 +63,9 @@ def summed_up(verdicts: list[Verdict]) -> str:
     """The last line."""
     faults: Counter[str] = sum((verdict.faults for verdict in verdicts), Counter())
     violations = sum(bool(verdict.violation) for verdict in verdicts)
-    combined = hashlib.sha256(" ".join(verdict.history for verdict in verdicts).encode()).hexdigest()[:16]
+    combined = hashlib.sha256(
+        " ".join(verdict.history for verdict in verdicts).encode()
+    ).hexdigest()[:16]
     return (
         f"seeds={len(verdicts)} rounds={sum(verdict.rounds for verdict in verdicts)} "
         f"commits={sum(verdict.commits for verdict in verdicts)} "

@@ -1,9 +1,10 @@
-"""A world in one thread: a clock that jumps from action to action, and processes that are killed between two of them.
+"""A world in one thread: a clock that jumps from action to action, and processes that are killed
+between two of them.
 
-`World` is an asyncio event loop. The product's own coroutines run on it unchanged; only nothing ever waits: when
-nobody has anything to do, the clock jumps to the next timer. Everything random is drawn from one
-`random.Random(seed)`, actions of one instant run in the order in which they were planned, tasks have an order of
-their own (asyncio keeps them in sets): a seed is a history.
+`World` is an asyncio event loop. The product's own coroutines run on it unchanged; only nothing
+ever waits: when nobody has anything to do, the clock jumps to the next timer. Everything random is
+drawn from one `random.Random(seed)`, actions of one instant run in the order in which they were
+planned, tasks have an order of their own (asyncio keeps them in sets): a seed is a history.
 
     Process     whatever was started in its context: tasks, timers, work in threads. `kill` stops all of it between
                 two actions, for ever, without a `finally`: as SIGKILL does. `stop` and `resume` are SIGSTOP, SIGCONT.
@@ -43,12 +44,18 @@ class Killed(BaseException):
 class Process:
     """One life of one program: what runs in `context`."""
 
-    def __init__(self, name: str, clock_offset_us: int = 0, drift_ppm: int = 0, wall_offset_us: int = 0) -> None:
+    def __init__(
+        self, name: str, clock_offset_us: int = 0, drift_ppm: int = 0, wall_offset_us: int = 0
+    ) -> None:
         self.name = name
         self.state = "runs"
         self.steps_left: int | None = None
         self.on_death: Callable[[], None] = lambda: None
-        self.clock_offset_us, self.drift_ppm, self.wall_offset_us = clock_offset_us, drift_ppm, wall_offset_us
+        self.clock_offset_us, self.drift_ppm, self.wall_offset_us = (
+            clock_offset_us,
+            drift_ppm,
+            wall_offset_us,
+        )
         self.parked: list[Handle] = []
         self._busy_us = 0
         self.context = Context()
@@ -109,7 +116,9 @@ class Handle:
 
     __slots__ = ("_when", "args", "callback", "context", "process", "stopped")
 
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
+    ) -> None:
         self.callback, self.args = callback, args
         self.context = copy_context() if context is None else context
         self.process = self.context.get(PROCESS)
@@ -176,13 +185,15 @@ class World(asyncio.AbstractEventLoop):
         return self.now_us // 1000
 
     def say(self, text: str, *arguments: Any) -> None:
-        """Write a line of history; `%s` in the text stand for the arguments, which must be frozen."""
+        """Write a line of history; `%s` in the text stand for the arguments, which must be
+        frozen."""
         self._log.append((self.now_us, text, arguments))
 
     def history(self, last: int = 0) -> list[str]:
         """The newest lines, all by default: milliseconds since the beginning, and what happened."""
         return [
-            f"{at // 1000 - 1_000_000:>8} {_shortened(text % arguments)}" for at, text, arguments in self._log[-last:]
+            f"{at // 1000 - 1_000_000:>8} {_shortened(text % arguments)}"
+            for at, text, arguments in self._log[-last:]
         ]
 
     def fingerprint(self) -> str:
@@ -195,7 +206,8 @@ class World(asyncio.AbstractEventLoop):
     # ---- running
 
     def run_until(self, done: Callable[[], bool], limit_ms: int) -> bool:
-        """Let things happen until `done()`, asked whenever time would pass, or until the clock would pass `limit_ms`.
+        """Let things happen until `done()`, asked whenever time would pass, or until the clock
+        would pass `limit_ms`.
 
         Returns whether it is done."""
         asyncio._set_running_loop(self)
@@ -206,7 +218,9 @@ class World(asyncio.AbstractEventLoop):
                     self._act(self._ready.popleft())
                     at_once += 1
                     if at_once > ACTIONS_PER_INSTANT_MAX:
-                        raise RuntimeError(f"time stands still: {at_once} actions at {self.now_ms} ms")
+                        raise RuntimeError(
+                            f"time stands still: {at_once} actions at {self.now_ms} ms"
+                        )
                 if done():
                     return True
                 if not self._timers or self._timers[0][0] > 1000 * limit_ms:
@@ -243,7 +257,8 @@ class World(asyncio.AbstractEventLoop):
                 raise
 
     def end(self) -> None:
-        """Cancel everything and let it come to its end, so that nothing is left to the garbage collector."""
+        """Cancel everything and let it come to its end, so that nothing is left to the garbage
+        collector."""
         self.over = True
         for _ in range(CANCELS_MAX):  # one that waits for another to end swallows the first
             for task in sorted(self._tasks, key=lambda task: task.serial):
@@ -262,17 +277,25 @@ class World(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now_us / MICRO
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, context)
         self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
-        return self._plan(self.now_us + max(0, round(delay * MICRO)), Handle(callback, args, context))
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        return self._plan(
+            self.now_us + max(0, round(delay * MICRO)), Handle(callback, args, context)
+        )
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
         return self._plan(round(when * MICRO), Handle(callback, args, context))
 
     def _plan(self, at_us: int, handle: Handle) -> Handle:
@@ -287,7 +310,9 @@ class World(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> Any:
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any
+    ) -> Any:
         task = Task(coro, loop=self, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard, context=_NOBODY)
@@ -308,7 +333,9 @@ class World(asyncio.AbstractEventLoop):
             except Exception as error:
                 outcome = None, error
             took_us = process.rested_us() if process else 0
-            self.call_later((took_us + 1000 * self.random.choice(THREAD_MS)) / MICRO, deliver, *outcome)
+            self.call_later(
+                (took_us + 1000 * self.random.choice(THREAD_MS)) / MICRO, deliver, *outcome
+            )
 
         def deliver(result: Any, error: Exception | None) -> None:
             if not future.done():
@@ -330,4 +357,5 @@ class World(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Told when an error was dropped unseen: by then its process is gone, or the world is over."""
+        """Told when an error was dropped unseen: by then its process is gone, or the world is
+        over."""

@@ -130,7 +130,7 @@ def _round(chunk, scale, bound):
 
 @inner
 def _mix(out, share, other, other_share):
-    """out <- out * share + other * other_share."""
+    """Out <- out * share + other * other_share."""
     flat, flat_other = (
         out.reshape(ENTRIES),
         other.reshape(ENTRIES),

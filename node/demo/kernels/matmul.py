@@ -232,7 +232,7 @@ def _given(
 
 
 def _plus_product(builder: Any, scalar: Any, total: Any, values: Any) -> Any:
-    """total + scalar * values, rounded once where the processor can."""
+    """Total + scalar * values, rounded once where the processor can."""
     lowest = builder.insert_element(
         ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(_LANE, 0)
     )
@@ -259,7 +259,7 @@ def _shuffled(builder: Any, first: Any, second: Any, order: list[int]) -> Any:
 
 
 def _linear(builder: Any, number: Any, times: int, start: int) -> Any:
-    """number * times + start."""
+    """Number * times + start."""
     product = builder.mul(number, ir.Constant(_WORD, times))
     return builder.add(product, ir.Constant(_WORD, start))
 

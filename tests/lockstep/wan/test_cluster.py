@@ -1,4 +1,5 @@
-"""A cluster on lines that break: each fault reaches the right computer, once, and the lines are counted."""
+"""A cluster on lines that break: each fault reaches the right computer, once, and the lines are
+counted."""
 
 import contextlib
 import signal
@@ -8,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.local import ClusterSettings
+from lockstep.cluster.local import ClusterSettings
 from lockstep.wan import cluster as cluster_module
 from lockstep.wan.cluster import LineUse, WanCluster
 from lockstep.wan.faults import parse_faults
-from lockstep.wan.lab import Counters
+from lockstep.wan.lab.laboratory import Counters
 
 
 class PaperLaboratory:
@@ -80,7 +81,10 @@ def test_time_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:
     assert cluster.watch() == ["fault cut:node-1@1s+2s"]
     clock.now_s += 2
     assert cluster.watch() == ["mended cut:node-1@1s+2s"]
-    assert [what for what in paper.asked if what != ("check",)] == [("cut", "node-1"), ("restore", "node-1")]
+    assert [what for what in paper.asked if what != ("check",)] == [
+        ("cut", "node-1"),
+        ("restore", "node-1"),
+    ]
     assert cluster.happened == ["1.0 s: fault cut:node-1@1s+2s", "3.0 s: mended cut:node-1@1s+2s"]
 
 
@@ -102,11 +106,15 @@ def test_each_kind_of_fault_breaks_what_it_names(
     assert paper.asked == [asked, ("check",)]
 
 
-def test_a_kill_reaches_the_process_of_that_name(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_reaches_the_process_of_that_name(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(cluster_module.os, "kill", lambda pid, number: killed.append((pid, number)))
     cluster, _ = built(tmp_path, "kill:node-1@r0")
-    monkeypatch.setattr(type(cluster.nodes[1]), "pid", property(lambda child: {"node-1": 4711}.get(child.name)))
+    monkeypatch.setattr(
+        type(cluster.nodes[1]), "pid", property(lambda child: {"node-1": 4711}.get(child.name))
+    )
     cluster.coordinator.status = {"round": 0}
     cluster.watch()
     assert killed == [(4711, signal.SIGKILL)]
@@ -125,7 +133,10 @@ def test_a_line_s_use_is_what_crossed_it_since_the_last_look(clock: Clock) -> No
 
 def test_coordinator_and_relay_listen_on_their_own_computers(tmp_path: Path) -> None:
     cluster, _ = built(tmp_path)
-    assert [cluster.listens(name) for name in ("coordinator", "relay")] == ["11.0.0.2:50700", "11.0.0.10:50710"]
+    assert [cluster.listens(name) for name in ("coordinator", "relay")] == [
+        "11.0.0.2:50700",
+        "11.0.0.10:50710",
+    ]
 
 
 def test_how_links_go_is_noted_by_name_and_outlives_them(
@@ -134,7 +145,14 @@ def test_how_links_go_is_noted_by_name_and_outlives_them(
     cluster, _ = built(tmp_path)
     one, two = cluster.nodes
     monkeypatch.setattr(type(one), "refresh", lambda child: None)
-    link = {"peer": "22", "transport": "libp2p", "remote": "x", "relayed": True, "dialled": False, "rtt_ms": 3}
+    link = {
+        "peer": "22",
+        "transport": "libp2p",
+        "remote": "x",
+        "relayed": True,
+        "dialled": False,
+        "rtt_ms": 3,
+    }
     one.status = {"peer_id": "11", "links": {"open": [link, {**link, "peer": "99"}]}}
     two.status = {"peer_id": "22"}
     cluster.watch()

@@ -49,12 +49,16 @@ def test_a_fault_that_cannot_be_says_why(text: str, why: str) -> None:
 def test_a_relay_is_cut_and_killed_where_there_is_one(text: str) -> None:
     (fault,) = parse_faults([text], nodes=2, rounds=30, seed=0, relay=True)
     assert (fault.target, str(fault)) == ("relay", text)
-    with pytest.raises(SettingsError, match=r"expected a laboratory with a relay \(--relay\), this one has none"):
+    with pytest.raises(
+        SettingsError, match=r"expected a laboratory with a relay \(--relay\), this one has none"
+    ):
         parse_faults([text], nodes=2, rounds=30, seed=0)
 
 
 def test_a_line_that_is_not_shaped_cannot_be_slowed() -> None:
-    with pytest.raises(SettingsError, match="or the coordinator or relay to cut or kill, found 'relay'"):
+    with pytest.raises(
+        SettingsError, match="or the coordinator or relay to cut or kill, found 'relay'"
+    ):
         parse_faults(["slow:relay/10@r4+5s"], nodes=2, rounds=30, seed=0, relay=True)
 
 
@@ -71,7 +75,9 @@ def test_random_faults_follow_the_seed_and_leave_time_to_heal() -> None:
 def test_each_fault_happens_once_and_is_mended_once() -> None:
     cut = Fault("cut", "node-0", at_s=10.0, for_s=5.0)
     schedule = Schedule([cut])
-    happened = [(now_s, what) for now_s in range(30) for what in schedule.due(float(now_s), round=0)]
+    happened = [
+        (now_s, what) for now_s in range(30) for what in schedule.due(float(now_s), round=0)
+    ]
     assert happened == [(10, Break(cut)), (15, Mend(cut))]
     assert schedule.done
 
@@ -87,7 +93,10 @@ def test_a_fault_of_a_round_waits_for_the_round_and_lasts_from_then() -> None:
 
 
 def test_a_line_is_mended_before_it_breaks_again() -> None:
-    first, second = Fault("cut", "node-0", at_s=1.0, for_s=1.0), Fault("cut", "node-0", at_s=2.0, for_s=1.0)
+    first, second = (
+        Fault("cut", "node-0", at_s=1.0, for_s=1.0),
+        Fault("cut", "node-0", at_s=2.0, for_s=1.0),
+    )
     schedule = Schedule([first, second])
     schedule.due(1.0, round=0)
     assert schedule.due(2.0, round=0) == [Mend(first), Break(second)]

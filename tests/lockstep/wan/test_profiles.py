@@ -56,16 +56,25 @@ def test_there_is_one_file_under_two_names() -> None:
 
 def test_a_distance_is_the_same_in_both_directions() -> None:
     catalogue = read_profiles()
-    assert catalogue.one_way_s("virginia", "london") == catalogue.one_way_s("london", "virginia") == 0.038
+    assert (
+        catalogue.one_way_s("virginia", "london")
+        == catalogue.one_way_s("london", "virginia")
+        == 0.038
+    )
 
 
 def test_a_pair_that_nobody_measured_is_an_error_that_lists_those_that_are() -> None:
-    with pytest.raises(SettingsError, match=r"between london and tokyo, only of virginia-london, .*california-tokyo"):
+    with pytest.raises(
+        SettingsError,
+        match=r"between london and tokyo, only of virginia-london, .*california-tokyo",
+    ):
         read_profiles().one_way_s("london", "tokyo")
 
 
 def test_an_unknown_profile_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"expected one of dsl-poor, dsl, .*starlink, found 'adsl'"):
+    with pytest.raises(
+        SettingsError, match=r"expected one of dsl-poor, dsl, .*starlink, found 'adsl'"
+    ):
         read_profiles().profile("adsl")
 
 
@@ -78,7 +87,10 @@ def test_jitter_never_makes_a_packet_arrive_before_it_left(tmp_path: Path) -> No
 
 
 def test_every_wrong_field_is_named_with_what_was_found(tmp_path: Path) -> None:
-    text = read(tmp_path, GOOD.replace("up_mbit_s = 0.1", "up_mbit_s = 0").replace("rtt_ms = 4", 'rtt_ms = "long"'))
+    text = read(
+        tmp_path,
+        GOOD.replace("up_mbit_s = 0.1", "up_mbit_s = 0").replace("rtt_ms = 4", 'rtt_ms = "long"'),
+    )
     assert "profiles.tin-can.up_mbit_s: input should be greater than 0, found 0" in text
     assert "profiles.tin-can.rtt_ms" in text
     assert "'long'" in text

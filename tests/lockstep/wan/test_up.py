@@ -1,4 +1,5 @@
-"""`lockstep wan up`: what it refuses, what it builds, and a whole small training over two cable lines."""
+"""`lockstep wan up`: what it refuses, what it builds, and a whole small training over two cable
+lines."""
 
 import json
 import os
@@ -8,39 +9,68 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.demo import demo_spec
-from lockstep.exits import ExitCode
-from lockstep.wan import lab, measure, namespaces, up
+from lockstep.cluster.demo import demo_spec
+from lockstep.exit_codes import ExitCode
+from lockstep.wan import link_check, up
+from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
 from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
 from protocol.errors import SettingsError
 from tests.lockstep.shared import tiny_model
-from tests.lockstep.wan.ground import needs_ground
+from tests.lockstep.wan.lab.fixture import needs_ground
 
 ROUNDS = 30
 
 
 def settings(**changes: Any) -> WanSettings:
-    values = {"directory": Path("x"), "nodes": 4, "profiles": ("cable", "dsl"), "rounds": 1, "seed": 0, "json_path": ""}
+    values = {
+        "directory": Path("x"),
+        "nodes": 4,
+        "profiles": ("cable", "dsl"),
+        "rounds": 1,
+        "seed": 0,
+        "json_path": "",
+    }
     return WanSettings(**(values | changes))
 
 
 def test_profiles_nat_and_regions_are_given_to_the_nodes_in_turn() -> None:
-    plan = plan_of(settings(nat=("none", "none", "masquerade"), regions=("virginia", "london")), read_profiles())
-    assert [home.name for home in plan.homes] == ["node-0", "node-1", "node-2", "node-3", "coordinator"]
+    plan = plan_of(
+        settings(nat=("none", "none", "masquerade"), regions=("virginia", "london")),
+        read_profiles(),
+    )
+    assert [home.name for home in plan.homes] == [
+        "node-0",
+        "node-1",
+        "node-2",
+        "node-3",
+        "coordinator",
+    ]
     rates = [home.link.up.rate_bit_s if home.link and home.link.up else 0 for home in plan.homes]
     assert rates == [20_000_000, 2_000_000, 20_000_000, 2_000_000, 0]
     assert [home.nat for home in plan.homes] == ["none", "none", "masquerade", "none", "none"]
-    assert [home.region for home in plan.homes] == ["virginia", "london", "virginia", "london", "virginia"]
+    assert [home.region for home in plan.homes] == [
+        "virginia",
+        "london",
+        "virginia",
+        "london",
+        "virginia",
+    ]
     assert [line.one_way_s for line in plan.lines] == [0.038]
 
 
 def test_transports_of_one_node_are_joined_by_a_plus() -> None:
-    assert transports(settings(links=("grpc", "libp2p", "grpc+libp2p"))) == ("grpc", "libp2p", "grpc,libp2p")
+    assert transports(settings(links=("grpc", "libp2p", "grpc+libp2p"))) == (
+        "grpc",
+        "libp2p",
+        "grpc,libp2p",
+    )
 
 
 def test_a_relay_has_a_public_computer_of_its_own_beside_the_coordinator() -> None:
-    homes = plan_of(settings(relay=True, nat=("masquerade",), regions=("london", "virginia")), read_profiles()).homes
+    homes = plan_of(
+        settings(relay=True, nat=("masquerade",), regions=("london", "virginia")), read_profiles()
+    ).homes
     assert [(home.name, home.nat, home.link, home.region) for home in homes[-2:]] == [
         ("coordinator", "none", None, "london"),
         ("relay", "none", None, "london"),
@@ -49,7 +79,9 @@ def test_a_relay_has_a_public_computer_of_its_own_beside_the_coordinator() -> No
 
 
 def test_the_summary_says_which_links_go_through_whom_and_over_what() -> None:
-    direct, relayed = ({"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True))
+    direct, relayed = (
+        {"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True)
+    )
     text = ways_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
     assert text == "node-0 to relay (libp2p), node-1 (libp2p, relayed); node-1 to nobody"
 
@@ -76,7 +108,7 @@ def test_a_name_that_is_none_is_an_error(change: dict[str, Any], why: str) -> No
 def test_without_root_it_says_so_in_one_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lab.sys, "platform", "linux")
+    monkeypatch.setattr(laboratory.sys, "platform", "linux")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["wan", *command]) == ExitCode.USAGE
     error = capsys.readouterr().err
@@ -102,45 +134,73 @@ def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_ground
 @pytest.mark.usefixtures("small_training")
-def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(tmp_path: Path) -> None:
+def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "out.json"
-    options = ["--nodes", "2", "--profiles", "cable", "--rounds", str(ROUNDS), "--fault", "cut:node-1@r2+1s"]
+    options = [
+        "--nodes",
+        "2",
+        "--profiles",
+        "cable",
+        "--rounds",
+        str(ROUNDS),
+        "--fault",
+        "cut:node-1@r2+1s",
+    ]
     options += ["--nat", "none,masquerade", "--relay"]
-    assert main(["wan", "up", *options, "--directory", str(tmp_path / "wan"), "--json", str(path)]) == ExitCode.OK
+    assert (
+        main(["wan", "up", *options, "--directory", str(tmp_path / "wan"), "--json", str(path)])
+        == ExitCode.OK
+    )
     document = json.loads(path.read_text())
     assert document["rounds"]["committed"] == ROUNDS
     assert document["digests"]["agreed"] is True
     assert document["digests"]["rounds_checked"] == ROUNDS
     # whether the line is mended before the last round ends depends on the machine
     happened = [text.partition(": ")[2] for text in document["happened"]]
-    assert happened in (["fault cut:node-1@r2+1s"], ["fault cut:node-1@r2+1s", "mended cut:node-1@r2+1s"])
+    assert happened in (
+        ["fault cut:node-1@r2+1s"],
+        ["fault cut:node-1@r2+1s", "mended cut:node-1@r2+1s"],
+    )
     for link in document["links"]:
         assert link["measured_up"] == pytest.approx(link["asked_up"], rel=0.15)
         assert link["measured_down"] == pytest.approx(link["asked_down"], rel=0.15)
         assert link["measured_rtt"] == pytest.approx(link["asked_rtt"], rel=0.15)
-    assert {name: way["transport"] for name, way in document["ways"]["node-1"].items()} == dict.fromkeys(
-        ("node-0", "relay"), "grpc"
-    )
+    assert {
+        name: way["transport"] for name, way in document["ways"]["node-1"].items()
+    } == dict.fromkeys(("node-0", "relay"), "grpc")
     for name in ("node-0", "node-1"):
         assert document["lines"][name]["up_bytes"] > ROUNDS * document["traffic"]["payload_bytes"]
     (laboratory,) = (tmp_path / "wan").iterdir()
-    assert laboratory.name not in namespaces.laboratories(), "nothing of it is left, whatever others are building"
+    assert laboratory.name not in namespaces.laboratories(), (
+        "nothing of it is left, whatever others are building"
+    )
 
 
 @needs_ground
 def test_a_link_that_is_not_as_asked_is_an_error_before_any_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truly = lab.Laboratory.measure
+    truly = laboratory.Laboratory.measure
 
-    def hindered(laboratory: lab.Laboratory, name: str) -> Any:
+    def hindered(laboratory: laboratory.Laboratory, name: str) -> Any:
         laboratory.slow(name, 0.5)
         return truly(laboratory, name)
 
-    monkeypatch.setattr(lab.Laboratory, "measure", hindered)
-    monkeypatch.setattr(measure, "ATTEMPTS", 1)
+    monkeypatch.setattr(laboratory.Laboratory, "measure", hindered)
+    monkeypatch.setattr(link_check, "ATTEMPTS", 1)
     path = tmp_path / "out.json"
-    options = ["--nodes", "1", "--profiles", "dsl", "--directory", str(tmp_path / "wan"), "--json", str(path)]
+    options = [
+        "--nodes",
+        "1",
+        "--profiles",
+        "dsl",
+        "--directory",
+        str(tmp_path / "wan"),
+        "--json",
+        str(path),
+    ]
     assert main(["wan", "up", *options]) == ExitCode.UNREACHABLE
     assert "node-0: up, bit/s: asked 2e+06" in capsys.readouterr().err
     (link,) = json.loads(path.read_text())["links"]

@@ -193,7 +193,7 @@ class Author:
             largest = 2 ** (value_bits - 1)
             magnitudes = np.abs(flat[kept])
             sent = np.sign(flat[kept])
-            if value_bits > 1 and len(kept):
+            if value_bits > 1 and kept:
                 sent *= np.clip(np.round(magnitudes / (magnitudes.max() / largest)), 1, largest)
             values.extend(sent)
             flat[kept] *= 1 - alpha

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.node.links.conformance")
+pytest.register_assert_rewrite("tests.node.transports.conformance")

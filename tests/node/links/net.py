@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.base import Blob, Purpose, Remote
-from node.links.grpc_pipes import GrpcTransport
 from node.links.mesh import Mesh
-from node.links.pipes import Accept, Pipe, Transport
-from node.links.session import Identity
+from node.links.network import BlobRange, PeerAddress, Purpose
+from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.transports.base import Accept, Pipe, Transport
+from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
@@ -40,13 +40,15 @@ class Member:
     ) -> None:
         self.key = key
         self.peer = peer_id(public_bytes(key))
-        self.mesh = Mesh(Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit)
+        self.mesh = Mesh(
+            Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit
+        )
         self.blobs: dict[Digest, bytes] = {}
         self.offers: list[Offers] = []
         self.served: list[tuple[PeerId, Digest]] = []
         self.linked: frozenset[PeerId] = frozenset()
         self.refuses = ""
-        self.remote = Remote(self.peer, ())
+        self.remote = PeerAddress(self.peer, ())
 
     def hold(self, blob: bytes) -> Digest:
         self.blobs[sha256(blob)] = blob
@@ -56,9 +58,13 @@ class Member:
         offers = [OfferedPayload(round=1, digest=digest, payload_bytes=1) for digest in digests]
         return Offers(run_id=RUN, sender=self.peer, offers=offers)
 
-    async def fetched(self, source: Remote, digest: Digest, offset: int = 0, count: int = 0) -> bytes:
+    async def fetched(
+        self, source: PeerAddress, digest: Digest, offset: int = 0, count: int = 0
+    ) -> bytes:
         blob = b""
-        async with aclosing(self.mesh.fetch(source, Blob(digest, offset, count), Purpose.PAYLOAD)) as parts:
+        async with aclosing(
+            self.mesh.fetch(source, BlobRange(digest, offset, count), Purpose.PAYLOAD)
+        ) as parts:
             async for part in parts:
                 assert part.offset == offset + len(blob)
                 blob += part.data
@@ -75,7 +81,9 @@ class Member:
             raise RemoteProtocolError(self.refuses)
         self.offers.append(offers)
 
-    async def read(self, digest: Digest, offset: int, count: int = 1 << 19) -> tuple[int, bytes] | None:
+    async def read(
+        self, digest: Digest, offset: int, count: int = 1 << 19
+    ) -> tuple[int, bytes] | None:
         blob = self.blobs.get(digest)
         if blob is None:
             return None
@@ -97,7 +105,8 @@ class Member:
 
 
 class Faulty:
-    """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made to damage bytes."""
+    """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made
+    to damage bytes."""
 
     kind = "grpc"
 
@@ -177,16 +186,21 @@ def grpc() -> Transport:
 
 @asynccontextmanager
 async def meshes(
-    count: int, transports: Callable[[], Transport] = grpc, limit: int | None = None, linked: bool = True
+    count: int,
+    transports: Callable[[], Transport] = grpc,
+    limit: int | None = None,
+    linked: bool = True,
 ) -> AsyncIterator[list[Member]]:
     """So many members, started; each keeps links to all others if `linked`."""
-    keys = sorted((key_of(number) for number in range(count)), key=lambda key: peer_id(public_bytes(key)))
+    keys = sorted(
+        (key_of(number) for number in range(count)), key=lambda key: peer_id(public_bytes(key))
+    )
     members = [Member(key, [transports()], limit, number) for number, key in enumerate(keys)]
     async with AsyncExitStack() as stack:
         for member in members:
             addresses = await member.mesh.start(member)
             stack.push_async_callback(member.mesh.stop)
-            member.remote = Remote(member.peer, addresses)
+            member.remote = PeerAddress(member.peer, addresses)
         if linked:
             for member in members:
                 member.mesh.keep([other.remote for other in members])

@@ -29,9 +29,16 @@ PART = Part(7, 4096, 70_000, bytes(range(256)) * 16)
 controls = st.one_of(
     st.just(LinkMessage()),
     st.builds(lambda n: LinkMessage(ack=Ack(part_bytes=n)), st.integers(0, 2**64 - 1)),
-    st.builds(lambda n, b: LinkMessage(beat=Beat(sent_ms=n, reply=b)), st.integers(0, 2**64 - 1), st.booleans()),
+    st.builds(
+        lambda n, b: LinkMessage(beat=Beat(sent_ms=n, reply=b)),
+        st.integers(0, 2**64 - 1),
+        st.booleans(),
+    ),
     st.builds(lambda n: LinkMessage(cancel=Cancel(request=n)), st.integers(0, 2**32 - 1)),
-    st.builds(lambda t: LinkMessage(goodbye=Goodbye(reason=t)), st.text(st.characters(exclude_categories=["Cs"]))),
+    st.builds(
+        lambda t: LinkMessage(goodbye=Goodbye(reason=t)),
+        st.text(st.characters(exclude_categories=["Cs"])),
+    ),
     st.builds(lambda d: LinkMessage(fetch=LinkFetch(request=1, digest=d)), st.binary(max_size=64)),
 )
 parts = st.builds(
@@ -54,7 +61,9 @@ def header(kind: int, length: int) -> bytes:
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(controls | parts, max_size=6), st.data())
-def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(messages: list[Message], data: Any) -> None:
+def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
+    messages: list[Message], data: Any
+) -> None:
     stream = b"".join(map(encode, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     pieces = [stream[start:end] for start, end in pairwise([0, *cuts, len(stream)])]
@@ -70,10 +79,14 @@ def test_a_part_of_any_size_comes_whole_from_pieces_of_any_size(size: int, piece
     assert read(*(stream[at : at + piece] for at in range(0, len(stream), piece))) == [part]
 
 
-@pytest.mark.parametrize("message", [PART, LinkMessage(ack=Ack(part_bytes=2**40)), LinkMessage()], ids=str.__class__)
+@pytest.mark.parametrize(
+    "message", [PART, LinkMessage(ack=Ack(part_bytes=2**40)), LinkMessage()], ids=str.__class__
+)
 def test_every_flipped_bit_is_refused(message: Message) -> None:
     frame = encode(message)
-    after = bytes(CONTROL_BYTES_MAX + PART_BYTES_MAX)  # a longer length waits for what follows, then fails as well
+    after = bytes(
+        CONTROL_BYTES_MAX + PART_BYTES_MAX
+    )  # a longer length waits for what follows, then fails as well
     for bit in range(8 * min(len(frame), 64)):
         damaged = bytearray(frame)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -112,15 +125,22 @@ def test_a_frame_missing_from_the_middle_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "length_max", "words"),
-    [(1, CONTROL_BYTES_MAX, "131072 bytes, got 131073"), (2, PART_BYTES_MAX + 20, "524308 bytes, got 524309")],
+    [
+        (1, CONTROL_BYTES_MAX, "131072 bytes, got 131073"),
+        (2, PART_BYTES_MAX + 20, "524308 bytes, got 524309"),
+    ],
 )
-def test_a_length_above_its_cap_is_refused_at_the_header(kind: int, length_max: int, words: str) -> None:
+def test_a_length_above_its_cap_is_refused_at_the_header(
+    kind: int, length_max: int, words: str
+) -> None:
     reader = FrameReader()
     assert list(reader.feed(header(kind, length_max))) == []
     for length in (length_max + 1, 2**32 - 1):
         reader = FrameReader()
         assert list(reader.feed(header(kind, length)[: HEADER_BYTES - 1])) == []
-        with pytest.raises(RemoteProtocolError, match=words if length == length_max + 1 else "4294967295"):
+        with pytest.raises(
+            RemoteProtocolError, match=words if length == length_max + 1 else "4294967295"
+        ):
             list(reader.feed(b"\0"))
 
 
@@ -164,7 +184,10 @@ def test_a_message_above_its_cap_never_leaves() -> None:
 def test_after_damage_nothing_is_read_again() -> None:
     damaged = bytearray(encode(PART))
     damaged[-1] ^= 1
-    reader, kept = FrameReader(), list[Exception]()  # the errors are kept: they must not hold the buffer
+    reader, kept = (
+        FrameReader(),
+        list[Exception](),
+    )  # the errors are kept: they must not hold the buffer
     for _ in range(3):
         with pytest.raises(RemoteProtocolError, match="damaged") as caught:
             list(reader.feed(bytes(damaged) + encode(PART)))
@@ -179,7 +202,12 @@ def test_whole_messages_before_the_damage_come_first() -> None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"LS\x01\x00", b"LS\x02\x00", b"\0\0\0\x01"]), max_size=12))
+@given(
+    st.lists(
+        st.binary(max_size=40) | st.sampled_from([b"LS\x01\x00", b"LS\x02\x00", b"\0\0\0\x01"]),
+        max_size=12,
+    )
+)
 def test_any_bytes_raise_nothing_else_and_are_kept_up_to_a_frame(pieces: list[bytes]) -> None:
     reader = FrameReader()
     try:
@@ -212,7 +240,10 @@ def test_a_part_in_pieces_of_one_byte_is_hashed_once_and_costs_the_same_for_each
 
 
 def test_a_part_is_held_twice_at_most_and_tiny_frames_never_together() -> None:
-    large, tiny = encode(Part(1, 0, PART_BYTES_MAX, bytes(PART_BYTES_MAX))), encode(LinkMessage()) * 20_000
+    large, tiny = (
+        encode(Part(1, 0, PART_BYTES_MAX, bytes(PART_BYTES_MAX))),
+        encode(LinkMessage()) * 20_000,
+    )
     for stream, bytes_max in ((large, 2.5 * len(large)), (tiny, 2 * len(tiny))):
         reader = FrameReader()
         tracemalloc.start()
@@ -225,8 +256,11 @@ def test_a_part_is_held_twice_at_most_and_tiny_frames_never_together() -> None:
         assert peak < bytes_max
 
 
-def test_many_frames_at_once_move_their_bytes_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each frame that is taken leaves the rest of a megabyte where it is: a copy of the rest each time would be n²."""
+def test_many_frames_at_once_move_their_bytes_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each frame that is taken leaves the rest of a megabyte where it is: a copy of the rest each
+    time would be n²."""
     reader, moved, size = FrameReader(), 0, 0
     for _ in reader.feed(encode(LinkMessage()) * 60_000):
         moved += sys.getsizeof(reader._buffer) != size

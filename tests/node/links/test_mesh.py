@@ -12,17 +12,17 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from node.links import mesh as mesh_module
-from node.links.base import Blob, NotHeldError, Purpose, Remote
-from node.links.grpc_pipes import GrpcTransport
-from node.links.multiaddr import libp2p_id
+from node.links.network import BlobRange, NotHeldError, PeerAddress, Purpose
+from node.transports.grpc_transport import GrpcTransport
+from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, sha256
-from tests.node.links.elsewhere import elsewhere
-from tests.node.links.memory_pipes import MemoryNetwork
 from tests.node.links.net import Faulty, Member, clock_ms, grpc, key_of, meshes, peer_of
-from tests.node.links.virtual_time import loop_ms, virtually
-from tests.waiting import until
+from tests.node.transports.memory_pipes import MemoryNetwork
+from tests.support.elsewhere import elsewhere
+from tests.support.virtual_time import loop_ms, virtually
+from tests.support.waiting import until
 
 BLOB = secrets.token_bytes(3_000_000)
 
@@ -75,16 +75,21 @@ async def test_blobs_cross_both_ways_and_several_at_once() -> None:
             for giver, digest in zip(members, digests, strict=True)
             if giver is not taker
         ]
-        found = await asyncio.gather(*(taker.fetched(giver.remote, digest) for taker, giver, digest in wanted))
-        assert all(blob == giver.blobs[digest] for blob, (_, giver, digest) in zip(found, wanted, strict=True))
+        found = await asyncio.gather(
+            *(taker.fetched(giver.remote, digest) for taker, giver, digest in wanted)
+        )
+        assert all(
+            blob == giver.blobs[digest]
+            for blob, (_, giver, digest) in zip(found, wanted, strict=True)
+        )
 
 
 async def test_who_has_no_address_is_reached_over_the_link_that_it_dialled() -> None:
     async with meshes(2, linked=False) as (hidden, public):
-        public.mesh.keep([Remote(hidden.peer, ())])
+        public.mesh.keep([PeerAddress(hidden.peer, ())])
         hidden.mesh.keep([public.remote])
         digest = hidden.hold(BLOB)
-        assert await public.fetched(Remote(hidden.peer, ()), digest) == BLOB
+        assert await public.fetched(PeerAddress(hidden.peer, ()), digest) == BLOB
 
 
 async def test_an_offer_is_taken_or_refused_with_its_reason() -> None:
@@ -127,26 +132,30 @@ async def test_no_link_to_a_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(mesh_module, "LINK_SECONDS", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"it announced no address|not dialled"):
-            await one.mesh.offer(Remote(two.peer, ()), one.message())
+            await one.mesh.offer(PeerAddress(two.peer, ()), one.message())
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-            await one.mesh.offer(Remote("ff" * 16, ("127.0.0.1:1",)), one.message())
+            await one.mesh.offer(PeerAddress("ff" * 16, ("127.0.0.1:1",)), one.message())
 
 
 async def test_another_key_at_an_address_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_module, "LINK_SECONDS", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"expected ffffffff at .*, got"):
-            await one.mesh.offer(Remote("ff" * 16, two.remote.addresses), one.message())
+            await one.mesh.offer(PeerAddress("ff" * 16, two.remote.addresses), one.message())
 
 
-async def test_a_key_that_is_not_the_one_the_transport_proved_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_is_not_the_one_the_transport_proved_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A man in the middle, with a connection of his own to each of the two."""
     monkeypatch.setattr(mesh_module, "LINK_SECONDS", 2)
     transport = Faulty(grpc())
     async with meshes(1, lambda: transport) as [one], meshes(3, linked=False) as others:
         two, three = (other for other in others if other.peer != one.peer)
         transport.proven = libp2p_id(public_bytes(three.key))
-        with pytest.raises(UnavailableError, match=f"expected the key of {transport.proven} .* got that of"):
+        with pytest.raises(
+            UnavailableError, match=f"expected the key of {transport.proven} .* got that of"
+        ):
             await one.mesh.offer(two.remote, one.message())
         await one.mesh.offer(three.remote, one.message())
 
@@ -155,7 +164,7 @@ async def test_a_cancelled_fetch_leaves_the_link_and_its_window_whole() -> None:
     async with meshes(2) as (one, two):
         digest = one.hold(BLOB)
         for _ in range(20):
-            async for _part in two.mesh.fetch(one.remote, Blob(digest), Purpose.PAYLOAD):
+            async for _part in two.mesh.fetch(one.remote, BlobRange(digest), Purpose.PAYLOAD):
                 break
         assert await two.fetched(one.remote, digest) == BLOB
 
@@ -185,8 +194,15 @@ async def test_a_silent_network_is_noticed_within_seconds_and_healed() -> None:
         for transport in transports:
             for pipe in transport.pipes:
                 pipe.flowing.clear()  # one way and the other: nothing is lost, nothing arrives
-        began, before = clock_ms(), {id(link) for member in (one, two) for link in member.mesh._carried}
-        await until(lambda: not before & {id(link) for member in (one, two) for link in member.mesh._carried})
+        began, before = (
+            clock_ms(),
+            {id(link) for member in (one, two) for link in member.mesh._carried},
+        )
+        await until(
+            lambda: (
+                not before & {id(link) for member in (one, two) for link in member.mesh._carried}
+            )
+        )
         assert clock_ms() - began < 8_000, "five seconds, and three for a busy machine"
         assert await two.fetched(one.remote, digest) == BLOB
 
@@ -254,7 +270,9 @@ async def test_a_limited_upload_takes_its_time_and_no_more_than_the_limit() -> N
         began = clock_ms()
         assert await two.fetched(one.remote, digest) == BLOB
         elapsed_ms = clock_ms() - began
-        assert len(BLOB) <= 2_000 * elapsed_ms + 500_000, "the limit, and a quarter of a second that was saved up"
+        assert len(BLOB) <= 2_000 * elapsed_ms + 500_000, (
+            "the limit, and a quarter of a second that was saved up"
+        )
 
 
 # ---- many, and both at once
@@ -265,7 +283,9 @@ async def test_twenty_members_are_all_linked_to_all_with_one_link_per_pair() -> 
         await until(lambda: linked_to_all(members))
         await until(lambda: all(len(member.mesh._carried) == 19 for member in members))
         digest = members[0].hold(BLOB)
-        found = await asyncio.gather(*(member.fetched(members[0].remote, digest) for member in members[1:]))
+        found = await asyncio.gather(
+            *(member.fetched(members[0].remote, digest) for member in members[1:])
+        )
         assert all(blob == BLOB for blob in found)
 
 
@@ -279,10 +299,15 @@ async def test_when_both_dial_at_once_one_link_is_left_and_nothing_is_lost(
         one.mesh.keep([two.remote])
         two.mesh.keep([one.remote])
         for each, other, digest in ((two, one, digests[0]), (one, two, digests[1])):
-            assert await retried(lambda e=each, o=other, d=digest: e.fetched(o.remote, d)) == other.blobs[digest]
+            assert (
+                await retried(lambda e=each, o=other, d=digest: e.fetched(o.remote, d))
+                == other.blobs[digest]
+            )
         await until(lambda: len(one.mesh._carried) == len(two.mesh._carried) == 1)
         [there], [back] = one.mesh.links, two.mesh.links
-        assert (there.dialled, back.dialled) == (True, False), "the one that the lower peer id dialled"
+        assert (there.dialled, back.dialled) == (True, False), (
+            "the one that the lower peer id dialled"
+        )
 
 
 async def retried(fetch: Callable[[], object]) -> object:
@@ -299,7 +324,7 @@ class Elsewhere:
     """A member in another process, as the module run as a program is."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, address: str) -> None:
-        self.process, self.remote = process, Remote(peer_of(number), (address,))
+        self.process, self.remote = process, PeerAddress(peer_of(number), (address,))
 
     def send(self, what: signal.Signals) -> None:
         os.kill(self.process.pid, what)
@@ -307,7 +332,7 @@ class Elsewhere:
 
 @asynccontextmanager
 async def member_elsewhere(
-    number: int, listen: str = "127.0.0.1:0", dials: Remote | None = None
+    number: int, listen: str = "127.0.0.1:0", dials: PeerAddress | None = None
 ) -> AsyncIterator[Elsewhere]:
     arguments = [str(number), listen, *((dials.peer_id, *dials.addresses) if dials else ())]
     async with elsewhere(__name__, *arguments) as (process, address):
@@ -318,9 +343,13 @@ OTHER = 1
 OTHERS_BLOB = bytes(range(251)) * 20_000
 
 
-async def fetch_others_blob(member: Member, other: Remote, arrived: Callable[[], None]) -> bytes:
+async def fetch_others_blob(
+    member: Member, other: PeerAddress, arrived: Callable[[], None]
+) -> bytes:
     blob = b""
-    async with aclosing(member.mesh.fetch(other, Blob(sha256(OTHERS_BLOB)), Purpose.PAYLOAD)) as parts:
+    async with aclosing(
+        member.mesh.fetch(other, BlobRange(sha256(OTHERS_BLOB)), Purpose.PAYLOAD)
+    ) as parts:
         async for part in parts:
             blob += part.data
             arrived()
@@ -335,11 +364,13 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
     async with meshes(1) as [one]:
         dials = one.remote if who_dials == "they" else None
         async with member_elsewhere(OTHER, dials=dials) as other:
-            kept = Remote(other.remote.peer_id, () if dials else other.remote.addresses)
+            kept = PeerAddress(other.remote.peer_id, () if dials else other.remote.addresses)
             one.mesh.keep([kept])
             await until(lambda: one.linked)
             coming = asyncio.Event()
-            fetching = asyncio.create_task(fetch_others_blob(one, kept, coming.set)) if busy else None
+            fetching = (
+                asyncio.create_task(fetch_others_blob(one, kept, coming.set)) if busy else None
+            )
             if busy:
                 await coming.wait()
             began = clock_ms()
@@ -357,7 +388,9 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
 async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_on() -> None:
     async with meshes(1) as [one], member_elsewhere(OTHER) as other:
         one.mesh.keep([other.remote])
-        assert await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
+        assert (
+            await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
+        )
         began = clock_ms()
         other.send(signal.SIGSTOP)
         try:
@@ -366,21 +399,31 @@ async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_
             assert "was silent for" in one.trouble(other.remote.peer_id)
         finally:
             other.send(signal.SIGCONT)
-        assert await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
+        assert (
+            await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
+        )
 
 
 @pytest.mark.parametrize("deaf", [0, 1])
 async def test_a_loss_of_one_way_is_noticed_by_both_and_healed(deaf: int) -> None:
-    """What one sends does not arrive: the other hears nothing and leaves, and then the first hears nothing either."""
+    """What one sends does not arrive: the other hears nothing and leaves, and then the first hears
+    nothing either."""
     transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
-        digest, old = one.hold(BLOB), {id(link) for each in (one, two) for link in each.mesh._links.values()}
+        digest, old = (
+            one.hold(BLOB),
+            {id(link) for each in (one, two) for link in each.mesh._links.values()},
+        )
         for pipe in transports[deaf].pipes:
             pipe.flowing.clear()
         began = clock_ms()
         fetching = asyncio.create_task(retried(lambda: two.fetched(one.remote, digest)))
-        await until(lambda: not old & {id(link) for each in (one, two) for link in each.mesh._links.values()})
+        await until(
+            lambda: (
+                not old & {id(link) for each in (one, two) for link in each.mesh._links.values()}
+            )
+        )
         assert clock_ms() - began < 8_000
         assert await fetching == BLOB
 
@@ -410,13 +453,15 @@ class World:
         self.network = MemoryNetwork()
         numbers = sorted(range(count), key=peer_of)
         self.members = [
-            Member(key_of(number), [self.network.transport(f"m{place}")], None, number, clock=loop_ms)
+            Member(
+                key_of(number), [self.network.transport(f"m{place}")], None, number, clock=loop_ms
+            )
             for place, number in enumerate(numbers)
         ]
 
     async def __aenter__(self) -> "World":
         for member in self.members:
-            member.remote = Remote(member.peer, await member.mesh.start(member))
+            member.remote = PeerAddress(member.peer, await member.mesh.start(member))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -448,7 +493,9 @@ def test_a_cable_pulled_for_half_a_minute_heals_within_the_backoff() -> None:
             await asyncio.sleep(30)
             for ends in (("m0", "m1"), ("m1", "m0")):
                 world.network.resume(*ends)
-            await world.passes(lambda: linked_to_all(world.members), 1.5 * mesh_module.BACKOFF_SECONDS[1] + 1)
+            await world.passes(
+                lambda: linked_to_all(world.members), 1.5 * mesh_module.BACKOFF_SECONDS[1] + 1
+            )
             digest = one.hold(BLOB)
             assert await two.fetched(one.remote, digest) == BLOB
 
@@ -461,7 +508,7 @@ def test_dials_that_fail_come_less_and_less_often_until_the_address_changes() ->
             low, high = world.members
             transport = Faulty(low.mesh._transports[0])
             low.mesh._transports[0] = transport
-            low.mesh.keep([Remote(high.peer, ("memory:nobody",))])
+            low.mesh.keep([PeerAddress(high.peer, ("memory:nobody",))])
             await asyncio.sleep(600)
             assert 600 / (1.5 * 30) <= transport.dials_made <= 600 / (0.5 * 30) + 10
             assert "nobody answers" in low.trouble(high.peer)
@@ -529,12 +576,13 @@ def test_a_mesh_that_was_stopped_reaches_nobody_and_leaves_nothing() -> None:
 
 
 async def _serve(number: int, listen: str, dials: list[str]) -> None:
-    """The other process: a member that holds a blob, at an address that is printed, until standard input ends."""
+    """The other process: a member that holds a blob, at an address that is printed, until standard
+    input ends."""
     member = Member(key_of(number), [GrpcTransport(listen)], None, os.getpid())
     member.hold(OTHERS_BLOB)
     addresses = await member.mesh.start(member)
     if dials:
-        member.mesh.keep([Remote(PeerId(dials[0]), tuple(dials[1:]))])
+        member.mesh.keep([PeerAddress(PeerId(dials[0]), tuple(dials[1:]))])
     print(addresses[0], flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

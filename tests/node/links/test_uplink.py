@@ -1,4 +1,5 @@
-"""Promises of the uplink, in virtual time: a person's limit holds over any five seconds, turns come by urgency."""
+"""Promises of the uplink, in virtual time: a person's limit holds over any five seconds, turns come
+by urgency."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,11 +19,11 @@ from node.links.uplink import (
     Bucket,
     Uplink,
 )
-from node.uploads import Upload
+from node.links.upload_queue import Upload
 from protocol.errors import SettingsError
 from protocol.ids import Digest
 from tests.node.links.net import peer_of
-from tests.node.links.virtual_time import loop_ms, virtually
+from tests.support.virtual_time import loop_ms, virtually
 
 WINDOW_MS = 5_000
 CONTROL_BYTES = 2_000
@@ -58,9 +59,15 @@ def upload(number: int) -> Upload:
 
 
 @settings(max_examples=60, deadline=None)
-@given(limits, st.lists(st.tuples(pauses_ms, st.integers(1, 40), st.booleans()), min_size=1, max_size=25))
-def test_no_five_seconds_carry_more_than_the_limit(limit: int, bursts: list[tuple[int, int, bool]]) -> None:
-    """Bursts of parts from several links, after pauses, with control frames among them that never wait."""
+@given(
+    limits,
+    st.lists(st.tuples(pauses_ms, st.integers(1, 40), st.booleans()), min_size=1, max_size=25),
+)
+def test_no_five_seconds_carry_more_than_the_limit(
+    limit: int, bursts: list[tuple[int, int, bool]]
+) -> None:
+    """Bursts of parts from several links, after pauses, with control frames among them that never
+    wait."""
     sent: Sent = []
 
     async def one_link(uplink: Uplink, parts: int, small: bool) -> None:
@@ -109,8 +116,12 @@ def test_what_never_waits_delays_what_does() -> None:
         return [first, loop_ms() - first]
 
     first, second = virtually(main())
-    assert first == pytest.approx((HEADERS_SHARE * (25_000 + 950) + PACKET_BYTES - 25_000) / PER_MS, abs=2)
-    assert second == pytest.approx((ACKNOWLEDGED_SHARE * 1_000_000 + HEADERS_SHARE * 950) / PER_MS, abs=2)
+    assert first == pytest.approx(
+        (HEADERS_SHARE * (25_000 + 950) + PACKET_BYTES - 25_000) / PER_MS, abs=2
+    )
+    assert second == pytest.approx(
+        (ACKNOWLEDGED_SHARE * 1_000_000 + HEADERS_SHARE * 950) / PER_MS, abs=2
+    )
 
 
 def test_control_frames_that_leave_while_a_part_waits_make_it_wait_longer() -> None:
@@ -136,7 +147,9 @@ def test_parts_leave_in_the_order_of_their_takes() -> None:
 
     async def main() -> None:
         uplink = Uplink(100_000, loop_ms)
-        await asyncio.gather(*(one(uplink, number, 12_000 if number % 2 else 1) for number in range(8)))
+        await asyncio.gather(
+            *(one(uplink, number, 12_000 if number % 2 else 1) for number in range(8))
+        )
 
     virtually(main())
     assert order == list(range(8))
@@ -164,7 +177,9 @@ def test_two_parts_of_any_limit_fit_into_its_bucket(limit: int) -> None:
 
 
 def test_a_limit_below_the_least_is_refused_with_both_numbers() -> None:
-    with pytest.raises(SettingsError, match=rf"{LIMIT_BYTES_PER_SECOND_MIN}\.\. bytes per second, got 19999"):
+    with pytest.raises(
+        SettingsError, match=rf"{LIMIT_BYTES_PER_SECOND_MIN}\.\. bytes per second, got 19999"
+    ):
         Uplink(19_999, lambda: 0)
 
 
@@ -179,7 +194,8 @@ def test_a_clock_that_jumps_back_gives_no_bytes() -> None:
 
 
 def in_turns(uplink: Uplink, numbers: list[int]) -> Coroutine[Any, Any, list[int]]:
-    """The order in which uploads of a megabyte that were asked for at once begin, each ending before the next."""
+    """The order in which uploads of a megabyte that were asked for at once begin, each ending
+    before the next."""
 
     async def main() -> list[int]:
         begun: list[int] = []
@@ -205,7 +221,8 @@ def test_turns_come_in_the_order_of_urgency(ranks: list[int]) -> None:
 
     begun = virtually(main())
     assert begun[0] == 0, "nobody else was waiting yet"
-    # After half a minute whoever still waits goes by age, so that nobody starves: that is past the fourth turn.
+    # After half a minute whoever still waits goes by age, so that nobody starves: that is past the
+    # fourth turn.
     assert begun[1:3] == sorted(range(1, 6), key=ranks.__getitem__)[:2]
     assert sorted(begun) == list(range(6))
 
@@ -308,7 +325,9 @@ def test_what_was_carried_and_not_charged_is_charged_when_it_is_known() -> None:
         await uplink.take(1_000)
         return loop_ms()
 
-    assert virtually(main()) == pytest.approx((50_000 + HEADERS_SHARE * 1_000 - 25_000) / PER_MS, abs=3)
+    assert virtually(main()) == pytest.approx(
+        (50_000 + HEADERS_SHARE * 1_000 - 25_000) / PER_MS, abs=3
+    )
 
 
 def test_charges_in_excess_make_up_for_no_more_than_a_part() -> None:
@@ -327,8 +346,11 @@ def test_charges_in_excess_make_up_for_no_more_than_a_part() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(limits, st.floats(0.0, 0.3), st.integers(1, 8))
-def test_the_limit_holds_when_more_leaves_than_was_guessed(limit: int, more: float, links: int) -> None:
-    """The kernel is asked every second; each part takes up to a third more than the guess, from the start."""
+def test_the_limit_holds_when_more_leaves_than_was_guessed(
+    limit: int, more: float, links: int
+) -> None:
+    """The kernel is asked every second; each part takes up to a third more than the guess, from the
+    start."""
     sent: Sent = []
 
     async def one_link(uplink: Uplink) -> None:

@@ -1,8 +1,8 @@
-"""The window on a modelled link in virtual time: full, without a long queue, whatever the link is and becomes.
+"""The window on a modelled link in virtual time: full, without a long queue, whatever the link is
+and becomes.
 
-The model is fluid: one first-in-first-out queue that is served at a rate, then a delay there and back; the taker
-acknowledges each part at once. The sender always has more to send.
-"""
+The model is fluid: one first-in-first-out queue that is served at a rate, then a delay there and
+back; the taker acknowledges each part at once. The sender always has more to send."""
 
 import heapq
 import itertools
@@ -41,9 +41,11 @@ class Taken:
 
 @dataclass
 class Wire:
-    """A bottleneck that windows share. `mbit(now_ms)` is its rate; `back_ms(now_ms)` what the way back adds.
+    """A bottleneck that windows share. `mbit(now_ms)` is its rate; `back_ms(now_ms)` what the way
+    back adds.
 
-    The taker's clock is `clock_ms` ahead of the sender's; None: it does not say when it took a part."""
+    The taker's clock is `clock_ms` ahead of the sender's; None: it does not say when it took a
+    part."""
 
     mbit: Callable[[float], float]
     rtt_ms: float
@@ -51,7 +53,12 @@ class Wire:
     clock_ms: int | None = None
     taken: list[Taken] = field(default_factory=list)
 
-    def run(self, windows: list[Window], until_ms: float, starts_ms: Iterable[float] = itertools.repeat(0.0)) -> None:
+    def run(
+        self,
+        windows: list[Window],
+        until_ms: float,
+        starts_ms: Iterable[float] = itertools.repeat(0.0),
+    ) -> None:
         """Every window sends all it may, from its start on."""
         order = itertools.count()
         # when, order, sender, count (0: it starts), sent at, taken at
@@ -70,15 +77,24 @@ class Wire:
             while window.open:
                 count = window.part_bytes
                 window.left(count, int(now_ms))
-                idle_ms = max(now_ms, idle_ms) + (count + PART_FRAME_OVERHEAD) * 8 / self.mbit(now_ms) / 1000
+                idle_ms = (
+                    max(now_ms, idle_ms)
+                    + (count + PART_FRAME_OVERHEAD) * 8 / self.mbit(now_ms) / 1000
+                )
                 back_at_ms = max(back_at_ms, idle_ms + self.rtt_ms + self.back_ms(idle_ms))
                 there_ms = idle_ms + self.rtt_ms / 2
                 heapq.heappush(events, (back_at_ms, next(order), sender, count, now_ms, there_ms))
 
     def share(self, begin_ms: float, end_ms: float, sender: int | None = None) -> float:
         """Of the link's bytes in a time, how many were taken."""
-        taken = [part for part in self.taken if begin_ms <= part.at_ms < end_ms and sender in (None, part.sender)]
-        return sum(part.count for part in taken) * 8 / 1000 / (end_ms - begin_ms) / self.mbit(begin_ms)
+        taken = [
+            part
+            for part in self.taken
+            if begin_ms <= part.at_ms < end_ms and sender in (None, part.sender)
+        ]
+        return (
+            sum(part.count for part in taken) * 8 / 1000 / (end_ms - begin_ms) / self.mbit(begin_ms)
+        )
 
     def queue_ms(self, begin_ms: float, end_ms: float) -> float:
         """The longest that a part took, beyond the link's round trip, in a time."""
@@ -109,7 +125,8 @@ def test_a_link_is_full_and_has_no_long_queue(mbit: float, rtt_ms: int) -> None:
 
 
 def test_a_heartbeat_gets_through_the_thinnest_home_uplink_in_a_second() -> None:
-    """It leaves behind what is on its way: on 0.4 Mbit/s that is never more than a second, from the first byte on."""
+    """It leaves behind what is on its way: on 0.4 Mbit/s that is never more than a second, from the
+    first byte on."""
     wire = Wire(lambda now_ms: 0.4, 70)
     wire.run([Window()], 600_000)
     assert 0 < wire.queue_ms(0, 600_000) <= 1000
@@ -128,7 +145,9 @@ def test_the_queue_of_a_link_that_is_always_full_does_not_creep_up(mbit: float) 
 def test_a_rate_that_drops_to_a_tenth_and_comes_back_is_followed(mbit: float) -> None:
     wire = Wire(lambda now_ms: mbit / 10 if 35_000 <= now_ms < 70_000 else mbit, 40)
     wire.run([Window()], 100_000)
-    assert wire.queue_ms(35_000, 45_000) <= 15 * (QUEUE_MS + 40)  # what was on its way when it dropped
+    assert wire.queue_ms(35_000, 45_000) <= 15 * (
+        QUEUE_MS + 40
+    )  # what was on its way when it dropped
     assert wire.queue_ms(45_000, 70_000) <= QUEUE_MS + 40 + 10 * part_ms(mbit) + 300
     assert wire.share(45_000, 70_000) >= 0.9
     assert wire.share(75_000, 100_000) >= 0.9
@@ -136,9 +155,13 @@ def test_a_rate_that_drops_to_a_tenth_and_comes_back_is_followed(mbit: float) ->
 
 @pytest.mark.parametrize("mbit", [0.4, 2, 20])
 @pytest.mark.parametrize("links", [2, 8])
-def test_links_that_share_an_uplink_all_progress_and_do_not_fill_it_up_for_each_other(links: int, mbit: float) -> None:
+def test_links_that_share_an_uplink_all_progress_and_do_not_fill_it_up_for_each_other(
+    links: int, mbit: float
+) -> None:
     wire = Wire(lambda now_ms: mbit, 40)
-    wire.run([Window() for _ in range(links)], 300_000, [3_000.0 * number for number in range(links)])
+    wire.run(
+        [Window() for _ in range(links)], 300_000, [3_000.0 * number for number in range(links)]
+    )
     assert wire.share(60_000, 300_000) >= 0.95
     for sender in range(links):
         assert wire.share(60_000, 300_000, sender) >= 0.1 / links
@@ -148,13 +171,19 @@ def test_links_that_share_an_uplink_all_progress_and_do_not_fill_it_up_for_each_
 
 
 @pytest.mark.parametrize("clock_ms", [0, -(10**12), 10**12])
-def test_acknowledgements_that_wait_on_their_way_back_cost_nothing_when_the_peer_says_when(clock_ms: int) -> None:
-    """The other end's own uplink is full of its own bytes, and its queue comes and goes within half a minute."""
+def test_acknowledgements_that_wait_on_their_way_back_cost_nothing_when_the_peer_says_when(
+    clock_ms: int,
+) -> None:
+    """The other end's own uplink is full of its own bytes, and its queue comes and goes within half
+    a minute."""
 
     def back_ms(now_ms: float) -> float:
         return 250 * (1 - math.cos(now_ms * math.tau / 30_000))
 
-    said, unsaid = Wire(lambda now_ms: 20.0, 40, back_ms, clock_ms), Wire(lambda now_ms: 20.0, 40, back_ms)
+    said, unsaid = (
+        Wire(lambda now_ms: 20.0, 40, back_ms, clock_ms),
+        Wire(lambda now_ms: 20.0, 40, back_ms),
+    )
     for wire in (said, unsaid):
         wire.run([Window()], 120_000)
     assert said.share(20_000, 120_000) >= 0.95
@@ -174,7 +203,11 @@ def test_clocks_that_drift_apart_cost_nothing() -> None:
 
 
 def test_a_taker_that_stands_still_for_seconds_is_served_in_full_soon_after() -> None:
-    wire = Wire(lambda now_ms: 20.0, 40, back_ms=lambda now_ms: max(0.0, 44_000 - now_ms) if now_ms > 40_000 else 0.0)
+    wire = Wire(
+        lambda now_ms: 20.0,
+        40,
+        back_ms=lambda now_ms: max(0.0, 44_000 - now_ms) if now_ms > 40_000 else 0.0,
+    )
     wire.run([Window()], 60_000)
     assert wire.share(47_000, 60_000) >= 0.9
 
@@ -263,7 +296,9 @@ def test_only_what_was_sent_can_be_acknowledged_and_only_once(total: int) -> Non
     window.left(1000, 0)
     window.acknowledge(100, 1)
     window.acknowledge(100, 1)
-    with pytest.raises(RemoteProtocolError, match=rf"expected 100..1000 bytes acknowledged, got {total}"):
+    with pytest.raises(
+        RemoteProtocolError, match=rf"expected 100..1000 bytes acknowledged, got {total}"
+    ):
         window.acknowledge(total, 2)
 
 

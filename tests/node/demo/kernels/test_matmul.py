@@ -30,7 +30,7 @@ def product(left: Floats, right: Floats, *, by_rows: bool) -> Doubles:
 
 
 def folded(x: Doubles) -> Doubles:
-    """f of the rows x, as the module has them for 8 points."""
+    """F of the rows x, as the module has them for 8 points."""
     side = len(x)
     half, quarter = side // 2, side // 4
     f = np.zeros_like(x)
@@ -43,7 +43,7 @@ def folded(x: Doubles) -> Doubles:
 
 
 def dct_of_folded(f: Doubles, matrix: Doubles) -> Doubles:
-    """y = D x from f: 24 of 64 multiply-adds."""
+    """Y = D x from f: 24 of 64 multiply-adds."""
     y = np.zeros_like(f)
     for first, step in ((0, 4), (2, 4), (1, 2)):
         for row in range(first, len(f), step):
@@ -53,7 +53,7 @@ def dct_of_folded(f: Doubles, matrix: Doubles) -> Doubles:
 
 
 def inverse_of_quarters(y: Doubles, matrix: Doubles) -> Doubles:
-    """x = D^T y from a, b and o: 24 of 64 multiply-adds."""
+    """X = D^T y from a, b and o: 24 of 64 multiply-adds."""
     side = len(y)
     half, quarter = side // 2, side // 4
     a, b, o = (

@@ -1,0 +1,1 @@
+"""Pure: rounds, members, pacing, verdicts on digests. No IO, no clock, no logging."""

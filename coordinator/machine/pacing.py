@@ -1,0 +1,141 @@
+"""How long a round is, and how much each member is asked to do in it. Integer arithmetic: the same
+input gives the same slot and the same shares.
+
+    opened ----- compute ----- bell -- publish -- publish_by -- exchange -- commit_by
+                                 needed: end of its compute       needed: announcement until
+                                 until its announcement           enough others hold the payload
+
+The slot of the next round follows what the members of the last one needed: the time that three in
+four of them kept to (the quorum at least: a slot in which it cannot be met skips for ever), and
+half as much again. So one slow member does not slow the others, and many slow ones are waited for:
+who has not announced, or is not copied, when a round ends needed at least the time until then, and
+the slot grows from round to round until they fit or the run file's bound is reached. It grows at
+once and shrinks by a quarter of the way, for a deadline missed costs more than one not needed: a
+round closes as soon as everything is there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.clock import Slot, stated_slot
+from protocol.ids import PeerId
+from protocol.runfile import RoundsSpec
+
+HEADROOM_PERCENT = 125
+"""A share is this much of what the measured speed can do until the bell, so that a node that got
+faster shows it."""
+
+KEPT_TO_PERCENT = 75
+"""Members whose need a slot covers."""
+
+MARGIN_PERCENT = 150
+"""A part is this much of what was needed: home links vary by less from one round to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What members needed in one round, in milliseconds, ascending: from the end of their compute
+    until they had announced, and from there until enough others held the payload."""
+
+    publish_ms: tuple[int, ...]
+    exchange_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The slot of the next round, and why it is not the stated one; empty when it is."""
+
+    slot: Slot
+    reason: str = ""
+
+
+def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
+    """The pace after a round with these needs. `hides`: will the exchange be hidden behind the next
+    round's compute?"""
+    if rounds.stretch == 1 or not needs.publish_ms:
+        return pace
+    stated, old = stated_slot(rounds), pace.slot
+    publish_need = _kept_to(needs.publish_ms, rounds.quorum)
+    exchange_need = _kept_to(needs.exchange_ms, rounds.quorum)
+    hidden = publish_need + exchange_need if hides else 0
+    slot = Slot(
+        _eased(old.compute_ms, hidden, (stated.compute_ms, stated.compute_ms * rounds.stretch)),
+        _eased(old.publish_ms, publish_need, _bounds(stated.publish_ms, rounds.stretch)),
+        _eased(old.exchange_ms, exchange_need, _bounds(stated.exchange_ms, rounds.stretch)),
+    )
+    if slot == stated:
+        return Pace(slot)
+    parts = " + ".join(
+        _seconds(part) for part in (slot.compute_ms, slot.publish_ms, slot.exchange_ms)
+    )
+    count = _rank(len(needs.publish_ms), rounds.quorum)
+    return Pace(
+        slot,
+        f"slot of {parts} s: {count} of {len(needs.publish_ms)} members announce within {_seconds(publish_need)} s and "
+        f"are copied {_seconds(exchange_need)} s later",
+    )
+
+
+def samples_per_share(
+    speeds: Mapping[PeerId, tuple[int, int]], rounds: RoundsSpec, compute_ms: int
+) -> dict[PeerId, int]:
+    """Samples to lease to each member for `compute_ms` of work.
+
+    `speeds[peer]` is (thousandths of a sample per second, 0 if unknown; strikes). Each member is
+    asked for what it can do until the bell, halved per strike, at least one sample. When the sum
+    exceeds `batch_samples_max`, everyone keeps one sample and what is wanted beyond it is cut down
+    in proportion, the remainder going to the largest fractions, ties by id; so the sum exceeds the
+    bound only when there are more members than samples."""
+    wanted = {peer: _wanted(*speeds[peer], rounds, compute_ms) for peer in sorted(speeds)}
+    total = sum(wanted.values())
+    if total <= rounds.batch_samples_max:
+        return wanted
+    beyond, spare = total - len(wanted), max(0, rounds.batch_samples_max - len(wanted))
+    if not beyond:
+        return wanted  # more members than samples: one each
+    parts = {peer: divmod((want - 1) * spare, beyond) for peer, want in wanted.items()}
+    cut = {peer: 1 + whole for peer, (whole, _) in parts.items()}
+    by_fraction = sorted(parts, key=lambda peer: (-parts[peer][1], peer))
+    for peer in by_fraction[: len(wanted) + spare - sum(cut.values())]:
+        cut[peer] += 1
+    return cut
+
+
+def smoothed_speed(speed: int, samples: int, compute_ms: int) -> int:
+    """New estimate, in thousandths of a sample per second, after `samples` took `compute_ms`."""
+    measured = samples * 1_000_000 // max(1, compute_ms)
+    return measured if speed == 0 else (3 * speed + measured) // 4
+
+
+def _wanted(speed: int, strikes: int, rounds: RoundsSpec, compute_ms: int) -> int:
+    able = (
+        speed * compute_ms * HEADROOM_PERCENT // 100_000_000
+        if speed
+        else rounds.share_samples_first
+    )
+    return max(1, min(able, rounds.batch_samples_max) >> strikes)
+
+
+def _rank(count: int, quorum: int) -> int:
+    """How many of `count` members a slot is made for."""
+    return min(count, max(quorum, -(-KEPT_TO_PERCENT * count // 100)))
+
+
+def _kept_to(ascending: Sequence[int], quorum: int) -> int:
+    return ascending[_rank(len(ascending), quorum) - 1] if ascending else 0
+
+
+def _bounds(stated_ms: int, stretch: int) -> tuple[int, int]:
+    return max(1, stated_ms // stretch), stated_ms * stretch
+
+
+def _eased(old_ms: int, need_ms: int, bounds: tuple[int, int]) -> int:
+    """A part of the next slot: up at once, down by a quarter of the way."""
+    least_ms, most_ms = bounds
+    target_ms = min(most_ms, max(least_ms, need_ms * MARGIN_PERCENT // 100))
+    return (
+        target_ms if target_ms >= old_ms else max(target_ms, old_ms - (old_ms - target_ms + 3) // 4)
+    )
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.1f}".removesuffix(".0")

@@ -1,0 +1,200 @@
+"""Between the wire and the machine: node messages to events, effects to coordinator messages.
+
+Everything a stranger can write is bounded here, with the sender's name in the error."""
+
+import math
+from collections.abc import Iterable
+from itertools import accumulate
+
+from coordinator.journal import RecordedCommit
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    Assignment,
+    Event,
+    Held,
+    Joined,
+    Left,
+    OpenRound,
+    Readied,
+    Renewed,
+    TellMembers,
+)
+from coordinator.machine.membership import Member, Membership
+from protocol import wire_pb2 as wire
+from protocol.commits import SignedCommit
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, parse_digest
+from protocol.limits import (
+    ADDRESSES_MAX,
+    COMMITS_PER_REPLY,
+    MEMBERS_MAX,
+    MESSAGE_BYTES_MAX,
+    TEXT_BYTES_MAX,
+)
+
+
+def joined(peer: PeerId, hello: wire.Hello) -> Joined:
+    """A checked hello as an event."""
+    if len(hello.addresses) > ADDRESSES_MAX:
+        raise RemoteProtocolError(
+            f"{peer}: expected at most {ADDRESSES_MAX} addresses, got {len(hello.addresses)}"
+        )
+    for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
+        if (size := len(text.encode())) > TEXT_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}"
+            )
+    return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+
+
+def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
+    """The event in a message of an open session; `RemoteProtocolError` for what does not belong
+    there."""
+    match message.WhichOneof("kind"):
+        case "ready":
+            ready = message.ready
+            round = _round(peer, ready.round, -1)
+            return Readied(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
+        case "heartbeat":
+            return Renewed(peer)
+        case "announced":
+            return _announced(peer, message.announced)
+        case "holding":
+            holding = message.holding
+            if len(holding.digests) > MEMBERS_MAX:
+                raise RemoteProtocolError(
+                    f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(holding.digests)}"
+                )
+            return Held(
+                peer,
+                _round(peer, holding.round),
+                tuple(parse_digest(digest) for digest in holding.digests),
+            )
+        case "applied":
+            applied = message.applied
+            if applied.snapshot_sha256:
+                parse_digest(applied.snapshot_sha256)
+            return Applied(
+                peer, _round(peer, applied.round), applied.state_digest, applied.snapshot_sha256
+            )
+        case "leave":
+            return Left(peer, message.leave.reason[:TEXT_BYTES_MAX])
+        case kind:
+            raise RemoteProtocolError(
+                f"{peer}: expected an event of a round, got {kind or 'an empty message'}"
+            )
+
+
+def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.CoordinatorMessage:
+    """The answer that lets a node estimate the clock offset."""
+    reply = wire.HeartbeatReply(sent_ms=sent_ms, received_ms=received_ms, replied_ms=replied_ms)
+    return wire.CoordinatorMessage(heartbeat=reply)
+
+
+def members_message(members: Membership) -> wire.Members:
+    """The member list, sorted by id."""
+    return wire.Members(members=[_line(member) for member in members])
+
+
+def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire.CoordinatorMessage:
+    """What several changes together make of the member list: a whole list to everybody at each join
+    would cost a run of N members N cubed lines."""
+    touched = {peer for change in changes for peer in (*change.came, *change.gone)}
+    told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
+    gone = sorted(peer for peer in touched if members.get(peer) is None)
+    return wire.CoordinatorMessage(members=wire.Members(members=told, gone=gone, changes=True))
+
+
+def opened_message(opened: OpenRound, assignment: Assignment) -> wire.CoordinatorMessage:
+    """The opening of a round for one member."""
+    return wire.CoordinatorMessage(
+        opened=wire.RoundOpened(
+            round=opened.round,
+            step=opened.step,
+            opened_ms=opened.instants.opened,
+            bell_ms=opened.instants.bell,
+            publish_by_ms=opened.instants.publish_by,
+            commit_by_ms=opened.instants.commit_by,
+            shares=[
+                wire.Share(first=share.first, count=share.count) for share in assignment.shares
+            ],
+            learning_rate_bits=opened.learning_rate_bits,
+            decay_bits=opened.decay_bits,
+            muted=assignment.muted,
+            reason=assignment.reason,
+        )
+    )
+
+
+def committed_message(
+    signed: SignedCommit, holders: tuple[tuple[PeerId, ...], ...]
+) -> wire.CoordinatorMessage:
+    """The final word on a round."""
+    return wire.CoordinatorMessage(
+        committed=wire.RoundCommitted(
+            commit=wire.Committed(body=signed.body, signature=signed.signature),
+            holders=[wire.Holders(peer_ids=peers) for peers in holders],
+        )
+    )
+
+
+def recorded_message(recorded: RecordedCommit) -> wire.Committed:
+    """A commit of the past with what the majority reported after it."""
+    return wire.Committed(
+        body=recorded.signed.body,
+        signature=recorded.signed.signature,
+        state_digest=recorded.state_digest or 0,
+        digest_reports=recorded.reports,
+        snapshot_sha256=recorded.snapshot_sha256,
+    )
+
+
+def commits_reply(
+    recorded: list[RecordedCommit], decided_round: int, head_round: int
+) -> wire.Commits:
+    """One page of the log: `recorded`, oldest first, as far as it fits one message.
+
+    When something is left for the next page, `decided_round` ends at the last commit told, because
+    a node takes every round up to there that no commit names for skipped."""
+    sizes = accumulate(len(row.signed.body) for row in recorded)
+    told = [
+        row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
+    ] or recorded[:1]
+    complete = len(told) == len(recorded) < COMMITS_PER_REPLY
+    return wire.Commits(
+        commits=[recorded_message(row) for row in told],
+        decided_round=decided_round if complete else told[-1].round,
+        head_round=head_round,
+    )
+
+
+def _line(member: Member) -> wire.Member:
+    """A line of the member list."""
+    return wire.Member(peer_id=member.peer, addresses=member.addresses)
+
+
+def _announced(peer: PeerId, message: wire.Announced) -> Announced:
+    if message.digest:
+        parse_digest(message.digest)
+    if not math.isfinite(message.loss):
+        raise RemoteProtocolError(f"{peer}: expected a finite loss, got {message.loss}")
+    if (largest := max(message.samples, message.compute_ms, message.payload_bytes)) >= 2**48:
+        raise RemoteProtocolError(
+            f"{peer}: expected counts below 2**48 in its announcement, got {largest}"
+        )
+    return Announced(
+        peer,
+        _round(peer, message.round),
+        message.digest,
+        message.payload_bytes,
+        message.samples,
+        message.compute_ms,
+        message.loss,
+    )
+
+
+def _round(peer: PeerId, round: int, least: int = 0) -> int:
+    if round < least:
+        raise RemoteProtocolError(f"{peer}: expected a round of at least {least}, got {round}")
+    return round

@@ -1,0 +1,1 @@
+"""Replays a run's log and judges what it published."""

@@ -1,0 +1,237 @@
+"""Where the record of a run is read from: the files it left, or the coordinator and the members of
+a live one.
+
+    a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/ of it or of the directories beside it
+    a directory of a demo        coordinator/, node-*/payloads, checkpoint/
+
+Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it,
+alone: a live run is asked by its address instead. Files need no network. Nothing that is read is
+trusted: `lockstep.audit.verify` checks it."""
+
+import asyncio
+import contextlib
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.wire_messages import commits_reply
+from lockstep.exit_codes import UsageError
+from lockstep.service.keys import KEY_NAME, load_or_create_key
+from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.gossip.transfer import Transfer
+from node.links.mesh import Mesh
+from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
+from node.links.protocol import Identity
+from node.links.uplink import Uplink
+from node.system.files import storage_errors
+from node.transports.grpc_transport import GrpcTransport
+from protocol import wire_pb2 as wire
+from protocol.commits import Entry
+from protocol.errors import (
+    DivergedError,
+    RemoteProtocolError,
+    SettingsError,
+    StorageError,
+    UnavailableError,
+)
+from protocol.handshake import public_bytes
+from protocol.ids import RunId, sha256, short
+from protocol.limits import COMMITS_PER_REPLY
+from protocol.runfile import parse_run_json, run_id
+
+CONNECT_SECONDS = 5
+"""Longest wait for a coordinator to answer at all."""
+
+
+class Record(Protocol):
+    """A run as it was recorded."""
+
+    info: RunInfo
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """Commits after a round, oldest first, as many as fit one reply."""
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """The bytes that a commit's entry names, whatever their digest.
+
+        Raises `DivergedError` when all that is there under its name is something else,
+        `StorageError` or `UnavailableError` when it is nowhere."""
+
+    async def close(self) -> None:
+        """Let go of files and connections."""
+
+
+# ---- from files
+
+
+class RecordInFiles:
+    """The record that a coordinator's journal and some nodes' payload logs hold."""
+
+    def __init__(self, directory: Path, payloads: tuple[Path, ...]) -> None:
+        place = (
+            directory / "coordinator"
+            if (directory / "coordinator" / JOURNAL_NAME).is_file()
+            else directory
+        )
+        if not (place / JOURNAL_NAME).is_file():
+            raise UsageError(
+                f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}"
+            )
+        self.info = _info(place)
+        self._payloads = payloads or _payload_directories(place)
+        self._journal = Journal(place / JOURNAL_NAME)
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """See `Record`."""
+        rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
+        newest = await asyncio.to_thread(self._journal.last_commits, 1)
+        head = newest[0].round if newest else -1
+        return commits_reply(rows, head, head)
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """See `Record`."""
+        return await asyncio.to_thread(self._read, round, entry)
+
+    async def close(self) -> None:
+        """See `Record`."""
+        self._journal.close()
+
+    def _read(self, round: int, entry: Entry) -> bytes:
+        paths = [directory / str(round) / entry.digest.hex() for directory in self._payloads]
+        present = [path for path in paths if path.is_file()]
+        for path in present:
+            with storage_errors(path):
+                blob = path.read_bytes()
+            if sha256(blob) == entry.digest:
+                return blob
+        name = f"the payload of {short(entry.author)} for round {round}"
+        if present:
+            raise DivergedError(
+                f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, got other bytes"
+            )
+        searched = ", ".join(map(str, self._payloads)) or "no directory of payloads"
+        raise StorageError(
+            f"expected {name} in {searched}, found none; name the directory that has it with --payloads"
+        )
+
+
+def _payload_directories(place: Path) -> tuple[Path, ...]:
+    return tuple(
+        sorted(
+            path for path in (place / "payloads", *place.parent.glob("*/payloads")) if path.is_dir()
+        )
+    )
+
+
+def _info(place: Path) -> RunInfo:
+    """The run of a coordinator's directory, whose name must be the hash of what lies there."""
+    with _opened(place / JOURNAL_NAME) as database:
+        meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
+    if "run_id" not in meta or "run_json" not in meta:
+        raise StorageError(
+            f"{place / JOURNAL_NAME}: expected the journal of a run, found an empty one"
+        )
+    if not (place / KEY_NAME).is_file():
+        raise StorageError(f"{place}: expected the coordinator's key in {KEY_NAME}, found none")
+    key = public_bytes(load_or_create_key(place))
+    spec = parse_run_json(bytes(meta["run_json"]), f"run file in {place / JOURNAL_NAME}")
+    if run_id(spec, key) != meta["run_id"]:
+        raise SettingsError(
+            f"{place}: expected the key and the run file of run {meta['run_id']}, got another's"
+        )
+    return RunInfo(spec, RunId(meta["run_id"]), key)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as database:
+            yield database
+    except sqlite3.Error as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+# ---- from a live run
+
+
+class RecordOverNetwork:
+    """The record that a coordinator serves and its members hold. Open it with `connect`."""
+
+    def __init__(self, client: CoordinatorClient, info: RunInfo, key: Ed25519PrivateKey) -> None:
+        self.info = info
+        self._client = client
+        identity = Identity(key, info.run_id, secrets.randbits(64))
+        self._links = Mesh(
+            identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms
+        )
+        self._members: list[PeerAddress] = []
+
+    @classmethod
+    async def connect(cls, address: str) -> "RecordOverNetwork":
+        """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
+        answer."""
+        key = Ed25519PrivateKey.generate()
+        client = CoordinatorClient(address, key)
+        try:
+            record = cls(client, await client.fetch_run(CONNECT_SECONDS), key)
+            await record._links.start(ReadOnlyPeer())
+            return record
+        except BaseException:
+            await client.close()
+            raise
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        """See `Record`."""
+        return await self._client.fetch_commits(after_round)
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        """See `Record`. Members are asked in turn, the one that gave the last payload first."""
+        self._members = self._members or [
+            PeerAddress(peer, addresses)
+            for peer, addresses in (await self._client.fetch_members()).members.items()
+        ]
+        liars = list[str]()
+        for member in list(self._members):
+            transfer = Transfer(round, self.info.spec.rounds.payload_bytes_max)
+            try:
+                await self._fetch(member, entry, transfer)
+            except UnavailableError:
+                self._members.append(self._members.pop(self._members.index(member)))
+                continue
+            except RemoteProtocolError as error:
+                liars.append(f"{short(member.peer_id)}: {error}")
+                continue
+            if sha256(transfer.buffer) == entry.digest:
+                return bytes(transfer.buffer)
+            liars.append(f"{short(member.peer_id)} sent other bytes")
+        name = f"the payload of {short(entry.author)} for round {round}"
+        if liars:
+            raise DivergedError(
+                f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}"
+            )
+        raise UnavailableError(
+            f"expected {name} from one of {len(self._members)} members, none gives it: they keep the last "
+            f"{self.info.spec.retention.log_rounds} rounds; begin later with --from SNAPSHOT"
+        )
+
+    async def close(self) -> None:
+        """See `Record`."""
+        await self._links.stop()
+        await self._client.close()
+
+    async def _fetch(self, member: PeerAddress, entry: Entry, transfer: Transfer) -> None:
+        async with aclosing(
+            self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
+        ) as parts:
+            async for part in parts:
+                if transfer.take(part, member.peer_id, None):
+                    return
+        raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")

@@ -1,0 +1,284 @@
+"""`lockstep verify DIR|URL`: is what was published what the log of the run produces?
+
+    genesis, or a recorded snapshot
+        -> for each commit: signature, link, payloads by digest, apply, recorded state digest
+        -> the parameters, bit for bit -> the published checkpoint
+
+The run file gives genesis, the commits name every payload and every scalar, and the arithmetic is
+exact: whoever has the record gets the same bits, on any machine. The audit ends at the first round
+that differs, and names it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
+from lockstep.console import Advance, output, progress, write_json
+from lockstep.service.signals import run
+from node.model.checkpoint import load_checkpoint
+from node.model.training import named_parameters_once
+from node.replica.digest import canonical_sha256, state_digest
+from node.replica.replica import Replica
+from node.replica.snapshot import file_sha256
+from node.system.device import use_threads
+from node.system.malloc import keep_freed_memory
+from protocol import wire_pb2 as wire
+from protocol.addresses import parse_address
+from protocol.commits import (
+    Commit,
+    SignedCommit,
+    check_link,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+)
+from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
+
+
+class Difference(DivergedError):
+    """The record is not what it should be; `round` is the first round that differs."""
+
+    def __init__(self, round: int, reason: str) -> None:
+        super().__init__(f"the first difference is in round {round}: {reason}")
+        self.round, self.reason = round, reason
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """What `lockstep verify` is asked to do."""
+
+    target: str
+    """A coordinator's or a demo's directory, or the address of a coordinator."""
+
+    checkpoint: Path | None = None
+    """The published checkpoint to compare; None: the one in a demo's directory, if there is one."""
+
+    snapshot: Path | None = None
+    """A snapshot to begin at; None: genesis."""
+
+    payloads: tuple[Path, ...] = ()
+    """Directories of payloads; empty: those beside the coordinator's."""
+
+    threads: int = 0
+    """CPU threads; 0: all cores. They change nothing but the time."""
+
+    json_path: str | None = None
+    """Where the findings go; "-" is standard output."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was checked."""
+
+    run_id: str
+    verified: bool = False
+    commits: int = 0
+    """Commits whose signature and link hold."""
+    replayed: int = 0
+    """Commits whose payloads were applied."""
+    digests_compared: int = 0
+    """Rounds in which the recorded majority agrees with the replay."""
+    payload_bytes: int = 0
+    round: int = -1
+    """Of the last commit."""
+    state_digest: str = ""
+    canonical_sha256: str = ""
+    checkpoint: str | None = None
+    """What the checkpoint was found to be."""
+    first_difference: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+
+def verify(settings: VerifySettings) -> None:
+    """Replays, compares and says what was found; `DivergedError` when something differs."""
+    keep_freed_memory()
+    use_threads(settings.threads)
+    findings = run(_verify(settings))
+    if settings.json_path != "-":
+        ending = f"; {findings.checkpoint}" if findings.checkpoint else ""
+        output.print(
+            f"verified: {findings.commits} commits up to round {findings.round} lead to state "
+            f"{findings.state_digest}{ending}",
+            soft_wrap=True,
+        )
+
+
+async def _verify(settings: VerifySettings) -> Findings:
+    local = _is_directory(settings.target)
+    record: Record
+    if local:
+        record = RecordInFiles(Path(settings.target), settings.payloads)
+    else:
+        record = await RecordOverNetwork.connect(parse_address(settings.target))
+    findings, started_s = Findings(record.info.run_id), time.monotonic()
+    try:
+        beside = str(Path(settings.target) / "checkpoint")
+        checkpoint = settings.checkpoint or (
+            Path(beside) if local and _is_directory(beside) else None
+        )
+        published = Published(checkpoint, findings.run_id) if checkpoint else None
+        with progress("replaying", "commits") as advance:
+            await Audit(record, findings, published, settings.snapshot).run(advance)
+        findings.verified = True
+        return findings
+    except Difference as error:
+        findings.first_difference = {"round": error.round, "reason": error.reason}
+        raise
+    finally:
+        findings.seconds = round(time.monotonic() - started_s, 3)
+        await record.close()
+        if settings.json_path is not None:
+            write_json(settings.json_path, asdict(findings))
+
+
+def _is_directory(path: str) -> bool:
+    return Path(path).is_dir()
+
+
+class Published:
+    """A checkpoint, and where in the log its parameters were met.
+
+    Raises `DataError` for what is no checkpoint of a run, `DivergedError` for one of another
+    run."""
+
+    def __init__(self, directory: Path, run_id: str) -> None:
+        loaded = load_checkpoint(directory)
+        claims, self.directory = loaded.metadata, directory
+        if not isinstance(claims.get("round"), int) or "run_id" not in claims:
+            raise DataError(
+                f"{directory}: expected a checkpoint that says its run and its round, got {sorted(claims)}"
+            )
+        if claims["run_id"] != run_id:
+            raise DivergedError(
+                f"{directory}: expected a checkpoint of run {run_id}, got one of {claims['run_id']}"
+            )
+        self.round: int = claims["round"]
+        parameters = named_parameters_once(loaded.model)
+        self._digest, self._sha256 = state_digest(parameters), canonical_sha256(parameters)
+        self._met: int | None = None
+        self.verdict = ""
+
+    def compare(self, round: int, replica: Replica) -> None:
+        """The replica holds the state after `round`: is it the checkpoint's? `Difference` when it
+        should be."""
+        if replica.digest == self._digest:
+            self._met = round
+        if round == self.round:
+            if canonical_sha256(replica.committed) != self._sha256:
+                met = "" if self._met is None else f"; it holds those of round {self._met}"
+                raise Difference(
+                    round,
+                    f"{self.directory} does not hold the parameters that the log produces{met}",
+                )
+            self.verdict = f"{self.directory} is what the log produces at round {round}"
+
+    def require_compared(self, first: int, last: int) -> None:
+        """`Difference` when the checkpoint's round did not come by: rounds `first` to `last`
+        did."""
+        if not self.verdict:
+            text = f"the replay went from round {first} to round {last}, and no commit is of that round"
+            raise Difference(
+                self.round, f"{self.directory} claims to be of round {self.round}: {text}"
+            )
+
+
+class Audit:
+    """One walk through a record. `findings` is filled on the way."""
+
+    def __init__(
+        self, record: Record, findings: Findings, published: Published | None, snapshot: Path | None
+    ) -> None:
+        self._record, self._findings, self._published = record, findings, published
+        info = record.info
+        self._replica = Replica(info.spec, info.run_id, torch.device("cpu"), 1)
+        self._snapshot = snapshot
+        self._awaited = file_sha256(snapshot) if snapshot else None
+        self._first = -1
+
+    async def run(self, advance: Advance) -> None:
+        """Walk to the end of the log; `Difference` at the first round that is not as recorded."""
+        findings, replica = self._findings, self._replica
+        self._stand_at(-1)
+        async for commit, recorded in self._chain():
+            if self._awaited is None:
+                await self._apply(commit)
+            elif recorded.snapshot_sha256 == self._awaited:
+                self._begin_here(commit)
+            else:
+                continue
+            self._check_digest(commit, recorded)
+            self._stand_at(commit.round)
+            advance(findings.commits, self._record.info.spec.schedule.steps)
+        if self._awaited:
+            raise DivergedError(
+                f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
+            )
+        if self._published:
+            self._published.require_compared(self._first, findings.round)
+            findings.checkpoint = self._published.verdict
+        findings.canonical_sha256 = canonical_sha256(replica.committed).hex()
+
+    async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
+        """The commits in order, each signed by the coordinator and linked to the one before it; up
+        to the newest at the beginning, for a live run may go on faster than its replay."""
+        info, findings = self._record.info, self._findings
+        head, last = genesis_digest(info.run_id), None
+        while last is None or findings.round < last:
+            reply = await self._record.commits(findings.round)
+            last = reply.head_round if last is None else last
+            if not reply.commits:
+                return
+            for recorded in reply.commits:
+                before = findings.round
+                try:
+                    commit = open_commit(
+                        SignedCommit(recorded.body, recorded.signature), info.coordinator_key
+                    )
+                    check_link(commit, info.run_id, head, before)
+                except RemoteProtocolError as error:
+                    raise Difference(
+                        before + 1, f"the commit that follows round {before}: {error}"
+                    ) from None
+                head, findings.round = commit_digest(commit), commit.round
+                findings.commits += 1
+                yield commit, recorded
+
+    async def _apply(self, commit: Commit) -> None:
+        payloads = []
+        for entry in commit.entries:
+            try:
+                payloads.append(await self._record.payload(commit.round, entry))
+            except DivergedError as error:
+                raise Difference(commit.round, str(error)) from None
+            self._findings.payload_bytes += len(payloads[-1])
+        await asyncio.to_thread(self._replica.apply, commit, payloads)
+        self._findings.replayed += 1
+
+    def _begin_here(self, commit: Commit) -> None:
+        assert self._snapshot is not None, "only a snapshot is awaited"
+        try:
+            self._replica.adopt(self._snapshot)
+        except StorageError as error:
+            raise Difference(commit.round, str(error)) from None
+        self._first, self._awaited = commit.round, None
+
+    def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:
+        if not recorded.digest_reports:
+            return  # no majority reported it: the replay decides
+        if recorded.state_digest != self._replica.digest:
+            raise Difference(
+                commit.round,
+                f"the replay leads to state {self._replica.digest:016x}, the nodes reported "
+                f"{recorded.state_digest:016x}",
+            )
+        self._findings.digests_compared += 1
+
+    def _stand_at(self, round: int) -> None:
+        self._findings.state_digest = f"{self._replica.digest:016x}"
+        if self._published and self._awaited is None:
+            self._published.compare(round, self._replica)

@@ -1,0 +1,1 @@
+"""A run of several processes on this machine: the demo, its table and its summary."""

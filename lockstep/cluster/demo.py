@@ -1,0 +1,206 @@
+"""`lockstep demo`: a whole run on one machine, in separate processes over real sockets, judged at
+its end.
+
+    prepare the corpus once -> coordinator and nodes train (live table) -> evaluate genesis and checkpoint
+        -> summary: table, JSON, plot, checkpoint
+
+The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
+byte-level llama of a million parameters on the Python standard library's own sources."""
+
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lockstep.cluster.live_table import shown
+from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.loss_plot import plot_loss
+from lockstep.cluster.summary import (
+    Evaluation,
+    Finished,
+    a_checkpoint,
+    evaluate,
+    run_to_its_end,
+    summary,
+)
+from lockstep.commands.init import write_run_file
+from lockstep.commands.status import agreement
+from lockstep.console import bytes_text, messages, output, progress, write_json
+from lockstep.exit_codes import UsageError
+from node.data.prepare import prepare_builtin
+from node.system.files import storage_errors
+from protocol.runfile import (
+    MembershipSpec,
+    ModelSpec,
+    RoundsSpec,
+    RunSpec,
+    ScheduleSpec,
+)
+
+CORPUS_BYTES = 4_000_000
+"""Of the built-in corpus: more than a demo reads, prepared in a few seconds."""
+
+BATCH_SAMPLES_MAX = 96
+"""Samples of all nodes in a round: about a second of two cores."""
+
+LEARNING_RATE = 0.004
+"""More than the default of a run file: sixty rounds are too few to travel far in small steps."""
+
+MARK_NAME = ".lockstep-demo"
+"""File that says that a directory is a demo's, and may be emptied by the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What `lockstep demo` is asked to do."""
+
+    directory: Path
+    """Everything goes here; an earlier demo's processes' state is replaced, the prepared corpus is
+    kept."""
+
+    nodes: int
+    """Node processes."""
+
+    rounds: int
+    """Steps to train."""
+
+    seed: int
+    """Of the initial weights and the data order."""
+
+    json_path: str
+    """Where the summary goes; "-" is standard output."""
+
+
+def run_demo(settings: DemoSettings) -> None:
+    """Trains, judges and says where everything is."""
+    directory = settings.directory
+    _clear(directory)
+    spec = demo_spec(settings)
+    with progress("preparing the corpus", "tokens") as advance:
+        data = directory / "data"
+        prepare_builtin(
+            data, byte_limit=CORPUS_BYTES, progress=lambda _, tokens: advance(tokens, CORPUS_BYTES)
+        )
+        advance(CORPUS_BYTES, CORPUS_BYTES)
+    write_run_file(directory / "run.toml", spec, force=True)
+    cluster = Cluster(ClusterSettings(directory, directory / "run.toml", data, settings.nodes))
+    with _sigterm_as_ctrl_c():
+        finished = run_to_its_end(cluster, shown(cluster, spec.schedule.steps))
+    checkpoint = _keep_checkpoint(cluster.nodes, directory / "checkpoint")
+    with messages.status("evaluating the genesis and the final checkpoint"):
+        evaluation = evaluate(spec, data, checkpoint)
+    document = summary(spec, finished, evaluation)
+    picture = _picture_path(settings)
+    plot_loss(
+        picture, finished.losses, _validation(finished, evaluation), f"{settings.nodes} nodes, DeMo"
+    )
+    write_json(settings.json_path, document)
+    _print_summary(document)
+    messages.print(
+        f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
+    )
+    messages.print(f"try: lockstep generate {checkpoint} --prompt 'def '", soft_wrap=True)
+
+
+def demo_spec(settings: DemoSettings) -> RunSpec:
+    """The demo's run file."""
+    model = ModelSpec()
+    return RunSpec(
+        name="demo",
+        seed=settings.seed,
+        model=model.model_copy(update={"config": {**model.config, "num_hidden_layers": 5}}),
+        schedule=ScheduleSpec(
+            steps=settings.rounds,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=min(5, settings.rounds // 10),
+        ),
+        rounds=RoundsSpec(
+            compute_ms=6_000,
+            publish_ms=3_000,
+            exchange_ms=4_000,
+            overlap_from=settings.rounds // 4,
+            batch_samples_max=BATCH_SAMPLES_MAX,
+            share_samples_first=max(1, BATCH_SAMPLES_MAX // settings.nodes),
+            quorum=max(1, settings.nodes // 2),
+        ),
+        membership=MembershipSpec(start_members=settings.nodes, lease_ms=6_000, heartbeat_ms=1_000),
+    )
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """A supervisor's polite signal stops the cluster as a person's does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _clear(directory: Path) -> None:
+    """Makes room for a new run where an earlier demo was; `UsageError` for a directory of anything
+    else."""
+    mark = directory / MARK_NAME
+    with storage_errors(directory):
+        if directory.exists() and any(directory.iterdir()) and not mark.exists():
+            raise UsageError(
+                f"{directory} is not empty and not a demo's; choose another --directory"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        for old in (*directory.glob("node-*"), directory / "coordinator", directory / "checkpoint"):
+            if old.exists():
+                shutil.rmtree(old)
+
+
+def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
+    """Copies the checkpoint that a node left."""
+    source = a_checkpoint(nodes)
+    with storage_errors(target):
+        shutil.copytree(source, target)
+    return target
+
+
+def _picture_path(settings: DemoSettings) -> Path:
+    """Beside the summary; in the directory when that went to standard output."""
+    return (
+        settings.directory / "loss.png"
+        if settings.json_path == "-"
+        else Path(settings.json_path).with_suffix(".png")
+    )
+
+
+def _validation(finished: Finished, evaluation: Evaluation) -> dict[int, float]:
+    return {-1: evaluation.genesis, max(finished.losses, default=0): evaluation.final}
+
+
+def _print_summary(document: Mapping[str, Any]) -> None:
+    loss, traffic, digests = document["loss"], document["traffic"], document["digests"]
+    rounds = document["rounds"]
+    facts = {
+        "run": document["run_id"],
+        "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, {document['nodes']} nodes",
+        "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, in {document['seconds']} s",
+        "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
+        "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
+        "replicas": f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
+        f"last digest {digests['last']}",
+        "payload": f"{bytes_text(traffic['payload_bytes'])}, {traffic['bits_per_value']:.2f} bits per value",
+        "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
+        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",
+        "against": f"{bytes_text(traffic['dense_bf16_bytes'])} dense bf16: "
+        f"{traffic['times_less_than_dense']:.0f} times less payload uploaded",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(name, value)
+    output.print(table)

@@ -1,0 +1,126 @@
+"""What a person sees while a cluster trains: a live table, or a line now and then where nothing can
+move."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.cluster.local import Child, Cluster
+from lockstep.commands.status import agreement, number
+from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
+
+LINES = 12
+"""Progress lines of a whole run where the output is no terminal."""
+
+PHASE_COLUMNS = 22
+"""A node's phase is words; longer ones are cut so that the table stays within 80 columns."""
+
+Show = Callable[[Sequence[str]], None]
+"""Shows the cluster as it is now, after these happenings in words."""
+
+
+@contextmanager
+def shown(cluster: Cluster, steps: int) -> Iterator[Show]:
+    """Yields the function that shows the cluster's newest statuses."""
+    if not messages.is_terminal:
+        yield _lines(cluster, steps)
+        return
+    with Live(console=messages, auto_refresh=False, transient=True) as live:
+
+        def show(happened: Sequence[str]) -> None:
+            for text in happened:
+                live.console.print(text, soft_wrap=True)
+            live.update(render(cluster, steps), refresh=True)
+
+        yield show
+
+
+def _lines(cluster: Cluster, steps: int) -> Show:
+    every = max(1, steps // LINES)
+    due, phase_shown = every, ""
+
+    def show(happened: Sequence[str]) -> None:
+        nonlocal due, phase_shown
+        for text in happened:
+            messages.print(text, soft_wrap=True)
+        status = cluster.coordinator.status
+        committed = committed_steps(status)
+        if committed >= due or (committed == 0 and status.get("phase", "") != phase_shown):
+            due, phase_shown = committed - committed % every + every, str(status.get("phase", ""))
+            messages.print(headline(status, steps), soft_wrap=True)
+
+    return show
+
+
+def render(cluster: Cluster, steps: int) -> RenderableType:
+    """Table of nodes, a line on the run, a bar: at most 80 columns."""
+    table = Table("node", "phase", width=NARROWEST_COLUMNS)
+    for heading in ("round", "loss", "up", "down", "digest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for node in cluster.nodes:
+        table.add_row(*_cells(node))
+    status = cluster.coordinator.status
+    bar = ProgressBar(total=steps, completed=committed_steps(status), width=NARROWEST_COLUMNS)
+    return Group(table, Text(headline(status, steps)), bar)
+
+
+def headline(status: Mapping[str, Any], steps: int) -> str:
+    """The run in one line."""
+    if not status:
+        return "starting the coordinator"
+    counts, digests = status.get("steps", {}), status.get("digests", {})
+    facts = [f"round {status.get('round')} {status.get('phase')}"]
+    if counts.get("committed"):
+        facts += [
+            f"step {counts['committed']}/{steps}",
+            f"loss {status.get('loss') or math.nan:.3f}",
+        ]
+        facts += [f"{counts['skipped']} skipped"] if counts.get("skipped") else []
+        facts.append(
+            f"replicas {agreement(digests.get('agreed'))}"
+            if digests.get("rounds_checked")
+            else "no digest yet"
+        )
+    elif status.get("reason"):
+        facts.append(str(status["reason"]))
+    return " · ".join(facts)
+
+
+def committed_steps(status: Mapping[str, Any]) -> int:
+    """Steps committed so far, 0 before the first."""
+    return int(status.get("steps", {}).get("committed") or 0)
+
+
+def _cells(node: Child) -> tuple[str, ...]:
+    status = node.status
+    if not status:
+        seconds = f"{time.monotonic() - node.started_s:.0f} s"
+        return node.name, f"starting, {seconds}", "", "", "", "", ""
+    traffic = status.get("traffic", {})
+    up, down = (bytes_text(total_bytes(traffic, way)) for way in ("up", "down"))
+    phase = str(status.get("phase", ""))[:PHASE_COLUMNS]
+    digest = str(status.get("state_digest") or "")[:8]
+    return (
+        node.name,
+        phase,
+        str(status.get("round", "")),
+        number(status.get("loss")),
+        up,
+        down,
+        digest,
+    )
+
+
+def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
+    """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are
+    known."""
+    owners = ("payload", "catch_up", "control", "overhead")
+    return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in owners)

@@ -1,0 +1,167 @@
+"""What a finished cluster shows for itself: one document, with every figure counted or evaluated.
+
+    traffic.payload_bytes           mean size of a committed payload: one node, one round
+    traffic.bits_per_value          of that payload, container and all
+    traffic.*_bytes_per_node_round  all bytes on nodes' lines, whoever owns them, over nodes and rounds
+    traffic.dense_bf16_bytes        what a dense bfloat16 gradient would take
+    traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
+
+The last one counts what was really uploaded: among R nodes a payload travels R - 1 times, so a
+single upload of it, which is what many comparisons count, would look R - 1 times better."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.cluster.live_table import Show, total_bytes
+from lockstep.cluster.local import Child, Cluster
+from node.data.corpus import Corpus
+from node.model.evaluate import evaluate_checkpoint
+from node.model.training import TrainingModel, build_model
+from node.replica.genesis import fill
+from protocol.errors import LocalProtocolError
+from protocol.runfile import RunSpec
+
+POLL_S = 0.5
+"""From one look at a cluster to the next."""
+
+VALIDATION_SAMPLES = 64
+"""Fixed windows on which genesis and final checkpoint are evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What is known of a cluster when its run is over."""
+
+    nodes: int
+    """Node processes that were meant to run."""
+
+    coordinator: Mapping[str, Any]
+    """The coordinator's last status."""
+
+    node_statuses: Sequence[Mapping[str, Any]]
+    """Last status of every node process, also of those that died: each counts its own traffic."""
+
+    losses: Mapping[int, float]
+    """Training loss by committed round, in nats per token."""
+
+    seconds: float
+    """From the start of the first process to the end of the last."""
+
+
+def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
+    """Starts a cluster and shows it until its run is over; whatever ends this stops all
+    processes."""
+    started_s = time.monotonic()
+    losses: dict[int, float] = {}
+    with cluster:
+        cluster.start()
+        with shown as show:
+            while not cluster.finished:
+                show(cluster.watch())
+                losses |= _losses(cluster.coordinator.status)
+                time.sleep(POLL_S)
+        cluster.wait()
+        losses |= _losses(cluster.coordinator.status)
+    statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
+    seconds = time.monotonic() - started_s
+    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
+
+
+def _losses(status: Mapping[str, Any]) -> dict[int, float]:
+    """Training loss by round, in nats per token, of the commits that a coordinator's status
+    shows."""
+    commits = status.get("last_commits", ())
+    return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The model before and after, on the same validation windows."""
+
+    parameters: int
+    """Trainable parameters, tied ones once."""
+
+    genesis: float
+    """Validation loss of the initial state, in nats per token."""
+
+    final: float
+    """Validation loss of the final checkpoint, in nats per token."""
+
+
+def a_checkpoint(nodes: Sequence[Child]) -> Path:
+    """One that a node left; they are equal, so any will do. `LocalProtocolError` if none did."""
+    for node in nodes:
+        if (checkpoint := node.directory / "checkpoint").is_dir():
+            return checkpoint
+    raise LocalProtocolError(
+        f"expected a checkpoint in {nodes[0].directory}, found none: {nodes[0].last_words()}"
+    )
+
+
+def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
+    """Evaluates the genesis and the final checkpoint of a run."""
+    corpus = Corpus.open(data, verify=False)
+    samples = corpus.validation(VALIDATION_SAMPLES, spec.data.sequence_length)
+    genesis = build_model(spec.model.type, spec.model.config)
+    fill(genesis, spec.seed, spec.model.init_std)
+    trainee = TrainingModel(genesis)
+    parameters = sum(parameter.numel() for parameter in trainee.parameters.values())
+    final = evaluate_checkpoint(
+        checkpoint, corpus, samples=VALIDATION_SAMPLES, sequence_length=spec.data.sequence_length
+    )
+    return Evaluation(parameters, trainee.evaluate(samples), final)
+
+
+def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:
+    """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed
+    round."""
+    coordinator, losses = finished.coordinator, finished.losses
+    if not losses:
+        raise LocalProtocolError(
+            f"the run ended without a committed round: {coordinator.get('reason') or 'no status'}"
+        )
+    steps, digests = coordinator["steps"], coordinator["digests"]
+    return {
+        "run_id": coordinator["run_id"],
+        "nodes": finished.nodes,
+        "parameters": evaluation.parameters,
+        "tokens": coordinator["data"]["samples_trained"] * spec.data.sequence_length,
+        "rounds": {"committed": steps["committed"], "skipped": steps["skipped"]},
+        "loss": {
+            "first": losses[min(losses)],
+            "last": losses[max(losses)],
+            "validation_first": evaluation.genesis,
+            "validation_last": evaluation.final,
+        },
+        "digests": {name: digests[name] for name in ("agreed", "rounds_checked", "last")},
+        "traffic": traffic(finished, evaluation.parameters),
+        "seconds": round(finished.seconds, 1),
+    }
+
+
+def traffic(finished: Finished, parameters: int) -> dict[str, float]:
+    """What crossed between the nodes, see the top of this module."""
+    committed = finished.coordinator["traffic"]
+    rounds = sum(finished.coordinator["steps"][fate] for fate in ("committed", "skipped"))
+    counts = [status.get("traffic", {}) for status in finished.node_statuses]
+    payload_up = sum(count.get("payload_up_bytes", 0) for count in counts)
+    sizes = [status.get("payload", {}).get("bits_per_value") for status in finished.node_statuses]
+    bits = [size for size in sizes if size is not None]
+    dense = 2 * parameters
+    node_rounds = finished.nodes * rounds
+    return {
+        "payload_bytes": round(committed["payload_bytes"] / committed["payloads"]),
+        "bits_per_value": round(sum(bits) / len(bits), 3) if bits else 0.0,
+        "up_bytes_per_node_round": round(
+            sum(total_bytes(count, "up") for count in counts) / node_rounds
+        ),
+        "down_bytes_per_node_round": round(
+            sum(total_bytes(count, "down") for count in counts) / node_rounds
+        ),
+        "dense_bf16_bytes": dense,
+        "times_less_than_dense": round(dense * node_rounds / payload_up, 1) if payload_up else 0.0,
+    }

@@ -1,0 +1,85 @@
+"""`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the
+run."""
+
+import asyncio
+from pathlib import Path
+
+from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.journal_check import check_journal
+from coordinator.machine.rounds import Rounds
+from coordinator.process import CoordinatorProcess
+from coordinator.settings import CoordinatorSettings
+from lockstep.console import messages
+from lockstep.service.keys import KEY_NAME, load_or_create_key
+from lockstep.service.overhead import OverheadMeter
+from lockstep.service.serve import ServeOptions, log_versions, serve
+from lockstep.service.signals import run
+from protocol.errors import SettingsError, StorageError
+from protocol.handshake import public_bytes
+from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
+
+
+def read_run_file(path: Path) -> RunSpec:
+    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of
+    another format."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one"
+        ) from None
+    return parse_run_file(text.decode("utf-8", errors="replace"), str(path))
+
+
+def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
+    """Runs the coordinator until its run is finished or a signal ends it."""
+    spec = read_run_file(run_file)
+    log_versions((settings, spec))
+    messages.print(run(_coordinate(spec, settings, options)))
+
+
+def check_directory(directory: Path) -> None:
+    """Verifies the journal of a stopped coordinator; `StorageError` says where it is damaged."""
+    path = directory / JOURNAL_NAME
+    if not path.exists() or not (directory / KEY_NAME).exists():
+        raise StorageError(
+            f"{directory}: expected a coordinator's directory with {JOURNAL_NAME} and {KEY_NAME}"
+        )
+    key = public_bytes(load_or_create_key(directory))
+    journal = Journal(path)
+    try:
+        spec = parse_run_json(journal.run_json(), str(path))
+        with messages.status("folding the journal"):
+            found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
+    finally:
+        journal.close()
+    messages.print(
+        f"{directory}: sound: {found.events} events, {found.commits} commits up to round {found.head_round}, "
+        f"{found.snapshots} snapshots",
+        soft_wrap=True,
+    )
+
+
+async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
+    """How it ended, in words."""
+    line = OverheadMeter()
+    process = CoordinatorProcess(
+        spec, settings, load_or_create_key(settings.directory), line.overhead
+    )
+    asked = asyncio.Event()
+
+    async def work() -> str:
+        ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if ends[0].done():
+                ends[0].result()  # an error in the process is raised here
+                return f"run {process.run_id} ({spec.name}) is finished"
+            return (
+                f"stopped; the same command with --directory {settings.directory} goes on from here"
+            )
+        finally:
+            for end in ends:
+                end.cancel()
+
+    return await serve(process, work, asked.set, lambda: process.address, options, line=line)

@@ -1,0 +1,165 @@
+"""`lockstep status URL`: what a coordinator says of its run, as tables or as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+
+from lockstep.console import bytes_text, output, write_json
+from protocol import wire_pb2, wire_pb2_grpc
+from protocol.addresses import parse_address
+from protocol.channel import CLIENT_OPTIONS
+from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
+from protocol.ids import short
+
+TIMEOUT_S = 5.0
+"""A coordinator answers in milliseconds; a far one over a bad link in a second or two."""
+
+COMMITS_SHOWN = 5
+"""Newest commits in the table."""
+
+
+def status(url: str, json_path: str | None) -> None:
+    """Asks and prints."""
+    document = ask(parse_address(url))
+    if json_path is not None:
+        write_json(json_path, document)
+    if json_path != "-":
+        for part in render(document):
+            output.print(part)
+
+
+def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The status document of the coordinator at host:port.
+
+    Raises `UnavailableError`, `VersionError` when something else answers, `RemoteProtocolError` for
+    nonsense."""
+    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+        try:
+            reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
+                wire_pb2.GetStatusRequest(), timeout=timeout_s
+            )
+        except grpc.RpcError as error:
+            raise _translated(error, address, timeout_s) from None
+    try:
+        document = msgspec.json.decode(reply.json)
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(
+            f"coordinator {address}: expected a status in JSON, got {error}"
+        ) from None
+    if not isinstance(document, dict):
+        raise RemoteProtocolError(
+            f"coordinator {address}: expected an object, got {type(document).__name__}"
+        )
+    return document
+
+
+def _translated(
+    error: grpc.RpcError, address: str, timeout_s: float
+) -> UnavailableError | VersionError:
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return VersionError(
+            f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server"
+        )
+    reason = error.details() or error.code().name.lower()
+    return UnavailableError(
+        f"no coordinator answers at {address} (asked for its status by gRPC for up to {timeout_s:g} s: {reason}); "
+        "is it running, and is its port open?"
+    )
+
+
+def render(document: Mapping[str, Any]) -> list[RenderableType]:
+    """The tables a person sees, each at most 80 columns wide."""
+    members = document.get("members", ())
+    commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
+    tables: list[RenderableType] = [_run_table(document)]
+    if members:
+        tables.append(_member_table(members))
+    if commits:
+        tables.append(_commit_table(commits[-COMMITS_SHOWN:]))
+    return tables
+
+
+def _run_table(document: Mapping[str, Any]) -> Table:
+    steps, digests = document.get("steps", {}), document.get("digests", {})
+    data, traffic = document.get("data", {}), document.get("traffic", {})
+    facts = {
+        "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
+        "round": f"{document.get('round')}: {document.get('phase')}",
+        "because": document.get("reason"),
+        "steps": f"{steps.get('committed')} of {steps.get('total')}, {steps.get('skipped')} rounds skipped",
+        "loss": number(document.get("loss")),
+        "replicas": replicas_text(digests),
+        "payloads": bytes_text(traffic.get("payload_bytes") or 0),
+        "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, str(value))
+    return table
+
+
+def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(
+        "node",
+        "name",
+        "state",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{len(members)} members",
+        title_justify="left",
+    )
+    for heading in ("round", "samples/s", "strikes"):
+        table.add_column(heading, justify="right")
+    table.add_column("why")
+    for member in members:
+        table.add_row(
+            short(str(member.get("peer_id", "?"))),
+            str(member.get("name") or ""),
+            str(member.get("state")),
+            str(member.get("round")),
+            f"{member.get('samples_per_second') or 0:.1f}",
+            str(member.get("strikes")),
+            str(member.get("reason") or ""),
+        )
+    return table
+
+
+def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="last commits", title_justify="left")
+    for heading in ("round", "step", "authors", "loss", "state digest", "reports", "replicas"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for commit in commits:
+        table.add_row(
+            str(commit.get("round")),
+            str(commit.get("step")),
+            str(len(commit.get("contributors", ()))),
+            number(commit.get("loss")),
+            str(commit.get("state_digest") or ""),
+            str(commit.get("digest_reports")),
+            agreement(commit.get("digests_agree")) if commit.get("digest_reports") else "",
+        )
+    return table
+
+
+def number(value: object) -> str:
+    """A loss for a person; empty when it is not known."""
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def agreement(agreed: object) -> str:
+    """Whether replicas are equal, in a word."""
+    return "equal" if agreed else "DIFFERENT"
+
+
+def replicas_text(digests: Mapping[str, Any]) -> str:
+    """In how many rounds digests were compared, and with what result."""
+    checked = digests.get("rounds_checked") or 0
+    return (
+        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+    )

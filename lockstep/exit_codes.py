@@ -1,0 +1,90 @@
+"""Exit codes: what a script, a service manager or a person's shell can act on.
+
+The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a
+program. The table below is the only one: `lockstep --help` and docs/guide/troubleshooting.md print
+it."""
+
+from enum import IntEnum
+
+from protocol.errors import (
+    AddressInUseError,
+    DataError,
+    DivergedError,
+    LocalProtocolError,
+    LockstepError,
+    RefusedError,
+    RemoteProtocolError,
+    SettingsError,
+    StorageError,
+    UnavailableError,
+    VersionError,
+)
+
+
+class UsageError(LockstepError):
+    """The command cannot be run as it was typed, or needs an extra that is not installed."""
+
+
+class StoppedError(LockstepError):
+    """A person or a supervisor stopped the work before it was done."""
+
+
+class ExitCode(IntEnum):
+    """What `lockstep` returns to its caller."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    SETTINGS = 3
+    UNREACHABLE = 4
+    VERSION = 5
+    STORAGE = 6
+    PORT_IN_USE = 7
+    DATA = 8
+    REFUSED = 9
+    INTERRUPTED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.BUG: "a bug in Lockstep: please report it with what --debug prints",
+    ExitCode.USAGE: "the command line is wrong, or an extra is not installed",
+    ExitCode.SETTINGS: "a run file, a settings file, a flag or a variable holds a wrong value",
+    ExitCode.UNREACHABLE: "a coordinator or peer that is needed cannot be reached",
+    ExitCode.VERSION: "the other side, or a file, speaks another version or breaks the protocol",
+    ExitCode.STORAGE: "a disk is full, read-only or damaged",
+    ExitCode.PORT_IN_USE: "a port that was asked for belongs to another process",
+    ExitCode.DATA: "training data is missing, damaged or not what its manifest says",
+    ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
+}
+
+_CODES: dict[type[BaseException], ExitCode] = {
+    LocalProtocolError: ExitCode.BUG,
+    UsageError: ExitCode.USAGE,
+    SettingsError: ExitCode.SETTINGS,
+    UnavailableError: ExitCode.UNREACHABLE,
+    VersionError: ExitCode.VERSION,
+    RemoteProtocolError: ExitCode.VERSION,
+    StorageError: ExitCode.STORAGE,
+    AddressInUseError: ExitCode.PORT_IN_USE,
+    DataError: ExitCode.DATA,
+    RefusedError: ExitCode.REFUSED,
+    DivergedError: ExitCode.REFUSED,
+    StoppedError: ExitCode.INTERRUPTED,
+    KeyboardInterrupt: ExitCode.INTERRUPTED,
+}
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The exit code of an error: that of its nearest documented ancestor, else `BUG`."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), ExitCode.BUG)
+
+
+def error_of(code: int) -> type[LockstepError]:
+    """The kind of error that ends a process with `code`: how a parent passes on what its child died
+    of."""
+    kinds = (
+        kind for kind, own in _CODES.items() if own == code and issubclass(kind, LockstepError)
+    )
+    return next(kinds, UnavailableError)

@@ -1,0 +1,103 @@
+"""The admin port of a process: what its operator, a monitor or a supervisor may ask of it.
+
+    GET /metrics      Prometheus text of the process's registry
+    GET /healthz      200 while the event loop turns
+    GET /readyz       200 when the process does its work, else 503 with the reason in words
+    GET /status.json  the process's own status document
+
+Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it
+has no authentication; it answers questions and changes nothing."""
+
+import errno
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from protocol.addresses import parse_address
+from protocol.errors import AddressInUseError, SettingsError
+
+SHUTDOWN_S = 1.0
+"""Open requests get this long when the process stops: every answer here is immediate."""
+
+
+class Service(Protocol):
+    """What a coordinator or node process shows of itself."""
+
+    registry: CollectorRegistry
+
+    def status(self) -> dict[str, object]:
+        """A JSON-able document."""
+
+    def unready(self) -> str:
+        """Why the process does not do its work now; empty when it does."""
+
+
+class AdminServer:
+    """Serves one `Service` on one address."""
+
+    def __init__(self, service: Service, listen: str = "127.0.0.1:0") -> None:
+        self._service = service
+        self._listen = listen
+        self.port = 0
+        """The port that was bound; 0 before the start."""
+        routes = [
+            web.get("/metrics", self._metrics),
+            web.get("/healthz", self._healthz),
+            web.get("/readyz", self._readyz),
+            web.get("/status.json", self._status),
+        ]
+        application = web.Application()
+        application.add_routes(routes)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+
+    async def start(self) -> str:
+        """Binds and serves; the URL that was bound (the port is known only now when 0 was asked
+        for).
+
+        Raises `SettingsError` for an address that is none, `AddressInUseError` for one that is
+        taken."""
+        host, _, port = parse_address(self._listen, default_port=0).rpartition(":")
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise _bind_error(error, self._listen) from error
+        host, self.port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def stop(self) -> None:
+        """Closes the port; harmless when it was never opened."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._service.registry),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
+        )
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        reason = self._service.unready()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+
+    async def _status(self, _: web.Request) -> web.Response:
+        # msgspec writes NaN and infinity as null; the standard encoder would write what is not
+        # JSON.
+        return web.Response(
+            body=msgspec.json.encode(self._service.status()), content_type="application/json"
+        )
+
+
+def _bind_error(error: OSError, listen: str) -> AddressInUseError | SettingsError:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"admin port {listen} belongs to another process; choose another with --admin (port 0 takes a free one)"
+        )
+    return SettingsError(f"cannot listen on {listen} (--admin): {error.strerror or error}")

@@ -1,0 +1,86 @@
+"""Running one asynchronous process to its end: event loop, signals, and a parent to follow.
+
+    first SIGINT or SIGTERM   `leave()` is called: finish what must be finished, then end as usual
+    second one                everything is cancelled now: `StoppedError`, exit code 130
+    parent gone               (only with `follow_parent`) end of standard input counts as a first signal
+
+Following standard input is how a cluster on one machine leaves no orphans: when the command that
+started it dies, even by SIGKILL, the kernel closes the pipe."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from lockstep.exit_codes import StoppedError
+
+_Result = TypeVar("_Result")
+_log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(main: Coroutine[Any, Any, _Result]) -> _Result:
+    """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows)."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+async def until_stopped(
+    work: Awaitable[_Result], leave: Callable[[], None], *, follow_parent: bool = False
+) -> _Result:
+    """The result of `work`, which `leave` asks to end early.
+
+    Raises `StoppedError` when it was cancelled on request: by a second signal, or by `leave`
+    itself."""
+    task = asyncio.ensure_future(work)
+    stopping = _Stopping(task, leave)
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopping.signalled, number)
+    if follow_parent:
+        loop.add_reader(sys.stdin.fileno(), stopping.standard_input_readable)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+        raise StoppedError("stopped before the work was done") from None
+    finally:
+        if follow_parent:
+            loop.remove_reader(sys.stdin.fileno())
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+class _Stopping:
+    """Hears requests to stop; the first one is polite."""
+
+    def __init__(self, task: "asyncio.Future[Any]", leave: Callable[[], None]) -> None:
+        self.asked = False
+        self._task = task
+        self._leave = leave
+
+    def signalled(self, number: signal.Signals) -> None:
+        if self.asked:
+            self._task.cancel()
+            return
+        self._ask(f"{number.name}: finishing; once more stops at once")
+
+    def standard_input_readable(self) -> None:
+        if os.read(sys.stdin.fileno(), 4096):
+            return
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        if not self.asked:
+            self._ask("the command that started this process is gone: finishing")
+
+    def _ask(self, why: str) -> None:
+        self.asked = True
+        _log.info(why)
+        self._leave()

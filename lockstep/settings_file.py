@@ -1,0 +1,51 @@
+"""Settings of a command: default < file < environment < flag, in that order and nowhere else.
+
+typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a TOML
+with one table per command (`lockstep --settings FILE join ...`):
+
+    [join]
+    directory = "/var/lib/lockstep"
+    device = "cpu"
+
+    [data.prepare]
+    out = "/srv/corpus"
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import SettingsError
+
+Commands = Mapping[str, Any]
+"""Command name -> its options' names, or for a group another such mapping."""
+
+
+def read_settings(path: Path, commands: Commands) -> dict[str, Any]:
+    """The file's values by command and option, or `SettingsError` that names every unknown one."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read settings file {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+    return _checked(values, commands, str(path))
+
+
+def _checked(values: Mapping[str, Any], commands: Commands, where: str) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key if key in commands else key.replace("-", "_")
+        if name not in commands:
+            raise SettingsError(
+                f"{where}: expected one of {', '.join(sorted(commands))}, found {key!r}"
+            )
+        inner = commands[name]
+        if isinstance(value, Mapping) != isinstance(inner, Mapping):
+            expected = "a table" if isinstance(inner, Mapping) else "a value"
+            raise SettingsError(f"{where}: {key}: expected {expected}, found {value!r}")
+        checked[name] = (
+            _checked(value, inner, f"{where}: [{key}]") if isinstance(inner, Mapping) else value
+        )
+    return checked

@@ -1,0 +1,1 @@
+"""A laboratory of network namespaces with shaped links. It knows nothing of Lockstep."""

@@ -1,0 +1,2 @@
+"""The line to the coordinator: session, decisions, members, addresses. Imports `transports`,
+`system`, `traffic`."""

@@ -1,0 +1,3 @@
+"""Text to samples: prepares a corpus, learns a tokenizer, serves the data order. Imports
+`system`.
+"""

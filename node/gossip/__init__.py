@@ -1,0 +1,2 @@
+"""How payloads spread: offers, pulls, the log of payloads. Imports `links`, `transports`, `system`,
+`traffic`."""

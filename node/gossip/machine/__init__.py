@@ -1,0 +1,1 @@
+"""Pure: decides what is offered to whom and pulled from whom. No IO, no clock, no logging."""

@@ -1,0 +1,1 @@
+"""The network: built, trained on, published. Imports `data` and `system`."""

@@ -1,0 +1,155 @@
+"""Published checkpoints: a model, its tokenizer and what they are, in one directory.
+
+A checkpoint is a directory in Hugging Face's layout (configuration, safetensors weights, tokenizer)
+that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load, and
+`lockstep.json`, which says what it is: run, round, digest, tokenizer. It appears whole or not at
+all, and an older one survives every failure. Nothing here reads pickles or code.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from node.data.tokenizer import Tokenizer, tokenizer_from_json
+from node.model.training import named_parameters_once, quiet_transformers
+from node.system.files import replacing_directory, storage_errors, whole_directory
+from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
+
+CHECKPOINT_VERSION = 1
+ABOUT_NAME = "lockstep.json"
+
+ABOUT_BYTES_MAX = 256 * 1024**2
+"""Cap of `lockstep.json`, which holds a tokenizer: as for manifests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded checkpoint."""
+
+    model: nn.Module
+    """The causal language model, float32, in evaluation mode."""
+
+    tokenizer: Tokenizer
+    """The tokenizer it was trained with."""
+
+    metadata: dict[str, Any]
+    """Run id, round and digest, as given when it was saved."""
+
+
+def save_checkpoint(
+    directory: Path,
+    model: nn.Module,
+    parameters: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    metadata: Mapping[str, Any],
+) -> None:
+    """Replaces `directory` by a checkpoint of `parameters`.
+
+    parameters: by the names of `named_parameters_once(model)`; buffers come from `model`, whose own
+    parameters may be ahead (docs/explain/round.md, overlap). metadata: JSON values. Raises
+    `StorageError` when the disk is full, and then what was in `directory` is still there;
+    `LocalProtocolError` for other names.
+    """
+    state = _full_state(model, parameters)
+    about = {
+        "version": CHECKPOINT_VERSION,
+        "metadata": dict(metadata),
+        "tokenizer": tokenizer.to_json(),
+    }
+    library_file, document_end = tokenizer.to_library()
+    library_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": document_end}
+    bytes_needed = sum(tensor.nbytes for tensor in parameters.values())
+    with (
+        replacing_directory(directory, bytes_needed) as temporary,
+        safetensors_errors(directory, bytes_needed),
+    ):
+        model.generation_config.eos_token_id = tokenizer.document_end  # type: ignore[union-attr]
+        model.save_pretrained(temporary, state_dict=state)  # type: ignore[operator]
+        (temporary / "tokenizer.json").write_text(library_file, encoding="utf-8")
+        (temporary / "tokenizer_config.json").write_text(
+            json.dumps(library_config), encoding="utf-8"
+        )
+        (temporary / ABOUT_NAME).write_text(json.dumps(about, sort_keys=True), encoding="utf-8")
+
+
+def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """The checkpoint in `directory`; `DataError` when there is none, `StorageError` when it is
+    damaged.
+    """
+    directory = whole_directory(directory)
+    about, origin = _about(directory / ABOUT_NAME), str(directory / ABOUT_NAME)
+    transformers = quiet_transformers()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except Exception as error:  # transformers and safetensors raise whatever a damaged file breaks
+        raise StorageError(
+            f"cannot load the checkpoint {directory}: {' '.join(str(error).split())[:300]}"
+        ) from error
+    return Checkpoint(
+        model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"]
+    )
+
+
+def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's state with `parameters` in place of its own, under every name that they have."""
+    once = named_parameters_once(model)
+    if once.keys() != parameters.keys():
+        wrong = sorted(once.keys() ^ parameters.keys())[:5]
+        raise LocalProtocolError(
+            f"checkpoint: expected the model's parameters, they differ in {wrong}"
+        )
+    name_of = {id(parameter): name for name, parameter in once.items()}
+    state: dict[str, Tensor] = model.state_dict()
+    for alias, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in name_of:
+            state[alias] = parameters[name_of[id(parameter)]].detach()
+    return state
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """The fields of `lockstep.json`, checked."""
+    if not path.is_file():
+        raise DataError(f"{path.parent}: expected a checkpoint with {ABOUT_NAME}, found none")
+    with storage_errors(path):
+        size = path.stat().st_size
+        if size > ABOUT_BYTES_MAX:
+            raise StorageError(f"{path}: expected at most {ABOUT_BYTES_MAX:,} bytes, got {size:,}")
+        blob = path.read_bytes()
+    try:
+        about = json.loads(blob)
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: expected JSON: {error}") from error
+    match about:
+        case {"version": 1, "tokenizer": dict(), "metadata": dict()}:
+            checked: dict[str, Any] = about
+            return checked
+        case {"version": version} if version != CHECKPOINT_VERSION:
+            raise VersionError(f"{path}: expected version {CHECKPOINT_VERSION}, got {version!r}")
+    raise StorageError(f"{path} is damaged: expected version, tokenizer and metadata")
+
+
+@contextmanager
+def safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
+    """Safetensors reports a full disk in its own type, and a serialization error is nothing else
+    here.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        raise StorageError(
+            f"cannot write {path}, which needs {bytes_needed:,} bytes: {error}; free some space "
+            "there"
+        ) from error

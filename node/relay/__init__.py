@@ -1,0 +1,1 @@
+"""The node that does not train: holds payloads of a run and forwards them. No torch."""

@@ -1,0 +1,57 @@
+"""Canonical bytes of a replica's parameters: the same on every machine, for a name (`digest`) and a
+file (`snapshot`).
+
+Per parameter in sorted-name order a header and the float32 bits, all little-endian. The header is
+the name's length (u32), the name in UTF-8, the number of dimensions (u32) and the dimensions (u64
+each).
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from protocol.errors import LocalProtocolError
+
+STRIP_WORDS = 1 << 22
+"""Words that come from a device, or from a file, at once: 16 MiB."""
+
+
+def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes, in pieces of at most 16 MiB, of float32 tensors of any shape and device, by name;
+    `LocalProtocolError` for another dtype.
+    """
+    for name, words in sorted_words(parameters):
+        yield header(name, parameters[name])
+        for strip in strips(words, STRIP_WORDS):
+            yield strip.cpu().numpy().astype("<i4", copy=False).data.cast("B")
+
+
+def canonical_size(parameters: Mapping[str, Tensor]) -> int:
+    """Length of `canonical_bytes`."""
+    return sum(
+        len(header(name, tensor)) + 4 * tensor.numel() for name, tensor in parameters.items()
+    )
+
+
+def header(name: str, tensor: Tensor) -> bytes:
+    """The header before a parameter's bits."""
+    text, shape = name.encode(), tensor.shape
+    return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+
+
+def sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter's name and raw bits, int32 [entries], in sorted-name order;
+    `LocalProtocolError` for a tensor that is not float32.
+    """
+    for name in sorted(parameters):
+        tensor = parameters[name].detach()
+        if tensor.dtype != torch.float32:
+            raise LocalProtocolError(f"digest of {name}: expected float32, got {tensor.dtype}")
+        yield name, tensor.reshape(-1).view(torch.int32)
+
+
+def strips(words: Tensor, strip_words: int) -> Iterator[Tensor]:
+    """Consecutive views of at most `strip_words`."""
+    return (words[first : first + strip_words] for first in range(0, len(words), strip_words))

@@ -1,0 +1,85 @@
+"""The place of a state in the log, and the rounds that were announced beyond it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from node.demo.engine import EXTRACTED, Engine, Extraction
+from protocol import wire_pb2 as wire
+from protocol.ids import Digest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A round that this node has announced and nobody has decided yet."""
+
+    announcement: wire.NodeMessage
+    extraction: Extraction | None
+    """The coefficients that the payload took from the momentum; None without a payload."""
+    rate_bits: tuple[int, int]
+    """Learning rate and decay of the round, the bits of float32 values."""
+
+    @property
+    def round(self) -> int:
+        """The round announced."""
+        return int(self.announcement.announced.round)
+
+    @property
+    def digest(self) -> bytes:
+        """The payload's digest; empty when there was none."""
+        return bytes(self.announcement.announced.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A state's place in the log: it contains every decision before `next_round`, and `head` is its
+    last commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
+    momentum.
+    """
+
+    next_round: int
+    head: Digest
+    head_round: int
+    pending: tuple[Pending, ...] = ()
+    unsaved_rounds: int = 0
+    """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a
+    node that ended."""
+
+
+def pending_tensors(pending: Pending) -> dict[str, Tensor]:
+    """The tensors of an undecided round, by the names under which they are saved."""
+    extraction = pending.extraction
+    return (
+        {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED}
+        if extraction
+        else {}
+    )
+
+
+def described(pending: Pending, engine: Engine) -> dict[str, Any]:
+    """The JSON values of an undecided round."""
+    values: dict[str, Any] = {
+        "announcement": pending.announcement.SerializeToString().hex(),
+        "rate_bits": pending.rate_bits,
+    }
+    if pending.extraction:
+        values["age"] = engine.age(pending.extraction)
+    return values
+
+
+def restored(values: dict[str, Any], tensors: dict[str, Tensor], engine: Engine) -> Pending:
+    """The undecided round that `described` and `pending_tensors` saved."""
+    announcement = wire.NodeMessage.FromString(bytes.fromhex(values["announcement"]))
+    place = f"pending/{announcement.announced.round}/"
+    own = {
+        name.removeprefix(place): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(place)
+    }
+    extraction = None
+    if "age" in values:
+        accumulations, changes = values["age"]
+        extraction = engine.revive(own, (accumulations, changes))
+    learning_rate_bits, decay_bits = values["rate_bits"]
+    return Pending(announcement, extraction, (learning_rate_bits, decay_bits))

@@ -1,0 +1,290 @@
+"""One replica: the committed parameters, the momentum, and the model that computes gradients.
+
+The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the
+model's own tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a
+guess at the update that is still being exchanged (docs/explain/round.md), so the committed
+ones are a copy that no guess touches.
+
+What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place
+in the log, and what was announced beyond it, so that a payload which its commit leaves out can
+still be reclaimed. When it is not saved every round, a kill takes what the rounds since left in the
+momentum; what they sent is in the log, and `withdraw` takes it out of the momentum that was saved,
+so that nothing is sent twice.
+"""
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from google.protobuf.message import DecodeError
+from torch import Tensor, nn
+
+from node.demo.aggregate import apply, look_ahead
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import STATE, DemoSettings, Engine, Extraction
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.vote_sum import Contribution
+from node.model.training import TrainingModel, build_model
+from node.replica.digest import state_digest
+from node.replica.genesis import fill
+from node.replica.position import Pending, Position, described, pending_tensors, restored
+from node.replica.snapshot import read_snapshot
+from node.replica.state_file import load_tensors, save_tensors
+from node.replica.vote_history import CountedPayload, VoteHistory
+from protocol.commits import Commit, Entry
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
+from protocol.ids import Digest, RunId
+from protocol.payload import PayloadShape, decode
+from protocol.runfile import RunSpec
+from protocol.schedule import float32_value
+
+log = logging.getLogger("lockstep.node")
+
+STATE_VERSION = 6
+"""Version of a saved state: its fields and the engine's layout of momentum and extractions."""
+
+_PARAMETER = "parameter/"
+_MOMENTUM = "momentum/"
+_SIZES = _MOMENTUM + "sizes"
+_VOTES = "votes/"
+
+
+class Replica:
+    """State of one node for one run, on one device."""
+
+    def __init__(
+        self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int
+    ) -> None:
+        self._spec, self._run_id = spec, run_id
+        self.trainee = TrainingModel(self._fresh_model(), device, micro_batch_max)
+        self.layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
+        )
+        algorithm = spec.algorithm
+        self.payload_bytes_max = PayloadShape(
+            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits
+        ).bytes_max
+        """Bytes of the largest payload of any round."""
+        if self.payload_bytes_max > spec.rounds.payload_bytes_max:
+            raise SettingsError(
+                f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} "
+                "bytes, the run "
+                f"accepts {spec.rounds.payload_bytes_max}; raise it, or lower "
+                f"{algorithm.top_k_max_field}"
+            )
+        self._settings = DemoSettings.among(algorithm.model_dump())
+        self.committed: dict[str, Tensor] = {}
+        self._earlier = VoteHistory(algorithm, spec.retention)
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to genesis, without momentum."""
+        model = self._fresh_model()
+        fill(model, self._spec.seed, self._spec.model.init_std)
+        genesis = TrainingModel(model, self.trainee.device).parameters
+        working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
+        for name, tensor in working.items():
+            tensor.copy_(genesis[name].data)
+        self.committed = (
+            {name: t.clone() for name, t in working.items()}
+            if self._spec.rounds.overlap
+            else working
+        )
+        self.forget_momentum()
+        self._earlier.forget()
+        self.digest = state_digest(self.committed)
+
+    def _fresh_model(self) -> nn.Module:
+        return build_model(self._spec.model.type, self._spec.model.config)
+
+    def shape_at(self, round: int) -> PayloadShape:
+        """The shape of every payload of a round."""
+        algorithm = self._spec.algorithm
+        return PayloadShape(self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits)
+
+    # ---- upstream of the payload: local
+
+    def stand_at(self, pending: Pending | None) -> None:
+        """Put the model where the next gradients are taken: at the committed parameters or, with
+        overlap, ahead of them by a guess at the update of the round that is pending.
+        """
+        if not self._spec.rounds.overlap:
+            return  # the model's tensors are the committed ones
+        with torch.no_grad():
+            working = {name: self._working(name) for name in self.committed}
+            if pending is None or pending.extraction is None:
+                for name, tensor in working.items():
+                    tensor.copy_(self.committed[name])
+            else:
+                guess = self.engine.guess(self._spec.algorithm.update, pending.extraction)
+                rates = float32_value(pending.rate_bits[0]), float32_value(pending.rate_bits[1])
+                look_ahead(self.layout, self.committed, guess, working, rates=rates)
+
+    def accumulate(self) -> None:
+        """Add the gradients of the work just done to the momentum.
+
+        `GradientError` leaves the momentum as it was.
+        """
+        gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
+        self.scaling.scale_(gradients)
+        self.engine.accumulate(gradients)
+        self.has_momentum = True
+
+    def extract(self, round: int) -> Extraction:
+        """Take the coefficients that this node sends in a round out of the momentum."""
+        return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
+
+    def withdraw(self, round: int, payload: bytes) -> None:
+        """Take out of the momentum what an earlier life of this node has sent in a round since it
+        was saved.
+        """
+        with contextlib.suppress(
+            RemoteProtocolError
+        ):  # as a payload that counts for nothing: see `apply`
+            self.engine.withdraw(decode(payload, self.shape_at(round))[1])
+
+    def forget_momentum(self) -> None:
+        """Begin again without momentum: what it held is lost."""
+        self.engine = Engine(self.layout, self._settings, self.trainee.device)
+        self.scaling = GradientScaling(
+            self._spec.algorithm.gradients, self.layout.shapes, self.trainee.device
+        )
+        self.has_momentum = False
+
+    # ---- downstream of the commit: the same bits everywhere
+
+    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
+        """Make the commit's step; `payloads` in the order of its entries. Returns the new state
+        digest.
+
+        A payload that does not decode, or is not what its entry says, counts for nothing: decoding
+        is a function of its bytes alone, so it counts for nothing on every node.
+        """
+        counted: list[CountedPayload] = []
+        for entry, payload in zip(commit.entries, payloads, strict=True):
+            counted += self._counted(commit, entry, payload)
+        contributions = self._earlier.joined(commit.round, commit.step, counted)
+        rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
+        with torch.no_grad():
+            apply(
+                self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update
+            )
+        self.digest = state_digest(self.committed)
+        return self.digest
+
+    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
+        try:
+            header, coefficients = decode(payload, self.shape_at(commit.round))
+            found = (header.run_id, header.round, header.author)
+            if found != (self._run_id, commit.round, entry.author):
+                raise RemoteProtocolError(
+                    f"expected a payload of {entry.author} for round {commit.round}, got {found}"
+                )
+        except RemoteProtocolError as error:
+            log.warning(
+                "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
+            )
+            return []
+        return [CountedPayload(commit.round, payload, Contribution(entry.weight, coefficients))]
+
+    # ---- on disk
+
+    def adopt(self, snapshot: Path) -> int:
+        """Take over the parameters of a snapshot, and keep the momentum. Returns the new state
+        digest.
+
+        Raises `StorageError` for a snapshot of another model.
+        """
+        read_snapshot(snapshot, self.committed)
+        self._earlier.forget()
+        self.digest = state_digest(self.committed)
+        return self.digest
+
+    def save(self, path: Path, position: Position) -> None:
+        """Keep the state over a restart; `StorageError` leaves the older file in place."""
+        local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        local[_SIZES] = self.scaling.state
+        for pending in position.pending:
+            local |= pending_tensors(pending)
+        about = {
+            "version": STATE_VERSION,
+            "run_id": self._run_id,
+            "next_round": position.next_round,
+            "head": position.head.hex(),
+            "head_round": position.head_round,
+            "unsaved_rounds": position.unsaved_rounds,
+            "state_digest": f"{self.digest:016x}",
+            "has_momentum": self.has_momentum,
+            "local_digest": f"{_digest_of_floats(local):016x}",
+            "pending": [described(pending, self.engine) for pending in position.pending],
+        }
+        shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
+        shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
+        save_tensors(path, shared | local, about)
+
+    def load(self, path: Path) -> Position | None:
+        """Take over a saved state; None (and genesis) when there is none of this run or it is
+        damaged.
+        """
+        if not path.exists():
+            return None
+        try:
+            tensors, about = load_tensors(path, self.trainee.device)
+            if about["run_id"] != self._run_id:
+                return None
+            position = self._restored(tensors, about)
+        except (
+            StorageError,
+            LocalProtocolError,
+            DecodeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
+            log.warning(
+                "saved state cannot be used, starts from genesis and replays the log reason=%s",
+                str(error),
+            )
+            self.reset()
+            return None
+        return position
+
+    def _restored(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> Position:
+        if about["version"] != STATE_VERSION:
+            raise StorageError(f"expected version {STATE_VERSION}, got {about['version']}")
+        for name, tensor in self.committed.items():
+            tensor.copy_(tensors.pop(_PARAMETER + name))
+        self.digest = state_digest(self.committed)
+        if (found := f"{self.digest:016x}") != about["state_digest"]:
+            raise StorageError(
+                f"expected parameters with digest {about['state_digest']}, got {found}"
+            )
+        if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
+            raise StorageError(
+                f"expected momentum with digest {about['local_digest']}, got {found}"
+            )
+        votes = {
+            name.removeprefix(_VOTES): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(_VOTES)
+        }
+        self._earlier.restore(votes, self.shape_at)
+        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
+        self.scaling.load(tensors[_SIZES])
+        self.has_momentum = about["has_momentum"]
+        pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
+        head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
+        return Position(about["next_round"], head, head_round, pending, about["unsaved_rounds"])
+
+    def _working(self, name: str) -> Tensor:
+        return self.trainee.parameters[name].data
+
+
+def _digest_of_floats(tensors: dict[str, Tensor]) -> int:
+    return state_digest(
+        {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32}
+    )

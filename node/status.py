@@ -1,0 +1,130 @@
+"""What a node says about itself: one record that the trainer writes and the status page and metrics
+read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from node.traffic import Rising
+
+
+@dataclass(slots=True)
+class NodeStatus:
+    """The node's own view, in words and numbers; `phase` is a sentence for people."""
+
+    peer_id: str
+    name: str
+    phase: str = "starting"
+    note: str = ""
+    """Why the node does not count, or does less than it could; empty when all is well."""
+    round: int = -1
+    parameters: int = 0
+    loss: float | None = None
+    state_digest: int | None = None
+    rounds_trained: int = 0
+    rounds_counted: int = 0
+    rounds_reclaimed: int = 0
+    samples: int = 0
+    samples_late: int = 0
+    """Of them, those trained before the round in front of theirs was applied."""
+    tokens: int = 0
+    resyncs: int = 0
+    payload_bytes: int = 0
+    payload_values: int = 0
+    traffic: dict[str, int | None] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """The document of /status.json."""
+        bits = 8 * self.payload_bytes / self.payload_values if self.payload_values else None
+        return {
+            "peer_id": self.peer_id,
+            "name": self.name,
+            "phase": self.phase,
+            "note": self.note,
+            "round": self.round,
+            "parameters": self.parameters,
+            "loss": self.loss,
+            "state_digest": f"{self.state_digest:016x}" if self.state_digest is not None else None,
+            "rounds": {
+                "trained": self.rounds_trained,
+                "counted": self.rounds_counted,
+                "reclaimed": self.rounds_reclaimed,
+            },
+            "samples": self.samples,
+            "samples_late": self.samples_late,
+            "tokens": self.tokens,
+            "resyncs": self.resyncs,
+            "payload": {
+                "bytes": self.payload_bytes,
+                "values": self.payload_values,
+                "bits_per_value": bits,
+            },
+            "traffic": dict(self.traffic),
+        }
+
+
+class ProgressCollector(Collector):
+    """The record as Prometheus families, read at each scrape."""
+
+    def __init__(self, progress: NodeStatus) -> None:
+        self._progress = progress
+        self._traffic = Rising()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        now = self._progress
+        yield _counter("rounds_trained", "Rounds in which this node did work.", now.rounds_trained)
+        yield _counter(
+            "rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted
+        )
+        yield _counter(
+            "rounds_reclaimed", "Payloads taken back into the momentum.", now.rounds_reclaimed
+        )
+        yield _counter("samples_trained", "Samples trained.", now.samples)
+        yield _counter(
+            "samples_late",
+            "Samples trained before the round in front was applied.",
+            now.samples_late,
+        )
+        yield _counter("tokens_trained", "Tokens predicted in training.", now.tokens)
+        yield _counter("resyncs", "Times the state was discarded.", now.resyncs)
+        yield _gauge("applied_round", "Newest round in the parameters; -1 at genesis.", now.round)
+        yield _gauge("parameters", "Parameters of the model.", now.parameters)
+        if now.loss is not None:
+            yield _gauge("loss_nats_per_token", "Loss of the last round's samples.", now.loss)
+        traffic = CounterMetricFamily(
+            "lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
+        )
+        counts = self._traffic(now.traffic)
+        for kind in ("payload", "catch_up", "control", "overhead"):
+            for direction in ("up", "down"):
+                if (
+                    kind != "overhead" or f"overhead_{direction}_bytes" in counts
+                ):  # else it is not known
+                    traffic.add_metric(
+                        [kind, direction], counts.get(f"{kind}_{direction}_bytes", 0)
+                    )
+        yield traffic
+        yield _counter(
+            "duplicate_bytes", "Payload bytes received in vain.", counts.get("duplicate_bytes", 0)
+        )
+
+
+def registry(progress: NodeStatus) -> CollectorRegistry:
+    """A registry with the node's numbers."""
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(ProgressCollector(progress))
+    return collectors
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"lockstep_node_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lockstep_node_{name}", text, value=value)

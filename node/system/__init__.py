@@ -1,0 +1,1 @@
+"""This computer: files, clock, device, memory. Imports nothing of the node."""

@@ -1,0 +1,41 @@
+"""What this machine computes on."""
+
+import os
+import platform
+
+import torch
+
+from protocol.errors import SettingsError
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device of that name; "auto" takes the first CUDA device, else the CPU. `SettingsError`
+    for one that is not there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise SettingsError(
+            f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}"
+        ) from None
+    if device.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(
+            f"device: {wanted} asked for, found {torch.cuda.device_count()} CUDA devices"
+        )
+    return device
+
+
+def use_threads(threads: int) -> None:
+    """Compute with this many CPU threads; 0 leaves the choice to torch."""
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def describe(device: torch.device) -> str:
+    """The device in words, for tables."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"

@@ -1,0 +1,107 @@
+"""Files that are there whole or not at all.
+
+A file or directory is written beside its place under a temporary name, forced to disk and renamed:
+a reader, a crash or a full disk never meets half of one, and what was there before survives every
+failure. The operating system's errors leave here as `StorageError` with the path and what to do.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.errors import StorageError
+
+_TEMPORARY = ".part-"
+_REPLACED = ".replaced"
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path, bytes_needed: int | None = None) -> Iterator[None]:
+    """Translates `OSError` into a `StorageError` that names `path` and, when known, the bytes it
+    needs."""
+    try:
+        yield
+    except OSError as error:
+        needed = "" if bytes_needed is None else f", which needs {bytes_needed:,} bytes"
+        if error.errno in _FULL:
+            raise StorageError(
+                f"the disk is full: cannot write {path}{needed}; free some space there or choose another directory"
+            ) from error
+        raise StorageError(f"cannot use {path}{needed}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path]:
+    """Yields a temporary path to write; on success it becomes `path`, on any error it vanishes.
+
+    Raises `StorageError` when the disk refuses.
+    """
+    with storage_errors(path, bytes_needed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f"{path.name}{_TEMPORARY}", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            _force_to_disk(temporary)
+            temporary.chmod(
+                0o644
+            )  # mkstemp's 0600 would keep other accounts of a shared machine out
+            temporary.replace(path)
+            _force_to_disk(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator[Path]:
+    """As `replacing_file`, for a directory of files (without sub-directories).
+
+    POSIX cannot exchange two directories in one portable call: between the two renames the old one
+    lies beside the new one, where `whole_directory` finds it after a crash at just that instant.
+    """
+    with storage_errors(path, bytes_needed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}{_TEMPORARY}", dir=path.parent))
+        try:
+            yield temporary
+            for file in temporary.iterdir():
+                _force_to_disk(file)
+            _force_to_disk(temporary)
+            temporary.chmod(0o755)
+            _take_the_place_of(path, temporary)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def whole_directory(path: Path) -> Path:
+    """`path`, or what `replacing_directory` had moved aside when it was killed between its two
+    renames."""
+    aside = path.with_name(path.name + _REPLACED)
+    return aside if aside.exists() and not path.exists() else path
+
+
+def _take_the_place_of(path: Path, temporary: Path) -> None:
+    aside = path.with_name(path.name + _REPLACED)
+    if path.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+    temporary.rename(path)
+    _force_to_disk(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _force_to_disk(path: Path) -> None:
+    """fsync of a file or directory; Windows knows none for directories and needs none."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,2 @@
+"""Reliable byte pipes between two machines: one interface, two implementations. Imports
+`system`."""

@@ -1,0 +1,74 @@
+"""The transports of a node, by what its settings ask for. libp2p is imported only by who asks for
+it."""
+
+from collections.abc import Sequence
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.transports.base import Transport
+from node.transports.grpc_transport import GrpcTransport
+from protocol.addresses import parse_address
+from protocol.errors import SettingsError
+
+KINDS = ("grpc", "libp2p")
+"""Transports there are, the faster first."""
+
+
+def parse_kinds(text: str) -> tuple[str, ...]:
+    """Kinds from "grpc,libp2p"; `SettingsError` for others."""
+    kinds = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise SettingsError(
+            f"expected transports among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}"
+        )
+    return kinds
+
+
+def make_transports(
+    kinds: Sequence[str],
+    key: Ed25519PrivateKey,
+    listen: str,
+    advertise: tuple[str, ...],
+    relays: Sequence[str],
+    *,
+    relay: bool = False,
+) -> list[Transport]:
+    """Transports that are not started yet.
+
+    `listen` is HOST:PORT; of both kinds, since a port holds one of them, gRPC takes this port and
+    libp2p the next, and each a free one where the port is 0. `advertise` may name addresses of
+    both. `relays` are libp2p addresses of the relays known now; `relay`: be one."""
+    transports = list[Transport]()
+    for kind in kinds:
+        if kind == "grpc":
+            transports.append(
+                GrpcTransport(listen, tuple(each for each in advertise if not each.startswith("/")))
+            )
+        else:
+            named = tuple(each for each in advertise if each.startswith("/"))
+            where = _next_port(listen) if "grpc" in kinds else listen
+            transports.append(_libp2p(key, where, named, relays, relay=relay))
+    return transports
+
+
+def _next_port(listen: str) -> str:
+    host, _, port = parse_address(listen).rpartition(":")
+    return f"{host}:{int(port) + 1 if int(port) else 0}"
+
+
+def _libp2p(
+    key: Ed25519PrivateKey,
+    listen: str,
+    advertise: tuple[str, ...],
+    relays: Sequence[str],
+    *,
+    relay: bool,
+) -> Transport:
+    from node.transports.libp2p.relay_proof import make_relay
+    from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
+
+    if relay:
+        return make_relay(key, Libp2pSettings(listen, advertise))
+    return Libp2pTransport(
+        key, Libp2pSettings(listen, advertise, tuple(relays), public=bool(advertise))
+    )

@@ -1,0 +1,57 @@
+"""How much memory a piece of work takes at its peak."""
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+
+def give_back_free_memory() -> None:
+    """Return freed memory to the system, so that a step that takes it again is measured."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+
+
+def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int | None:
+    """Most memory of the device during `work` above what is held before; None if the system does
+    not tell.
+
+    On a CPU it is the process's resident memory: a thread reads it every millisecond, because
+    kernels may count their own high-water mark only loosely. On a GPU it is what torch's allocator
+    handed out.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        allocated = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - allocated
+    try:
+        before = _resident_bytes()
+    except OSError:
+        return None
+    peak, done = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.001):
+            peak = max(peak, _resident_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return max(peak, _resident_bytes()) - before
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE

@@ -1,0 +1,42 @@
+"""The engine's benchmark does the work that it times."""
+
+import torch
+
+from tests.benchmarks.engine.footprint import peak_extra_bytes
+from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, seconds
+
+CPU = torch.device("cpu")
+PARAMETERS = {"a": torch.zeros(130, 64), "b": torch.zeros(70)}
+GRADIENTS = {name: torch.randn(tensor.shape) for name, tensor in PARAMETERS.items()}
+
+
+def test_a_step_of_either_side_moves_its_own_copy_of_the_parameters_and_has_all_parts() -> None:
+    sides = Ours(PARAMETERS, payloads=3, top_k=8), Theirs(PARAMETERS, payloads=3, top_k=8)
+    for side in sides:
+        assert list(side.step(GRADIENTS)) == list(PARTS)
+    ours, theirs = sides
+    assert ours.coefficients == (3 + 1) * 8  # three chunks of the matrix, one of the line
+    for moved in (ours._parameters, theirs._demo._parameters):
+        assert all(tensor.count_nonzero() / tensor.numel() > 0.5 for tensor in moved.values())
+    assert not any(tensor.any() for tensor in PARAMETERS.values())
+
+
+def test_a_guess_leaves_the_momentum_as_it_was() -> None:
+    ours = Ours(PARAMETERS, payloads=1, top_k=8)
+    ours.step(GRADIENTS)
+    before = ours._engine.momentum.clone()
+    assert ours.guess("orthogonal") > 0
+    assert torch.equal(ours._engine.momentum, before)
+    assert ours.guess_bytes == {"update": 4 * 4096, "working parameters": 4 * (130 * 64 + 70)}
+
+
+def test_a_peak_is_seen_though_it_is_gone_in_the_end() -> None:
+    held = []
+
+    def work() -> None:
+        held.append(torch.ones(64 * 1024**2, dtype=torch.uint8))
+        seconds(lambda: held.append(held[0].clone()), CPU)
+        held.clear()
+
+    peak = peak_extra_bytes(work, CPU)
+    assert peak is None or 100 * 1024**2 < peak < 200 * 1024**2

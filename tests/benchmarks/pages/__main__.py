@@ -1,0 +1,86 @@
+"""Pages and figures of docs/results/ from their data: `python -m tests.benchmarks.pages [--check]`.
+
+Everything between `<!-- begin: NAME -->` and `<!-- end -->` in a page is computed, as are the SVG
+figures and the CSV of the runs over home links. `--check` changes nothing and ends with 1 if a page
+is stale. It leaves figures out: their bytes depend on the version of matplotlib.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.benchmarks.pages import parity, tables, wan
+from tests.benchmarks.pages.blocks import Blocks, rendered
+from tests.benchmarks.parity.sweeps import SWEEPS
+
+RESULTS = Path("docs/results")
+
+PAGES: dict[str, Blocks] = {
+    "parity.md": {"deciding": parity.deciding, "delays": parity.delays, "volumes": parity.volumes},
+    "wan.md": {"results": wan.results},
+    "gossip.md": {
+        "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),
+        "shaped": partial(tables.gossip_shaped, "gossip-shaped.json"),
+        "shaped-idle": partial(
+            tables.gossip_shaped, "gossip-shaped-idle.json", "gossip-shaped-idle-8.json"
+        ),
+    },
+    "engine.md": {"ratios": tables.engine_ratios, "times": tables.engine_times},
+    "links.md": {"links": tables.links},
+    "scale.md": {"scale": tables.scale},
+    "chaos.md": {"chaos": tables.chaos},
+    "notes/parity-tries.md": {sweep: partial(parity.tables, sweep) for sweep in SWEEPS},
+    "notes/gossip-tries.md": {
+        "simulated-1mb": partial(tables.gossip_simulated, "1 MB"),
+        "simulated-30kb": partial(tables.gossip_simulated, "30 kB"),
+    },
+}
+"""The computed blocks of each page."""
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "data/wan.csv": wan.measurements,
+    "figures/parity-curves.svg": parity.curves,
+    "figures/parity-changes.svg": parity.changes,
+    **{f"figures/wan-{name}.svg": partial(wan.figure, name) for name in wan.FIGURES},
+}
+"""Files that are computed as a whole."""
+
+
+def stale(directory: Path = RESULTS) -> list[str]:
+    """Pages that do not say what the data say."""
+    return [name for name in PAGES if _page(directory, name) != (directory / name).read_text()]
+
+
+def render(directory: Path = RESULTS) -> None:
+    """Write every page, figure and table anew."""
+    for name in PAGES:
+        text = _page(directory, name)
+        (directory / name).write_text(text)
+    for name, content in FILES.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content())
+
+
+def _page(directory: Path, name: str) -> str:
+    return rendered((directory / name).read_text(), PAGES[name])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Renders or checks."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.pages", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--check", action="store_true", help="compare only")
+    if not parser.parse_args(arguments).check:
+        render()
+        return 0
+    names = stale()
+    for name in names:
+        print(f"{RESULTS / name} is stale: run python -m tests.benchmarks.pages", file=sys.stderr)
+    return int(bool(names))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

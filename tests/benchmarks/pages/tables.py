@@ -1,0 +1,216 @@
+"""The computed tables of the engine, link, gossip, coordinator and fault pages."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.engine.steps import PARTS
+from tests.benchmarks.gossip import shaped, simulated
+from tests.benchmarks.links.measure import BASELINE
+from tests.benchmarks.pages.blocks import table
+
+DATA = Path("docs/results/data")
+
+FAULTS = {
+    "kill node": "node killed (SIGKILL)",
+    "stop node": "node stopped for 2 to 9 s (SIGSTOP), lease 6 s",
+    "slow node": "node slowed: stopped for four fifths of each half second",
+    "cut node": "node cut off from coordinator and peers for 2 to 9 s",
+    "corrupt": "payload corrupted on the wire, one bit",
+    "kill coordinator": "coordinator killed",
+    "stop coordinator": "coordinator stopped for 2 to 6 s",
+}
+"""What a reader is told of each kind of fault, in the order of the table."""
+
+
+def document(name: str) -> Any:
+    """A data file."""
+    return json.loads((DATA / name).read_bytes())
+
+
+# ---- engine
+
+
+def engine_times() -> str:
+    """Milliseconds of each part, for both sizes, all R and threads."""
+    rows = []
+    for row in document("engine.json")["results"]:
+        parts = row["engine_seconds"]
+        rows.append(
+            (
+                *(f"{row['parameters'] / 1e6:.1f} M", str(row["payloads"]), str(row["threads"])),
+                *(_ms(parts[part]) for part in (*PARTS, "total")),
+                *(_ms(row["guess_seconds"]), _ms(row["orthogonal_apply_seconds"])),
+            )
+        )
+    head = ("parameters", "R", "threads", *PARTS, "step", "guess", "apply, orthogonalised")
+    return table(head, rows, left=0)
+
+
+def engine_ratios() -> str:
+    """The step beside the straightforward one and beside both floors."""
+    rows = []
+    for row in document("engine.json")["results"]:
+        ratio = row["ratio"]
+        rows.append(
+            (
+                *(f"{row['parameters'] / 1e6:.1f} M", str(row["payloads"]), str(row["threads"])),
+                *(
+                    _ms(row["engine_seconds"]["total"]),
+                    _ms(row["straightforward_seconds"]["total"]),
+                ),
+                f"{ratio['median']:.1f} ({ratio['least']:.1f}-{ratio['most']:.1f})",
+                f"{row['times_larger_floor']:.1f}",
+                f"{row['times_larger_floor_folded']:.1f}",
+            )
+        )
+    head = (
+        *("parameters", "R", "threads", "step", "straightforward", "ratio (least-most)"),
+        *("times the floor", "with 96 multiply-adds"),
+    )
+    return table(head, rows, left=0)
+
+
+def _ms(spread: Mapping[str, float]) -> str:
+    return f"{spread['median'] * 1e3:.0f}"
+
+
+# ---- links
+
+
+def links() -> str:
+    """Every kind of link at every distance."""
+    found = document("links.json")
+    bases = {row["round_trip_ms"]: row for row in found["results"] if row["kind"] == BASELINE}
+    rows = []
+    for row in found["results"]:
+        base = bases[row["round_trip_ms"]]["all_gather_ms"]["median"]
+        at = f"{row['round_trip_ms']:g} ms: " if row["round_trip_ms"] else ""
+        call, large, small = (
+            row["small_call_ms"]["median"],
+            *(row["stream_mb_per_s"][size] for size in ("8", "1")),
+        )
+        rows.append(
+            (
+                at + row["kind"],
+                f"{call:.2f}" if call < 10 else f"{call:.0f}",
+                *(_rate(each, whole=not at) for each in (large, small)),
+                f"{row['cpu_ms_per_mb']:.1f}",
+                _spread(row["all_gather_ms"]),
+                "" if row["kind"] == BASELINE else f"{base / row['all_gather_ms']['median']:.1f}",
+            )
+        )
+    head = (
+        *("", "call, ms", "8 MB, MB/s", "1 MB, MB/s", "CPU, ms per MB"),
+        *("all-gather 8 x 1 MB, ms", "times faster than hivemind"),
+    )
+    return table(head, rows)
+
+
+def _rate(spread: Mapping[str, float], *, whole: bool) -> str:
+    return _spread(spread) if whole else f"{spread['median']:.0f}"
+
+
+def _spread(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.0f} ({spread['least']:.0f}-{spread['most']:.0f})"
+
+
+# ---- coordinator
+
+
+def scale() -> str:
+    """What a round costs a coordinator, by the number of members."""
+    rows = []
+    for row in document("scale.json")["sizes"]:
+        cpu, traffic = row["cpu_ms_per_round"], row["bytes_per_round"]
+        arrived = sum(
+            count for name, count in row["messages_per_round"].items() if name.startswith("in ")
+        )
+        rows.append(
+            (
+                f"{row['members']}",
+                *(f"{cpu[part]:.0f}" for part in ("all", "parse", "machine", "journal")),
+                f"{arrived:,.0f}",
+                *(
+                    f"{traffic[way] / 1e6:.2g}"
+                    if traffic[way] < 1e7
+                    else f"{traffic[way] / 1e6:.0f}"
+                    for way in traffic
+                ),
+                f"{row['state_bytes'] / 1e6:.2f}",
+                f"{row['peak_memory_bytes'] / 1e6:.0f}",
+            )
+        )
+    head = (
+        *("members", "CPU ms", "parse", "machine", "journal", "messages in", "MB in", "MB out"),
+        *("state MB", "process MB"),
+    )
+    return table(head, rows, left=0)
+
+
+def chaos() -> str:
+    """Faults, what they cost and what survived."""
+    found = document("chaos.json")
+    seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
+    faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
+    rows = [
+        ("faults", f"{faults} in {found['minutes']:g} minutes on {found['nodes']} nodes"),
+        *((text, str(found["faults"][kind])) for kind, text in FAULTS.items()),
+        ("rounds committed", f"{found['rounds_committed']} ({undisturbed} without faults)"),
+        ("rounds skipped", str(found["rounds_skipped"])),
+        ("divergences", f"**{found['divergences']}**"),
+        (
+            "commits replayed from genesis, all checkpoints equal to the replay",
+            str(found["commits_replayed"]),
+        ),
+        ("targets that did not recover", str(found["unrecovered"])),
+        ("nodes that did not leave when asked", str(len(found["did_not_leave"]))),
+        ("seconds to recover", f"median {seconds['median']:.1f}, p95 {seconds['p95']:.1f}"),
+        ("rounds to recover", f"median {rounds['median']}, p95 {rounds['p95']}"),
+        ("throughput kept", f"{100 * found['throughput_kept']:.1f} %"),
+    ]
+    return table(("", ""), rows, left=2)
+
+
+# ---- gossip
+
+
+_ON_PAGE = (
+    "4 equal",
+    "8 equal",
+    "16 equal",
+    "4, one slow",
+    "8, one slow",
+    "16, one slow",
+    "8 cable",
+    "14 unlike",
+)
+
+
+def on_page(homes: str) -> bool:
+    """Whether these homes are in the short table of the page; its notes have all."""
+    return homes in _ON_PAGE or homes.startswith(("64", "8 behind"))
+
+
+def gossip_simulated(payload: str, *, keep: Callable[[str], bool] = lambda _: True) -> str:
+    """Rows of the simulation for one size of payload."""
+    rows = [
+        row
+        for row in document("gossip-simulated.json")
+        if row["payload"] == payload and keep(row["homes"])
+    ]
+    return _lines(simulated.COLUMNS, map(simulated.line, rows))
+
+
+def gossip_shaped(*names: str) -> str:
+    """Rows of runs over shaped lines."""
+    return _lines(
+        shaped.COLUMNS, [shaped.line(row) for name in names for row in document(name)["results"]]
+    )
+
+
+def _lines(columns: Sequence[str], lines: Iterable[str]) -> str:
+    return "\n".join(
+        [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1), *lines]
+    )

@@ -1,0 +1,304 @@
+"""The parity study's harness does what nodes do, counts what they would send, and never trains a
+cell twice.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from node.data.corpus import Corpus
+from node.demo.aggregate import Rule
+from node.demo.engine import GradientError
+from node.demo.gradient_scaling import Scale
+from node.replica.replica import Pending, Replica
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry
+from protocol.errors import SettingsError
+from protocol.ids import PeerId, RunId, sha256
+from protocol.payload import Header, encode
+from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
+from protocol.schedule import scalars
+from tests.benchmarks.parity import task
+from tests.benchmarks.parity.cells import Cell, Guess, Method, Task
+from tests.benchmarks.parity.demo import DemoAuthors, update_signs
+from tests.benchmarks.parity.task import Fixture
+from tests.benchmarks.parity.train import train
+from tests.support.tiny import tiny_corpus
+
+TASK = Task(
+    layers=1, hidden=32, sequence_length=32, batch_samples=4, validation_samples=8, point_steps=2
+)
+CELL = Cell("demo", 0.01, 5, top_k=16, authors=2, warmup_steps=1, weight_decay=0.1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus.open(tiny_corpus(tmp_path_factory.mktemp("corpus")))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+SHARED = {*AlgorithmSpec.model_fields} & {field.name for field in fields(Cell)}
+"""Fields that a cell has from a run file's algorithm."""
+
+
+def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
+    """The committed parameters after a cell's last step."""
+    authors = DemoAuthors(Fixture(TASK, cell, corpus))
+    for _ in range(cell.steps):
+        authors.step()
+    return authors.committed
+
+
+def twin_run(cell: Cell) -> RunSpec:
+    """The run that trains as a cell says."""
+    return RunSpec(
+        name="twin",
+        seed=cell.seed,
+        model=ModelSpec(config=TASK.config),
+        algorithm=AlgorithmSpec.model_validate({name: getattr(cell, name) for name in SHARED}),
+        schedule=cell.schedule,
+        rounds=cell.rounds,
+    )
+
+
+def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
+    """The same from a node's replicas, one for each author, with commits as a coordinator makes
+    them.
+    """
+    spec = twin_run(cell)
+    run_id = RunId("1" * 32)
+    ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
+    replicas = [Replica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
+    pending: list[Pending | None] = [None] * cell.authors
+    undecided: list[tuple[int, list[bytes]]] = []
+
+    def decide() -> None:
+        round_, payloads = undecided.pop(0)
+        entries = tuple(
+            Entry(i, sha256(p), len(p), 1, 1) for i, p in zip(ids, payloads, strict=True)
+        )
+        commit = Commit(
+            run_id, round_, round_, entries, *scalars(cell.schedule, round_), sha256(b"")
+        )
+        for replica in replicas:
+            replica.apply(commit, payloads)
+
+    for round_ in range(cell.steps):
+        samples = corpus.batch(
+            round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed
+        )
+        working = []
+        for author, (replica, mine) in enumerate(
+            zip(replicas, np.split(samples, cell.authors), strict=True)
+        ):
+            replica.stand_at(pending[author] if undecided else None)
+            working.append(replica.trainee.passes(np.split(mine, [round(cell.late * len(mine))])))
+            working[-1].next()
+        if cell.late < 1 and undecided:  # the commit comes between two passes
+            decide()
+            for replica in replicas:
+                replica.stand_at(None)
+        payloads = []
+        for author, (replica, passes) in enumerate(zip(replicas, working, strict=True)):
+            if cell.late < 1:
+                passes.next()
+            passes.finish()
+            replica.accumulate()
+            extraction = replica.extract(round_)
+            pending[author] = Pending(
+                wire.NodeMessage(), extraction, scalars(cell.schedule, round_)
+            )
+            payloads.append(
+                encode(
+                    Header(run_id, round_, ids[author]),
+                    extraction.coefficients,
+                    replica.shape_at(round_),
+                )
+            )
+        undecided.append((round_, payloads))
+        while len(undecided) > spec.rounds.overlap_at(round_ + 1):
+            decide()
+    while undecided:
+        decide()
+    return replicas[0].committed
+
+
+@pytest.mark.parametrize(
+    ("overlap", "guess", "late", "overlap_from"),
+    [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
+)
+@pytest.mark.parametrize(
+    ("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")]
+)
+def test_the_harness_trains_the_bits_that_nodes_would(
+    corpus: Corpus,
+    overlap: int,
+    guess: Guess,
+    late: float,
+    overlap_from: int,
+    rule: Rule,
+    gradients: Scale,
+) -> None:
+    recency = 3.0 if gradients == "even" else 0.0
+    delay = replace(CELL, overlap=overlap, guess=guess, late=late, overlap_from=overlap_from)
+    cell = replace(delay, update=rule, gradients=gradients, recency=recency)
+    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_rounds_with_a_k_of_their_own_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
+    cell = replace(
+        CELL, early_rounds=2, early_top_k=40, overlap=overlap, guess="own" if overlap else "none"
+    )
+    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    up = [DemoAuthors(Fixture(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
+    assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_steps_of_several_rounds_votes_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
+    usual = replace(CELL, update="orthogonal", overlap=overlap, guess="own" if overlap else "none")
+    cell = replace(usual, vote_rounds=3, vote_rounds_from=1)
+    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    otherwise = [trained(each, corpus) for each in (usual, replace(cell, vote_rounds=2))]
+    assert all(
+        any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise
+    )
+
+
+def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:
+    alone = replace(CELL, authors=1)
+    prompt, delayed = (
+        trained(alone, corpus),
+        trained(replace(alone, overlap=1, guess="payload"), corpus),
+    )
+    assert all(torch.equal(prompt[name], delayed[name]) for name in prompt)
+
+
+@pytest.mark.parametrize("guess", ["own", "payload", "last"])
+def test_a_guess_changes_where_gradients_are_taken(corpus: Corpus, guess: Guess) -> None:
+    blind, ahead = (
+        trained(replace(CELL, overlap=1, guess=kind), corpus) for kind in ("none", guess)
+    )
+    assert any(not torch.equal(blind[name], ahead[name]) for name in blind)
+
+
+def test_without_the_transform_the_entries_with_the_largest_gradients_move_against_them(
+    corpus: Corpus,
+) -> None:
+    cell = replace(CELL, transform="off", authors=1, weight_decay=0.0)
+    fixture, twin = Fixture(TASK, cell, corpus), Fixture(TASK, cell, corpus)
+    gradients = twin.layout.gather(twin.gradients(twin.samples(0)))
+    DemoAuthors(fixture).step()
+    moved = (fixture.layout.gather(fixture.parameters) - twin.layout.gather(twin.parameters)).sign()
+    assert torch.equal(moved[moved != 0], -gradients.sign()[moved != 0])
+    counts = moved.count_nonzero(dim=(1, 2))
+    assert torch.equal(counts, gradients.count_nonzero(dim=(1, 2)).clamp(max=cell.top_k))
+    for chunk, count in enumerate(counts.tolist()):
+        sizes = gradients[chunk].abs()
+        if 0 < count < sizes.numel():
+            assert sizes[moved[chunk] != 0].min() >= sizes[moved[chunk] == 0].max()
+
+
+def test_the_float_inverse_agrees_with_the_exact_one_but_near_zero() -> None:
+    sums = torch.zeros(8, 64, 64).view(8, -1)
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(4096, (8, 64), generator=generator)
+    sums.scatter_(1, places, torch.randint(-4, 5, (8, 64), generator=generator).float())
+    exact, rounded, off = (
+        update_signs(sums.view(8, 64, 64), kind) for kind in ("exact", "float", "off")
+    )
+    assert (exact == rounded).float().mean() > 0.99
+    assert torch.equal(off.view(8, -1), sums.sign().to(torch.int8))
+
+
+def test_traffic_is_the_containers_up_and_the_others_down(corpus: Corpus) -> None:
+    few, many = (
+        DemoAuthors(Fixture(TASK, replace(CELL, authors=count), corpus)).step() for count in (1, 4)
+    )
+    assert few.up_bytes > 0 == few.down_bytes
+    assert many.down_bytes == 3 * many.up_bytes
+
+
+@pytest.mark.parametrize(
+    ("method", "learning_rate", "bits"),
+    [("adamw", 0.01, 16), ("signum", 0.003, 1), ("demo", 0.01, None)],
+)
+def test_every_method_learns_and_counts_its_bytes(
+    corpus: Corpus, method: Method, learning_rate: float, bits: int | None
+) -> None:
+    cell = Cell(method, learning_rate, 7, authors=2, warmup_steps=0, momentum_decay=0.9)
+    result = train(TASK, cell, corpus)
+    assert not result.failure
+    assert [point.step for point in result.points] == [0, 2, 4, 6, 7]
+    assert result.last.tokens == 7 * 4 * 32
+    assert result.last.bits_per_byte < result.points[0].bits_per_byte - 0.5
+    dense = 7 * result.parameters
+    assert (
+        0 < result.last.up_bytes < dense
+        if bits is None
+        else result.last.up_bytes == 7 * -(-dense * bits // 56)
+    )
+
+
+def test_numbers_that_are_not_finite_end_a_cell_and_are_its_result(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter([None, None, GradientError("expected numbers, got NaN")])
+
+    def judged(_: object) -> None:
+        if (error := next(calls)) is not None:
+            raise error
+
+    monkeypatch.setattr(task, "require_finite", judged)
+    result = train(TASK, Cell("adamw", 0.01, 7), corpus)
+    assert result.failure == "step 3: expected numbers, got NaN"
+    assert result.last.step == 2
+
+
+def test_cells_of_one_seed_see_the_same_weights_and_samples(corpus: Corpus) -> None:
+    one, other = Fixture(TASK, CELL, corpus), Fixture(TASK, Cell("adamw", 0.1, 9), corpus)
+    assert (one.samples(3) == other.samples(3)).all()
+    assert all(
+        torch.equal(tensor, other.parameters[name]) for name, tensor in one.parameters.items()
+    )
+    reseeded = Fixture(TASK, replace(CELL, seed=1), corpus)
+    assert (one.samples(3) != reseeded.samples(3)).any()
+
+
+def test_a_cell_that_would_repeat_its_text_or_cut_a_sample_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(SettingsError, match="so that none repeats"):
+        Fixture(TASK, replace(CELL, steps=10**6), corpus)
+    with pytest.raises(SettingsError, match="authors that divide 4 samples, got 3"):
+        Fixture(TASK, replace(CELL, authors=3), corpus)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"guess": "own"},
+        {"overlap": 2},
+        {"method": "sgd"},
+        {"transform": "fft"},
+        {"top_k": 0},
+        {"authors": 0},
+    ],
+)
+def test_a_cell_outside_its_bounds_is_refused(odd: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="expected"):
+        replace(CELL, **odd)  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""The methods that are compared, each with the settings of its trials and its curve."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from node.demo.aggregate import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to train the network over the links. Fields after the first two belong to
+    Lockstep.
+    """
+
+    kind: Literal["ddp", "hivemind", "diloco", "lockstep"]
+    curve: str
+    """Name of the curve that gives its steps to a loss."""
+    overlap: Literal[0, 1] = 0
+    transport: Literal["grpc", "libp2p"] = "grpc"
+    update: Rule = "sign"
+    gradients: Literal["unit", "even"] = "unit"
+    top_k: int = 32
+
+
+def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
+    """Lockstep with the default update of a run."""
+    return Method("lockstep", curve, overlap, update="orthogonal", gradients="even", top_k=top_k)
+
+
+BASE = "ddp"
+"""The method that the others are compared with."""
+
+METHODS = {
+    BASE: Method("ddp", "adamw"),
+    "hivemind": Method("hivemind", "adamw"),
+    "diloco": Method("diloco", "diloco"),
+    "lockstep-0-grpc": Method("lockstep", "lockstep-0"),
+    "lockstep-0-grpc-orthogonal": _orthogonal("lockstep-0-orthogonal"),
+    "lockstep-0-grpc-orthogonal-k64": _orthogonal("lockstep-0-orthogonal-k64", top_k=64),
+    "lockstep-0-grpc-orthogonal-k128": _orthogonal("lockstep-0-orthogonal-k128", top_k=128),
+    "lockstep-0-libp2p": Method("lockstep", "lockstep-0", transport="libp2p"),
+    "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
+    "lockstep-1-grpc-orthogonal-k64": _orthogonal("lockstep-1-orthogonal-k64", overlap=1, top_k=64),
+    "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
+}
+"""Methods by name, in the order of the report."""

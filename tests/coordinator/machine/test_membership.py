@@ -1,0 +1,192 @@
+"""The member list: leases, sessions, strikes, warm-up."""
+
+import pytest
+
+from coordinator.machine.events import (
+    Admit,
+    Evict,
+    Joined,
+    Lapsed,
+    Left,
+    Parted,
+    Readied,
+    Refuse,
+    Renewed,
+    Restarted,
+    TellMembers,
+)
+from coordinator.machine.membership import Membership
+from protocol.ids import PeerId
+from protocol.runfile import MembershipSpec
+from tests.coordinator.machine.driver import A, B, C
+
+SPEC = MembershipSpec(
+    members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2
+)
+
+
+def hello(peer: PeerId, address: str = "10.0.0.1:1") -> Joined:
+    return Joined(peer, (address,), "name", "hardware", "software")
+
+
+def members_of(*peers: PeerId) -> Membership:
+    members = Membership(SPEC)
+    for peer in peers:
+        members.handle(hello(peer), 0)
+    return members
+
+
+def test_a_hello_admits_and_tells_everyone() -> None:
+    members = Membership(SPEC)
+    assert members.handle(hello(A), 0) == [Admit(A), TellMembers(came=(A,))]
+    member = members.get(A)
+    assert member is not None
+    assert (member.state, member.round, member.lease_until_ms, member.joined_ms) == (
+        "catching up",
+        -1,
+        1000,
+        0,
+    )
+    assert members.ready() == []
+
+
+def test_a_full_run_refuses_with_its_size_and_keeps_no_trace() -> None:
+    members = members_of(A, B)
+    assert members.handle(hello(C), 0) == [Refuse(C, "the run is full: 2 members")]
+    assert members.get(C) is None
+
+
+def test_a_member_of_a_full_run_may_open_a_new_session() -> None:
+    members = members_of(A, B)
+    assert members.handle(hello(A), 0) == [Admit(A)]
+
+
+def test_a_place_is_free_after_a_goodbye() -> None:
+    members = members_of(A, B)
+    assert members.handle(Left(B, "done"), 0) == [TellMembers(gone=(B,))]
+    assert members.handle(hello(C), 0) == [Admit(C), TellMembers(came=(C,))]
+
+
+def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
+    members = members_of(A)
+    members.handle(Readied(A, 3, 0, True), 0)
+    members.late(A)
+    members.handle(hello(A, "10.0.0.2:2"), 500)
+    member = members.get(A)
+    assert member is not None
+    assert (member.state, member.strikes, member.addresses, member.lease_until_ms) == (
+        "catching up",
+        1,
+        ("10.0.0.2:2",),
+        1500,
+    )
+
+
+@pytest.mark.parametrize("at_ms", [999, 1000])
+def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
+    assert members_of(A).lapsed(at_ms) == ([A] if at_ms == 1000 else [])
+
+
+def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
+    members = members_of(A, B)
+    for peer in (A, B):
+        members.handle(Readied(peer, 0, 0, True), 0)
+    assert members.handle(Parted(A), 10) == []
+    assert (
+        [peer for peer in (A, B) if members.live(peer)],
+        [member.peer for member in members.ready()],
+        len(members),
+    ) == ([B], [B], 2)
+    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
+    assert members.lapsed(1000) == [A, B]
+    members.handle(hello(A), 20)
+    assert members.live(A)
+
+
+def test_a_renewal_moves_the_lease() -> None:
+    members = members_of(A, B)
+    members.handle(Renewed(A), 900)
+    assert members.lapsed(1000) == [B]
+    assert members.next_lapse_ms() == 1000
+    assert members.lapsed(1900) == [A, B]
+
+
+def test_a_lapse_evicts_in_words_once() -> None:
+    members = members_of(A)
+    assert members.handle(Lapsed(A), 1000) == [Evict(A, "silent for 1 s"), TellMembers(gone=(A,))]
+    assert members.handle(Lapsed(A), 1000) == []
+    assert members.next_lapse_ms() is None
+
+
+@pytest.mark.parametrize(
+    "event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)]
+)
+def test_a_stranger_changes_nothing(event: Renewed | Readied | Left | Lapsed) -> None:
+    members = members_of(A)
+    assert members.handle(event, 0) == []
+    members.renew(C, 0)
+    members.late(C)
+    members.punctual(C)
+    members.set_back(C)
+    assert [member.peer for member in members] == [A]
+
+
+def test_a_restart_gives_everyone_a_whole_lease() -> None:
+    members = members_of(A, B)
+    members.handle(Restarted(), 50_000)
+    assert {member.lease_until_ms for member in members} == {51_000}
+
+
+def test_members_are_in_the_order_of_their_ids() -> None:
+    members = members_of(B, A)
+    assert [member.peer for member in members] == [A, B]
+    assert len(members) == 2
+
+
+def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
+    members = members_of(A)
+    member = members.get(A)
+    assert member is not None
+    for _ in range(2):
+        members.late(A)
+    assert members.muted_reason(member) == ""
+    for _ in range(2):
+        members.late(A)
+    assert members.muted_reason(member) == "late in 3 rounds: counted again after a punctual one"
+    members.punctual(A)
+    assert members.muted_reason(member) == ""
+
+
+@pytest.mark.parametrize(
+    ("round", "has_momentum", "warmup"),
+    [(5, False, 2), (5, True, 0), (-1, False, 0), (0, False, 2)],
+)
+def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
+    round: int, has_momentum: bool, warmup: int
+) -> None:
+    members = members_of(A)
+    members.handle(Readied(A, round, 0, has_momentum), 0)
+    member = members.get(A)
+    assert member is not None
+    assert member.warmup_left == warmup
+
+
+def test_warm_up_is_served_by_punctual_rounds() -> None:
+    members = members_of(A)
+    members.handle(Readied(A, 5, 0, False), 0)
+    member = members.get(A)
+    assert member is not None
+    assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
+    members.late(A)
+    assert member.warmup_left == 2
+    members.punctual(A)
+    members.punctual(A)
+    assert members.muted_reason(member) == ""
+
+
+def test_a_member_that_is_set_back_is_not_ready() -> None:
+    members = members_of(A)
+    members.handle(Readied(A, 5, 0, True), 0)
+    assert [member.peer for member in members.ready()] == [A]
+    members.set_back(A)
+    assert members.ready() == []

@@ -1,0 +1,253 @@
+"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under
+the referee's eye."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    Effect,
+    Event,
+    Held,
+    Joined,
+    Left,
+    Parted,
+    Readied,
+    Renewed,
+    Restarted,
+)
+from coordinator.machine.rounds import Rounds
+from protocol.errors import RemoteProtocolError
+from protocol.ids import Digest, PeerId, sha256
+from tests.coordinator.machine.driver import PEERS, RUN, payload_digest, run_spec, state_digest
+from tests.simulation.checkers import Referee, portrait
+
+peers = st.sampled_from(PEERS)
+digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A coordinator whose journal, commits and machine are kept as its core keeps them."""
+
+    @initialize(
+        overlap=st.integers(0, 1),
+        overlap_from=st.sampled_from([0, 0, 2]),
+        quorum=st.integers(1, 3),
+        copies_min=st.integers(0, 2),
+        steps=st.integers(1, 12),
+        batch=st.sampled_from([1, 7, 32]),
+        limits=st.sampled_from([(5000, 1, 0, 1), (20_000, 2, 1, 4), (120_000, 3, 2, 100)]),
+    )
+    def begin(
+        self,
+        overlap: int,
+        overlap_from: int,
+        quorum: int,
+        copies_min: int,
+        steps: int,
+        batch: int,
+        limits: Any,
+    ) -> None:
+        lease_ms, strikes, warmup, stretch = limits
+        self.spec = run_spec(
+            schedule={"steps": steps},
+            rounds={
+                "overlap": overlap,
+                "overlap_from": overlap_from,
+                "quorum": quorum,
+                "copies_min": copies_min,
+                "batch_samples_max": batch,
+                "stretch": stretch,
+            },
+            membership={
+                "lease_ms": lease_ms,
+                "strikes_to_mute": strikes,
+                "warmup_rounds": warmup,
+                "members_max": 4,
+            },
+        )
+        self.machine = Rounds(self.spec, RUN)
+        self.referee = Referee(self.machine)
+        self.now_ms = 1_000_000
+        self.journal: list[tuple[int, Event]] = []
+        self.said: list[Effect] = []
+        self.everyone_joins(momentum=True)
+
+    def tell(self, event: Event) -> None:
+        before = portrait(self.machine)
+        try:
+            effects = self.machine.handle(event, self.now_ms)
+        except RemoteProtocolError:
+            assert portrait(self.machine) == before, f"a refused {event} has changed the machine"
+            return
+        self.referee.saw(event, effects)
+        if not isinstance(event, Renewed):
+            self.journal.append((self.now_ms, event))
+            self.said += effects
+        else:
+            assert effects == []
+
+    def tell_due(self) -> None:
+        passes = 0
+        while due := self.machine.due(self.now_ms):
+            passes += 1
+            assert passes < 50, f"{due} stays due"
+            for event in due:
+                self.tell(event)
+
+    # ---- time
+
+    @rule()
+    def next_instant(self) -> None:
+        self.now_ms = max(self.now_ms, self.machine.next_due_ms() or 0)
+        self.tell_due()
+
+    @rule(milliseconds=st.sampled_from([1, 400, 1000, 1500, 3000, 30_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.tell_due()
+
+    @rule(milliseconds=st.sampled_from([1, 1500, 10_000]))
+    def coordinator_stalls(self, milliseconds: int) -> None:
+        """What waits in the queue is handled before what has become due meanwhile."""
+        self.now_ms += milliseconds
+
+    # ---- members
+
+    @rule(peer=peers)
+    def says_hello(self, peer: PeerId) -> None:
+        self.tell(Joined(peer, ("127.0.0.1:1",), "name", "hardware", "software"))
+
+    @rule(peer=peers, momentum=st.booleans())
+    def says_ready(self, peer: PeerId, momentum: bool) -> None:
+        head = self.machine.head_round
+        self.tell(Readied(peer, head, state_digest(head), momentum))
+
+    @rule(momentum=st.booleans())
+    def everyone_joins(self, momentum: bool) -> None:
+        for peer in PEERS:
+            self.says_hello(peer)
+            self.says_ready(peer, momentum)
+
+    @rule(peer=peers)
+    def beats(self, peer: PeerId) -> None:
+        self.tell(Renewed(peer))
+
+    @rule(peer=peers)
+    def loses_its_session(self, peer: PeerId) -> None:
+        self.tell(Parted(peer))
+
+    @rule(peer=peers)
+    def leaves(self, peer: PeerId) -> None:
+        self.tell(Left(peer, "goodbye"))
+
+    # ---- rounds, honest
+
+    @rule(peer=peers, newest=st.booleans(), unused=st.integers(0, 3))
+    def announces(self, peer: PeerId, newest: bool, unused: int) -> None:
+        if flights := self.machine.in_flight:
+            flight = flights[-1 if newest else 0]
+            asked = flight.assignments.get(peer)
+            leased = sum(share.count for share in asked.shares) if asked else 1
+            digest = b"" if asked and asked.muted else payload_digest(peer, flight.round)
+            self.tell(Announced(peer, flight.round, digest, 100, max(0, leased - unused), 700, 2.5))
+
+    @rule(peer=peers, newest=st.booleans())
+    def holds_everything(self, peer: PeerId, newest: bool) -> None:
+        if flights := self.machine.in_flight:
+            flight = flights[-1 if newest else 0]
+            held = [
+                Digest(payload.digest)
+                for author, payload in flight.announced.items()
+                if author != peer
+            ]
+            self.tell(Held(peer, flight.round, tuple(digest for digest in held if digest)))
+
+    @precondition(lambda self: self.machine.in_flight)
+    @rule(newest=st.booleans(), silent=st.sets(peers, max_size=2), deaf=st.sets(peers, max_size=2))
+    def a_round_is_worked_on(self, newest: bool, silent: set[PeerId], deaf: set[PeerId]) -> None:
+        for peer in PEERS:
+            if peer not in silent:
+                self.announces(peer, newest, unused=len(silent))
+        for peer in PEERS:
+            if peer not in deaf:
+                self.holds_everything(peer, newest)
+
+    @rule(rounds=st.integers(1, 3))
+    def all_is_well(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.everyone_joins(momentum=True)
+            if self.machine.in_flight:
+                self.a_round_is_worked_on(newest=False, silent=set(), deaf=set())
+
+    @rule(peer=peers, behind=st.integers(0, 3))
+    def applies(self, peer: PeerId, behind: int) -> None:
+        round = max(0, self.machine.head_round - behind)
+        self.tell(Applied(peer, round, state_digest(round), b""))
+
+    # ---- rounds, stale or hostile
+
+    @rule(
+        peer=peers,
+        round=st.integers(0, 12),
+        digest=st.one_of(st.just(b""), digests),
+        payload_bytes=st.sampled_from([0, 1, 4096, 4097, 2**47]),
+        samples=st.sampled_from([0, 1, 8, 2**47]),
+        compute_ms=st.sampled_from([0, 1, 2**47]),
+        loss=st.sampled_from([0.0, -1e308, 1e308]),
+    )
+    def announces_anything(self, peer: PeerId, **fields: Any) -> None:
+        self.tell(Announced(peer, **fields))
+
+    @rule(peer=peers, round=st.integers(0, 12), junk=st.lists(digests, max_size=4))
+    def holds_anything(self, peer: PeerId, round: int, junk: list[Digest]) -> None:
+        self.tell(Held(peer, round, tuple(junk)))
+
+    @rule(
+        peer=peers,
+        round=st.integers(-1, 12),
+        digest=st.sampled_from([0, 1, 2**64 - 1]),
+        resyncs=st.sampled_from([0, 1, 2**64 - 1]),
+    )
+    def reports_anything(self, peer: PeerId, round: int, digest: int, resyncs: int) -> None:
+        self.tell(Applied(peer, max(0, round), digest, b""))
+        self.tell(Readied(peer, round, digest, False, resyncs))
+
+    @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
+    def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
+        self.reports_anything(peer, self.machine.head_round, digest, 2**64 - 1)
+
+    # ---- restarts
+
+    @rule(outage_ms=st.sampled_from([0, 1, 5000, 100_000]))
+    def restarts(self, outage_ms: int) -> None:
+        replayed = self.replay()
+        self.machine = self.referee.machine = replayed
+        self.now_ms += outage_ms
+        self.tell(Restarted())
+
+    def replay(self) -> Rounds:
+        """A fresh machine after the journal; it must be this one and have said the same."""
+        machine, said = Rounds(self.spec, RUN), list[Effect]()
+        for at_ms, event in self.journal:
+            said += machine.handle(event, at_ms)
+        assert repr(said) == repr(self.said)
+        assert portrait(machine, with_leases=False) == portrait(self.machine, with_leases=False)
+        return machine
+
+    def teardown(self) -> None:
+        if hasattr(self, "machine"):
+            self.replay()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(
+    deadline=None,
+    max_examples=60,
+    stateful_step_count=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)

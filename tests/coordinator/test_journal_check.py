@@ -1,0 +1,138 @@
+"""A sound journal is told from a damaged one, and where the damage is."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.journal import Journal
+from coordinator.journal_check import Checked, check_journal
+from coordinator.machine.rounds import Rounds
+from protocol.errors import LockstepError, StorageError
+from protocol.handshake import public_bytes
+from tests.coordinator.machine.driver import RUN, A, B
+from tests.coordinator.test_sequencer import (
+    COORDINATOR_KEY,
+    a_round,
+    desk_of,
+    joining,
+    quiet_spec,
+    submit,
+)
+
+ROUNDS = 4
+
+
+@pytest.fixture
+async def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal of four rounds with snapshots in between."""
+    monkeypatch.setattr("coordinator.sequencer.SNAPSHOT_EVENTS", 7)
+    async with desk_of(tmp_path) as desk:
+        await submit(desk, *joining(A), *joining(B))
+        for round in range(ROUNDS):
+            await submit(desk, *a_round(round))
+    return tmp_path
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Journal]:
+    journal = Journal(directory / "journal.sqlite")
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def checked(directory: Path) -> Checked:
+    with opened(directory) as journal:
+        return check_journal(journal, Rounds(quiet_spec(), RUN), public_bytes(COORDINATOR_KEY))
+
+
+def alter(directory: Path, statement: str) -> None:
+    with sqlite3.connect(directory / "journal.sqlite") as database:
+        assert database.execute(statement).rowcount > 0
+    database.close()
+
+
+def test_a_sound_journal_is_counted(directory: Path) -> None:
+    found = checked(directory)
+    assert (found.commits, found.head_round) == (ROUNDS, ROUNDS - 1)
+    assert found.snapshots >= 2
+    assert found.events >= 20
+
+
+async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(directory) as journal:
+        after, _ = journal.newest_snapshot()
+    folded: list[int] = []
+    real = Journal.numbered_events
+    monkeypatch.setattr(
+        Journal,
+        "numbered_events",
+        lambda self, after=0: (folded.append(after), real(self, after))[1],
+    )
+    async with desk_of(directory) as desk:
+        await submit(desk, *a_round(ROUNDS))
+        assert desk.core.rounds.committed == ROUNDS + 1
+    assert folded[0] == after > 0
+    assert checked(directory).commits == ROUNDS + 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        (
+            "DELETE FROM events WHERE sequence = 9",
+            "expected event 9 in the journal, found event 10",
+        ),
+        ("UPDATE events SET body = x'c1' WHERE sequence = 5", r"event 5 \(\w+\) is damaged"),
+        (
+            "UPDATE events SET kind = 'Nothing' WHERE sequence = 6",
+            r"event 6 \(Nothing\) is damaged",
+        ),
+        ("UPDATE events SET at_ms = 0 WHERE sequence = 8", "event 8 .* does not follow"),
+        ("DELETE FROM commits WHERE round = 2", "decides round 2, and no commit is on record"),
+        (
+            "UPDATE commits SET body = x'00' WHERE round = 1",
+            "decides round 1, and another commit is on record",
+        ),
+        (
+            "UPDATE commits SET signature = zeroblob(64) WHERE round = 0",
+            "signed by this run's coordinator",
+        ),
+        (
+            "INSERT INTO commits SELECT 77, body, signature, loss FROM commits LIMIT 1",
+            "round 77 is on record, and no",
+        ),
+        ("UPDATE snapshots SET state = x'c1'", "expected a snapshot of a run's state"),
+    ],
+)
+def test_damage_is_told_with_its_place(directory: Path, statement: str, words: str) -> None:
+    alter(directory, statement)
+    with pytest.raises(LockstepError, match=words):
+        checked(directory)
+
+
+def test_a_snapshot_that_is_not_the_state_of_its_events_is_told(directory: Path) -> None:
+    alter(
+        directory,
+        "UPDATE snapshots SET state = (SELECT state FROM snapshots ORDER BY sequence DESC LIMIT 1)",
+    )
+    with pytest.raises(StorageError, match="is not the state that the events lead to"):
+        checked(directory)
+
+
+def test_a_page_of_the_file_that_was_overwritten_is_told(directory: Path) -> None:
+    with opened(directory):
+        pass  # a last close moves what is in the write-ahead log into the file
+    path = directory / "journal.sqlite"
+    blob = bytearray(path.read_bytes())
+    for page in range(4096, len(blob), 4096):
+        blob[page : page + 64] = b"\xa5" * 64
+    path.write_bytes(blob)
+    with pytest.raises(StorageError):
+        checked(directory)

@@ -1,0 +1,373 @@
+"""The door and the sessions of a coordinator over real gRPC on loopback, honest and hostile."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import server
+from coordinator.process import CoordinatorProcess
+from protocol import wire_pb2 as wire
+from protocol.handshake import public_bytes, sign_hello
+from protocol.limits import PROTOCOL_VERSION
+from tests.coordinator.client import (
+    ScriptedNode,
+    node_key,
+    node_of,
+    quiet_spec,
+    running,
+    until_after,
+)
+
+NAN = float("nan")
+
+
+def state_of(process: CoordinatorProcess, node: ScriptedNode) -> str:
+    """In the member list of the status."""
+    return next(row["state"] for row in process.status()["members"] if row["peer_id"] == node.peer)
+
+
+# ---- the door
+
+
+async def test_a_proven_node_is_welcomed_and_a_member(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        welcome = await node.join()
+        assert (welcome.decided_round, welcome.head_round) == (-1, -1)
+        assert [member.peer_id for member in welcome.members.members] == [node.peer]
+        assert process.status()["members"][0]["peer_id"] == node.peer
+
+
+async def test_every_session_has_its_own_nonce(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        nonces = {await node.connect() for _ in range(3)}
+        assert len(nonces) == 3
+        assert {len(nonce) for nonce in nonces} == {32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"signature": bytes(64)}, "expected a signature of the key that is named"),
+        ({"signature": b"short"}, "expected a key of 32 and a signature of 64 bytes"),
+        (
+            {"public_key": public_bytes(node_key(9))},
+            "expected a signature of the key that is named",
+        ),
+        ({"public_key": bytes(31)}, "expected a key of 32 and a signature of 64 bytes"),
+        ({"run_id": "ff" * 16}, "expected a node of run"),
+        ({"run_id": "x" * 100_000}, "expected a node of run"),
+        (
+            {"protocol_version": PROTOCOL_VERSION + 1},
+            f"expected protocol version {PROTOCOL_VERSION}, got 2",
+        ),
+        ({"protocol_version": 0}, f"expected protocol version {PROTOCOL_VERSION}, got 0"),
+        ({"name": "n" * 10_000}, "expected texts of at most 256 bytes"),
+        ({"addresses": ["a:1"] * 9}, "expected at most 8 addresses, got 9"),
+    ],
+)
+async def test_a_wrong_hello_is_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.say(node.hello(await node.connect(), **changes))
+        assert words in (await node.hear("refused")).refused.reason
+        await node.hear_end()
+        assert process.status()["members"] == []
+        await node.join()
+        assert len(process.status()["members"]) == 1
+
+
+async def test_a_proof_of_another_session_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        old = await node.connect()
+        await node.connect()
+        await node.say(node.hello(b"", signature=sign_hello(node.key, node.run_id, old)))
+        assert (
+            "expected a signature of the key that is named"
+            in (await node.hear("refused")).refused.reason
+        )
+
+
+async def test_anything_before_the_hello_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        for message, name in [
+            (wire.NodeMessage(ready=wire.Ready(round=0)), "ready"),
+            (wire.NodeMessage(), "None"),
+        ]:
+            await node.connect()
+            await node.say(message)
+            assert (
+                await node.hear("refused")
+            ).refused.reason == f"expected a hello first, got {name}"
+
+
+async def test_a_session_without_a_hello_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HELLO_SECONDS", 0.01)
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.connect()
+        await node.hear_end()
+
+
+async def test_a_full_run_refuses_and_says_its_size(tmp_path: Path) -> None:
+    spec = quiet_spec(membership={"members_max": 2})
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as first,
+        node_of(process, 2) as second,
+        node_of(process, 3) as third,
+    ):
+        await first.join()
+        await second.join()
+        await third.say(third.hello(await third.connect()))
+        assert (await third.hear("refused")).refused.reason == "the run is full: 2 members"
+        await third.hear_end()
+
+
+async def test_a_second_session_with_one_key_closes_the_first_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 1) as copy,
+    ):
+        await node.join()
+        await copy.join()
+        reason = (await node.hear("refused")).refused.reason
+        assert reason == "another session with this node's key has opened; one key is one node"
+        await node.hear_end()
+        await copy.ping()
+        assert len(process.status()["members"]) == 1
+        assert process.status()["members"][0]["state"] == "ready"
+
+
+# ---- in the session
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (wire.NodeMessage(), "expected an event of a round, got an empty message"),
+        (wire.NodeMessage(hello=wire.Hello()), "expected an event of a round, got hello"),
+        (wire.NodeMessage(announced=wire.Announced(loss=NAN)), "expected a finite loss"),
+        (
+            wire.NodeMessage(announced=wire.Announced(digest=bytes(31))),
+            "expected a digest of 32 bytes, got 31 bytes",
+        ),
+        (wire.NodeMessage(announced=wire.Announced(samples=2**63)), "expected counts below 2**48"),
+        (
+            wire.NodeMessage(announced=wire.Announced(samples=10_000)),
+            "expected at most 8 samples used, got 10000",
+        ),
+        (
+            wire.NodeMessage(announced=wire.Announced(digest=bytes(32))),
+            "expected a payload of 1..4096 bytes, got 0",
+        ),
+        (
+            wire.NodeMessage(announced=wire.Announced(round=-(2**63))),
+            "expected a round of at least 0",
+        ),
+        (wire.NodeMessage(ready=wire.Ready(round=-2)), "expected a round of at least -1, got -2"),
+        (
+            wire.NodeMessage(holding=wire.Holding(digests=[bytes(32)] * 4097)),
+            "expected at most 4096 digests, got 4097",
+        ),
+        (
+            wire.NodeMessage(applied=wire.Applied(snapshot_sha256=b"x")),
+            "expected a digest of 32 bytes, got 1 bytes",
+        ),
+    ],
+)
+async def test_a_hostile_message_ends_its_session_and_nothing_else(
+    tmp_path: Path, message: wire.NodeMessage, words: str
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as hostile,
+        node_of(process, 2) as honest,
+    ):
+        await hostile.join()
+        await honest.join()
+        await honest.hear("opened")
+        await hostile.say(message)
+        assert words in (await hostile.hear("refused")).refused.reason
+        await hostile.hear_end()
+        assert (await honest.ping()).sent_ms == 1
+
+
+async def test_a_far_future_round_is_told_to_resync(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join(ready=False)
+        await node.say(wire.NodeMessage(ready=wire.Ready(round=2**63 - 1)))
+        resync = (await node.hear("resync")).resync
+        assert resync.reason == f"round {2**63 - 1} is ahead of the log's -1"
+        assert process.status()["members"][0]["state"] == "catching up"
+
+
+async def test_a_heartbeat_is_answered_with_ordered_times(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        reply = await node.ping()
+        assert reply.sent_ms == 1
+        assert 0 < reply.received_ms <= reply.replied_ms
+
+
+async def test_what_is_said_after_a_goodbye_does_nothing(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 2) as other,
+    ):
+        await node.join()
+        await other.join()
+        await node.hear("opened")
+        await node.say(wire.NodeMessage(leave=wire.Leave(reason="done")))
+        await node.announce(0)
+        await node.hold(0, other.peer)
+        await node.say(wire.NodeMessage(ready=wire.Ready(round=-1)))
+        await node.ping()
+        assert [member["peer_id"] for member in process.status()["members"]] == [other.peer]
+        assert process.status()["data"] == {"samples_trained": 0, "samples_lost": 8}
+
+
+async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 2) as other,
+    ):
+        await node.join()
+        await other.join()
+        await node.hear("opened")
+        assert state_of(process, node) == "training"
+        node.call.cancel()
+        await until_after(lambda: state_of(process, node) == "away", other.ping)
+        await node.join()
+        assert (await node.hear("opened")).opened.round == 0
+        assert state_of(process, node) == "training"
+
+
+async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STALL_SECONDS", 0.3)
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as deaf,
+        node_of(process, 2) as other,
+    ):
+        await deaf.join()
+        await other.join()
+        for _ in range(10):  # more than any window between the two takes
+            process._service._broadcast(
+                wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000))
+            )
+        await until_after(lambda: state_of(process, deaf) == "away", other.ping)
+        assert deaf.peer not in process._service._sessions
+        assert (await other.ping()).sent_ms == 1
+
+
+async def test_what_everybody_hears_is_encoded_once_and_kept_for_a_few_messages(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        service = process._service
+        for number in range(3 * server.SHARED_MESSAGES):
+            message = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=number))
+            service._broadcast(message)
+            assert service._encoded(message) is service._encoded(message)
+        assert len(service._shared) == server.SHARED_MESSAGES
+        alone = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=7))
+        assert service._encoded(alone) == alone.SerializeToString()
+
+
+async def test_who_is_no_member_may_ask_who_is(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 2) as asker,
+    ):
+        await node.join()
+        members = (await asker.stub.GetMembers(wire.GetMembersRequest(), timeout=20)).members
+        assert [(member.peer_id, list(member.addresses)) for member in members] == [
+            (node.peer, ["127.0.0.1:1"])
+        ]
+        assert len(process.status()["members"]) == 1
+
+
+async def test_a_member_hears_who_came_and_who_went_and_not_the_whole_list(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as node,
+        node_of(process, 2) as other,
+    ):
+        await node.join()
+        await other.join()
+        came = (await node.hear("members")).members
+        if [member.peer_id for member in came.members] == [
+            node.peer
+        ]:  # its own coming, perhaps before the welcome
+            came = (await node.hear("members")).members
+        assert (came.changes, [member.peer_id for member in came.members], list(came.gone)) == (
+            True,
+            [other.peer],
+            [],
+        )
+        await other.say(wire.NodeMessage(leave=wire.Leave(reason="done")))
+        gone = (await node.hear("members")).members
+        assert (gone.changes, list(gone.members), list(gone.gone)) == (True, [], [other.peer])
+
+
+async def test_a_node_that_is_wrong_twice_is_removed_and_refused_with_the_word_that_it_is_to_blame(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as broken,
+    ):
+        await one.join()
+        await two.join()
+        await broken.join(ready=False)
+        for number in (0, 1):
+            await broken.say(
+                wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=666, resyncs=number))
+            )
+            if number == 0:
+                assert (await broken.hear("resync")).resync.number == 1
+        evicted = (await broken.hear("evicted")).evicted
+        assert evicted.wrong_results
+        assert "this machine computes wrong results" in evicted.reason
+        await broken.hear_end()
+        await broken.say(broken.hello(await broken.connect()))
+        refused = (await broken.hear("refused")).refused
+        assert (refused.wrong_results, "refused for 60 more minutes" in refused.reason) == (
+            True,
+            True,
+        )
+
+
+async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path: Path) -> None:
+    """Straight into the service: the old stream still holds a goodbye when the new session
+    opens."""
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        service, goodbye = process._service, asyncio.Event()
+        stale = server.NodeSession()
+
+        async def old_stream() -> Any:
+            await goodbye.wait()
+            yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
+
+        joined = server.messages.joined(node.peer, wire.Hello())
+        reader = asyncio.create_task(service._read(joined, stale, old_stream()))
+        await node.ping()
+        goodbye.set()
+        await reader
+        assert process.status()["members"][0]["peer_id"] == node.peer

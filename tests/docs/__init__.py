@@ -1,0 +1,1 @@
+"""Tests of the pages: they say what the code says, and lead where they point to."""

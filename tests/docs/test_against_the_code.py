@@ -1,0 +1,217 @@
+"""The pages say what the code says: generated pages, commands, exit codes, dependencies."""
+
+import ast
+import inspect
+import re
+import runpy
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from coordinator.machine.rounds import Rounds
+from coordinator.status_document import status
+from docs.generate import PAGES, REFERENCE
+from docs.generate.run_file import unit
+from lockstep.cli import app
+from lockstep.exit_codes import MEANINGS
+from lockstep.settings_file import read_settings
+from node.status import NodeStatus
+from protocol.errors import SettingsError
+from protocol.ids import RunId
+from protocol.limits import VOTE_SUM_MAX
+from protocol.runfile import RunSpec, parse_run_file
+from tests.docs.pages import DOCS, ROOT, commands, mentions, pages
+
+# ---- generated pages
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (REFERENCE / name).read_text("utf-8") == PAGES[name](), "run: python -m docs.generate"
+
+
+def test_the_page_of_the_run_file_has_every_field() -> None:
+    text = (REFERENCE / "run-file.md").read_text("utf-8")
+    for path in fields(RunSpec()):
+        assert f"{{#{path.replace('.', '-')}}}" in text, path
+
+
+def test_every_whole_number_of_the_run_file_has_a_unit_or_none() -> None:
+    without = {
+        path
+        for path, schema in schemas(RunSpec())
+        if schema.get("type") == "integer" and not unit(path.rpartition(".")[2], schema)
+    }
+    assert without == {
+        "lockstep",
+        "seed",
+        "algorithm.top_k",
+        "algorithm.early_top_k",
+        "rounds.stretch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ("[rounds]\nquorum = 300", "quorum"),
+        ("[membership]\nlease_ms = 3000", "lease_ms"),
+        ("[retention]\nsnapshot_every = 2000", "snapshot_every"),
+    ],
+)
+def test_the_rules_between_fields_are_those_of_the_page(broken: str, field: str) -> None:
+    with pytest.raises(SettingsError, match=f"fields together: .*{field}"):
+        parse_run_file(broken)
+    assert field in (REFERENCE / "run-file.md").read_text("utf-8").partition("## At the top")[0]
+
+
+def test_the_largest_sum_of_votes_is_told() -> None:
+    assert f"{VOTE_SUM_MAX:,}" in (REFERENCE / "run-file.md").read_text("utf-8")
+
+
+def fields(spec: Any, path: str = "") -> Iterator[str]:
+    return (name for name, _ in schemas(spec, path))
+
+
+def schemas(spec: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, schema in type(spec).model_json_schema()["properties"].items():
+        value = getattr(spec, name)
+        if hasattr(value, "model_fields_set"):
+            yield from schemas(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", schema
+
+
+# ---- commands
+
+
+def told() -> list[tuple[str, str]]:
+    guides = [*sorted((DOCS / "guide").glob("*.md")), ROOT / "README.md"]
+    return [(str(page.relative_to(ROOT)), line) for page in guides for line in commands(page)]
+
+
+def test_guides_and_readme_tell_commands() -> None:
+    assert len(told()) > 20
+
+
+@pytest.mark.parametrize(("page", "line"), told())
+def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -> None:
+    command, given = accepted(page, line)
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    needed = sum(each.required for each in arguments)
+    assert not getattr(command, "commands", {}) or "--version" in line, f"{page}: {line}"
+    assert needed <= given <= len(arguments), f"{page}: {command.name}: {given} arguments"
+
+
+def test_every_command_that_a_sentence_names_is_one_of_the_command_line() -> None:
+    named = [(str(page.relative_to(ROOT)), line) for page in written() for line in mentions(page)]
+    assert len(named) > 20
+    for page, line in named:
+        accepted(page, line.removesuffix(" COMMAND"))
+
+
+def written() -> list[Path]:
+    return [page for page in pages() if "results" not in page.relative_to(ROOT).parts]
+
+
+def accepted(page: str, line: str) -> tuple[Any, int]:
+    """The command of a line whose options it knows, and the number of its arguments."""
+    words = shlex.split(line)
+    command: Any = typer.main.get_command(app)
+    given = 0
+    while words:
+        word = words.pop(0)
+        options = {name: each for each in command.params for name in each.opts}
+        if word.startswith("--"):
+            assert word in options or word == "--help", f"{page}: {command.name} {word}: unknown"
+            if word in options and not getattr(options[word], "is_flag", False) and words:
+                words.pop(0)
+        elif commands_below := getattr(command, "commands", {}):
+            assert word in commands_below, f"{page}: no command {word} in: {line}"
+            command = commands_below[word]
+        else:
+            given += 1
+    return command, given
+
+
+# ---- exit codes, dependencies
+
+
+def test_every_exit_code_is_explained_with_the_words_of_the_help() -> None:
+    text = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE))
+    assert rows == {str(code.value): meaning for code, meaning in MEANINGS.items()}
+    assert re.findall(r"^### Code (\d+)$", text, re.MULTILINE) == list(rows)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = chain(project["dependencies"], *project["optional-dependencies"].values())
+    names = {re.split(r"[\s<>=!~;\[]", each)[0] for each in asked}
+    page = DOCS / "develop" / "decisions" / "dependencies.md"
+    reasons = re.findall(r"^\| ([\w-]+) \| (.+) \|$", page.read_text("utf-8"), re.MULTILINE)
+    told_of = [name for name, reason in reasons if name not in ("package", "---") and reason]
+    assert sorted(told_of) == sorted(names)
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\s<>=!~;\[]", each)[0].lower() for each in asked}
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert names <= set(map(str.lower, pinned))
+
+
+def test_the_status_page_names_the_fields_of_the_documents() -> None:
+    text = (REFERENCE / "status.md").read_text("utf-8")
+    coordinator = status(Rounds(RunSpec(), RunId("0" * 32)), [], 0)
+    documents = [coordinator, NodeStatus("0" * 32, "node").document()]
+    for document in documents:
+        for name, value in document.items():
+            assert re.search(rf"`{name}[`.]", text), name
+            for inner in value if isinstance(value, dict) else ():
+                assert f"`{name}.{inner}`" in text, f"{name}.{inner}"
+
+
+# ---- examples
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_optimizer_s_example_runs(tmp_path: Path) -> None:
+    (example,) = blocks("guide/optimizer.md", "python")
+    (tmp_path / "example.py").write_text(example)
+    ended = runpy.run_path(str(tmp_path / "example.py"))
+    assert ended["step"] == 9
+    assert ended["loss"].isfinite()
+
+
+def test_the_table_of_the_optimizer_has_its_parameters_and_defaults() -> None:
+    from lockstep import DeMo
+
+    text = (DOCS / "guide" / "optimizer.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
+    wanted = list(inspect.signature(DeMo).parameters.values())[1:]
+    assert [name for name, _ in rows] == [each.name for each in wanted]
+    for (name, told_default), each in zip(rows, wanted, strict=True):
+        assert ast.literal_eval(told_default.strip("`")) == each.default, name
+
+
+def test_the_settings_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    (example,) = blocks("guide/operate.md", "toml")
+    (tmp_path / "settings.toml").write_text(example)
+    command: Any = typer.main.get_command(app)
+    commands_known = {
+        name: {each.name: None for each in inner.params} for name, inner in command.commands.items()
+    }
+    read = read_settings(tmp_path / "settings.toml", commands_known)
+    assert read["coordinator"]["listen"] == "0.0.0.0:50700"

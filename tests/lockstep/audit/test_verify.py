@@ -1,0 +1,294 @@
+"""`lockstep verify` on the record of a real run: passes what the log produces, names the first
+round that differs."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from safetensors.torch import load_file, save_file
+
+from coordinator.process import CoordinatorProcess
+from coordinator.settings import CoordinatorSettings
+from lockstep.cli import main
+from lockstep.exit_codes import ExitCode
+from lockstep.service.keys import load_or_create_key
+from protocol.commits import SignedCommit, open_commit, sign_commit
+from protocol.handshake import public_bytes
+from protocol.runfile import RetentionSpec, RunSpec
+from tests.node.test_process import NodeTask
+from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
+
+STEPS = 8
+
+
+def spec_of(steps: int) -> RunSpec:
+    return tiny_spec(steps=steps).model_copy(update={"retention": RetentionSpec(snapshot_every=3)})
+
+
+def coordinator_in(directory: Path, spec: RunSpec) -> CoordinatorProcess:
+    settings = CoordinatorSettings(directory / "coordinator", "127.0.0.1:0", goodbye_ms=5000)
+    return CoordinatorProcess(spec, settings, load_or_create_key(settings.directory))
+
+
+async def train(directory: Path) -> None:
+    data = tiny_corpus(directory / "data")
+    coordinator = coordinator_in(directory, spec_of(STEPS))
+    await coordinator.start()
+    nodes = [NodeTask(coordinator.address, directory, data, number) for number in range(2)]
+    async with nodes[0], nodes[1]:
+        for node in nodes:
+            await node.ended()
+        await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+    await coordinator.stop()
+    shutil.copytree(nodes[0].checkpoint, directory / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    directory = tmp_path_factory.mktemp("finished")
+    asyncio.run(train(directory))
+    return directory
+
+
+@pytest.fixture
+def record(finished: Path, tmp_path: Path) -> Path:
+    """A copy to tamper with."""
+    return Path(shutil.copytree(finished, tmp_path / "record"))
+
+
+def journal(record: Path) -> sqlite3.Connection:
+    return sqlite3.connect(record / "coordinator" / "journal.sqlite", isolation_level=None)
+
+
+def verified(*arguments: object) -> int:
+    return main(["verify", *map(str, arguments), "--threads", "1"])
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def flip(path: Path) -> None:
+    blob = bytearray(path.read_bytes())
+    blob[-1] ^= 1
+    path.write_bytes(blob)
+
+
+def test_a_demos_directory_verifies_with_its_checkpoint(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verified(finished) == ExitCode.OK
+    line = " ".join(capsys.readouterr().out.split())
+    assert line.startswith(f"verified: {STEPS} commits up to round {STEPS - 1} lead to state ")
+    assert line.endswith(f"is what the log produces at round {STEPS - 1}")
+
+
+def test_the_findings_are_the_same_with_other_threads_and_from_the_coordinators_directory(
+    finished: Path, tmp_path: Path
+) -> None:
+    documents = []
+    for number, (target, threads) in enumerate(((finished, 1), (finished / "coordinator", 2))):
+        path = tmp_path / f"{number}.json"
+        assert (
+            main(["verify", str(target), "--threads", str(threads), "--json", str(path)])
+            == ExitCode.OK
+        )
+        document = json.loads(path.read_text())
+        assert document.pop("seconds") > 0
+        documents.append(document | {"checkpoint": None})
+    torch.set_num_threads(1)
+    assert documents[0] == documents[1]
+    assert documents[0]["verified"]
+    assert documents[0]["first_difference"] is None
+    assert (documents[0]["replayed"], documents[0]["digests_compared"]) == (STEPS, STEPS)
+
+
+def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_path: Path) -> None:
+    [snapshot] = (finished / "node-1" / "snapshots").glob("5-*")
+    path = tmp_path / "found.json"
+    payloads = Path(shutil.copytree(finished / "node-1" / "payloads", tmp_path / "payloads"))
+    shutil.rmtree(payloads / "0")
+    assert (
+        verified(finished, "--from", snapshot, "--payloads", payloads, "--json", path)
+        == ExitCode.OK
+    )
+    document = json.loads(path.read_text())
+    assert (document["commits"], document["replayed"]) == (STEPS, STEPS - 6)
+    assert document["checkpoint"].endswith(f"is what the log produces at round {STEPS - 1}")
+
+
+def test_a_snapshot_that_no_commit_records_is_refused(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [snapshot] = (record / "node-1" / "snapshots").glob("5-*")
+    flip(snapshot)
+    assert verified(record, "--from", snapshot) == ExitCode.REFUSED
+    assert "no commit records a snapshot with SHA-256" in error_line(capsys)
+
+
+def test_one_flipped_byte_in_a_payload_names_its_round_and_file(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "found.json"
+    name = sorted((record / "node-0" / "payloads" / "4").iterdir())[0].name
+    for node in ("node-0", "node-1"):
+        flip(record / node / "payloads" / "4" / name)
+    assert verified(record, "--json", path) == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert "the first difference is in round 4" in line
+    assert name in line
+    document = json.loads(path.read_text())
+    assert document["first_difference"]["round"] == 4
+    assert not document["verified"]
+    assert (record / "node-0" / "payloads" / "4" / name).exists(), "the evidence stays"
+
+
+def test_a_payload_damaged_at_one_node_is_read_from_another(record: Path) -> None:
+    for path in (record / "node-0" / "payloads" / "4").iterdir():
+        flip(path)
+    assert verified(record) == ExitCode.OK
+
+
+def test_a_payload_that_is_nowhere_is_named_and_is_no_difference(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(record / "node-0" / "payloads" / "3")
+    assert verified(record, "--payloads", record / "node-0" / "payloads") == ExitCode.STORAGE
+    line = error_line(capsys)
+    assert "for round 3" in line
+    assert "--payloads" in line
+
+
+def test_a_commit_in_anothers_place_names_the_round(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with journal(record) as database:
+        database.execute(
+            "UPDATE commits SET (body, signature) = "
+            "(SELECT body, signature FROM commits WHERE round = 5) WHERE round = 3"
+        )
+    assert verified(record) == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert "the first difference is in round 3" in line
+    assert "does not follow" in line
+
+
+def test_a_commit_that_another_key_signed_names_the_round(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = public_bytes(load_or_create_key(record / "coordinator"))
+    with journal(record) as database:
+        row = database.execute("SELECT body, signature FROM commits WHERE round = 2").fetchone()
+        forged = sign_commit(open_commit(SignedCommit(*row), key), Ed25519PrivateKey.generate())
+        database.execute("UPDATE commits SET signature = ? WHERE round = 2", (forged.signature,))
+    assert verified(record) == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert "round 2" in line
+    assert "signed by this run's coordinator" in line
+
+
+def test_another_recorded_digest_names_the_first_round_that_differs(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with journal(record) as database:
+        database.execute("UPDATE digests SET state_digest = ? WHERE round >= 6", (bytes(8),))
+    assert verified(record) == ExitCode.REFUSED
+    assert "the first difference is in round 6: the replay leads to state" in error_line(capsys)
+
+
+def test_a_checkpoint_with_one_other_weight_is_not_what_the_log_produces(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = record / "checkpoint" / "model.safetensors"
+    tensors = load_file(weights)
+    next(iter(tensors.values())).view(-1)[0] += 1e-3
+    save_file(tensors, weights, {"format": "pt"})
+    assert verified(record, "--checkpoint", record / "checkpoint") == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert f"round {STEPS - 1}" in line
+    assert "does not hold the parameters that the log produces" in line
+
+
+@pytest.mark.parametrize(
+    ("claimed", "words"), [(4, "does not hold the parameters"), (99, "no commit is of that round")]
+)
+def test_a_checkpoint_that_claims_another_round_is_not_believed(
+    record: Path, capsys: pytest.CaptureFixture[str], claimed: int, words: str
+) -> None:
+    about = record / "checkpoint" / "lockstep.json"
+    document = json.loads(about.read_text())
+    document["metadata"]["round"] = claimed
+    about.write_text(json.dumps(document))
+    assert verified(record) == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert f"round {claimed}" in line
+    assert words in line
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = record / "checkpoint" / "lockstep.json"
+    document = json.loads(about.read_text())
+    document["metadata"]["run_id"] = "0" * 32
+    about.write_text(json.dumps(document))
+    assert verified(record) == ExitCode.REFUSED
+    assert "expected a checkpoint of run" in error_line(capsys)
+
+
+def test_another_coordinators_key_or_no_journal_at_all_is_said(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (record / "coordinator" / "key.pem").unlink()
+    load_or_create_key(record / "coordinator")
+    assert verified(record) == ExitCode.SETTINGS
+    assert "expected the key and the run file of run" in error_line(capsys)
+    assert verified(tmp_path) == ExitCode.USAGE
+    assert "found no journal.sqlite" in error_line(capsys)
+
+
+def test_an_unreachable_coordinator_ends_with_4() -> None:
+    assert verified("127.0.0.1:1") == ExitCode.UNREACHABLE
+
+
+async def test_a_live_run_is_verified_over_the_network(tmp_path: Path) -> None:
+    data = tiny_corpus(tmp_path / "data")
+    coordinator = coordinator_in(tmp_path, spec_of(10_000))
+    await coordinator.start()
+    path = tmp_path / "found.json"
+    try:
+        nodes = [NodeTask(coordinator.address, tmp_path, data, number) for number in range(2)]
+        async with nodes[0], nodes[1]:
+            await until(lambda: coordinator.status()["steps"]["committed"] >= STEPS)
+            command = [
+                sys.executable,
+                "-m",
+                "lockstep",
+                "verify",
+                coordinator.address,
+                "--threads",
+                "1",
+                "--json",
+                path,
+            ]
+            process = await asyncio.create_subprocess_exec(
+                *map(str, command), stderr=asyncio.subprocess.PIPE
+            )
+            _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+            members = [member["name"] for member in coordinator.status()["members"]]
+    finally:
+        await coordinator.stop()
+    assert process.returncode == ExitCode.OK, said.decode()
+    document = json.loads(path.read_text())
+    assert document["verified"]
+    assert document["replayed"] >= STEPS
+    assert "verify" not in members, "it left"

@@ -1,0 +1,154 @@
+"""The demo: what it refuses, what it configures, and a whole small run in real processes with a
+node killed."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.cli import main
+from lockstep.cluster import demo
+from lockstep.cluster.demo import DemoSettings, demo_spec, run_demo
+from lockstep.cluster.local import Cluster
+from lockstep.exit_codes import ExitCode, UsageError
+from node.model.checkpoint import load_checkpoint
+from node.model.training import named_parameters_once
+from node.replica.digest import state_digest
+from protocol.runfile import RunSpec
+from tests.lockstep.shared import tiny_model
+
+KILLED_ROUNDS = 24
+"""Rounds of the real demo, a second each: the killed node needs about ten of them to start again
+and catch up."""
+
+
+def settings(directory: Path, **changes: Any) -> DemoSettings:
+    values = {
+        "directory": directory,
+        "nodes": 4,
+        "rounds": 60,
+        "seed": 0,
+        "json_path": str(directory / "summary.json"),
+    }
+    return DemoSettings(**(values | changes))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 64])
+@pytest.mark.parametrize("rounds", [1, 60, 1000])
+def test_any_number_of_nodes_and_rounds_gives_a_valid_run_file(
+    tmp_path: Path, nodes: int, rounds: int
+) -> None:
+    spec = demo_spec(settings(tmp_path, nodes=nodes, rounds=rounds))
+    assert RunSpec.model_validate(spec.model_dump()) == spec
+    assert spec.schedule.steps == rounds
+    assert spec.schedule.warmup_steps < rounds
+    assert 1 <= spec.rounds.quorum <= spec.membership.start_members == nodes
+
+
+def test_a_directory_of_something_else_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    assert main(["demo", "--directory", str(tmp_path)]) == ExitCode.USAGE
+    assert "not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_next_demo_keeps_the_corpus_and_nothing_of_the_last_run(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    demo._clear(directory)
+    for name in ("data", "node-0", "coordinator", "checkpoint"):
+        (directory / name).mkdir()
+    demo._clear(directory)
+    assert sorted(path.name for path in directory.iterdir()) == [demo.MARK_NAME, "data"]
+    (directory / demo.MARK_NAME).unlink()
+    with pytest.raises(UsageError):
+        demo._clear(directory)
+
+
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo of seconds: a tiny model and little text."""
+    monkeypatch.setattr(demo, "demo_spec", lambda settings: tiny_model(demo_spec(settings)))
+    monkeypatch.setattr(demo, "CORPUS_BYTES", 300_000)
+
+
+def kill_once(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
+    """Kills a node as soon as the run has reached `step`; the list receives what the cluster says
+    happened."""
+    happened: list[str] = []
+    killed = threading.Event()
+    watch = Cluster.watch
+
+    def watch_and_kill(cluster: Cluster) -> Sequence[str]:
+        seen = watch(cluster)
+        happened.extend(seen)
+        committed = cluster.coordinator.status.get("steps", {}).get("committed", 0)
+        if committed >= step and not killed.is_set():
+            killed.set()
+            pid = cluster.nodes[1].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        return seen
+
+    monkeypatch.setattr(Cluster, "watch", watch_and_kill)
+    return happened
+
+
+def test_a_node_killed_in_the_middle_comes_back_and_ends_with_the_others_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened = kill_once(monkeypatch, step=4)
+    directory = tmp_path / "demo"
+    run_demo(
+        settings(directory, nodes=3, rounds=KILLED_ROUNDS, json_path=str(tmp_path / "out.json"))
+    )
+    assert happened == ["node-1 was killed by signal 9; starting it again"]
+
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert (document["nodes"], document["rounds"]["committed"]) == (3, KILLED_ROUNDS)
+    assert document["digests"]["agreed"] is True
+    assert document["digests"]["rounds_checked"] == KILLED_ROUNDS
+    assert document["loss"]["last"] < document["loss"]["first"]
+    assert document["loss"]["validation_last"] < document["loss"]["validation_first"]
+    assert document["traffic"]["bits_per_value"] < 16
+    assert document["traffic"]["times_less_than_dense"] > 1
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+    last = {
+        json.loads((directory / f"node-{n}" / "status.json").read_text())["state_digest"]
+        for n in range(3)
+    }
+    assert last == {document["digests"]["last"]}
+    model = load_checkpoint(directory / "checkpoint").model
+    assert f"{state_digest(named_parameters_once(model)):016x}" == document["digests"]["last"]
+    assert (
+        main(["generate", str(directory / "checkpoint"), "--prompt", "def ", "--tokens", "5"])
+        == ExitCode.OK
+    )
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_ctrl_c_stops_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters: list[Cluster] = []
+    watch = Cluster.watch
+
+    def watch_and_interrupt(cluster: Cluster) -> Sequence[str]:
+        seen = watch(cluster)
+        if cluster.coordinator.status.get("steps", {}).get("committed", 0) >= 2:
+            clusters.append(cluster)
+            signal.raise_signal(signal.SIGTERM)
+        return seen
+
+    monkeypatch.setattr(Cluster, "watch", watch_and_interrupt)
+    assert (
+        main(["demo", "--nodes", "2", "--rounds", "1000", "--directory", str(tmp_path / "d")])
+        == ExitCode.INTERRUPTED
+    )
+    (cluster,) = clusters
+    assert [child.exit_status for child in (*cluster.nodes, cluster.coordinator)] == [0, 0, 0]

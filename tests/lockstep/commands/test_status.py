@@ -1,0 +1,140 @@
+"""Asking a coordinator over real gRPC, and what a person sees of the answer."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from rich.console import Console
+
+from lockstep.commands.status import ask, render, status
+from protocol import wire_pb2, wire_pb2_grpc
+from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError, VersionError
+
+DOCUMENT: dict[str, Any] = {
+    "run_id": "0123456789abcdef" * 2,
+    "name": "first-run-with-a-name-as-long-as-the-run-file-allows-it-to-be-62",
+    "round": 41,
+    "phase": "exchanging",
+    "reason": "3 of 4 members announced; waiting for node-3 until publish_by in 812 ms, then it is late",
+    "members": [
+        {
+            "peer_id": f"{number:032x}",
+            "name": f"a volunteer's rather long machine name {number}",
+            "state": "catching up",
+            "reason": "its state holds round 12, the log 40",
+            "round": 12,
+            "strikes": number,
+            "samples_per_second": 12.345,
+        }
+        for number in range(3)
+    ],
+    "steps": {"committed": 40, "skipped": 1, "total": 2000},
+    "loss": 3.14159,
+    "last_commits": [
+        {
+            "round": number,
+            "step": number,
+            "contributors": ["a", "b"],
+            "loss": 3.5,
+            "state_digest": "e59463a125c7b231",
+            "digest_reports": 3,
+            "digests_agree": number != 39,
+        }
+        for number in range(40, 30, -1)
+    ],
+    "digests": {"agreed": True, "rounds_checked": 40, "last": "e59463a125c7b231"},
+    "traffic": {"payload_bytes": 123456789, "payloads": 120},
+    "data": {"samples_trained": 3840, "samples_lost": 0},
+}
+
+
+class FakeCoordinator(wire_pb2_grpc.CoordinatorServicer):
+    def __init__(self) -> None:
+        self.reply = json.dumps(DOCUMENT).encode()
+
+    def GetStatus(
+        self, request: wire_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> wire_pb2.Status:
+        return wire_pb2.Status(json=self.reply)
+
+
+@pytest.fixture
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator()
+
+
+def serving(add: Any) -> Iterator[str]:
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        server = grpc.server(threads)
+        add(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}"
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def address(coordinator: FakeCoordinator) -> Iterator[str]:
+    yield from serving(
+        lambda server: wire_pb2_grpc.add_CoordinatorServicer_to_server(coordinator, server)
+    )
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    yield from serving(lambda server: None)
+
+
+def test_the_document_arrives_unchanged(address: str) -> None:
+    assert ask(address) == DOCUMENT
+
+
+def test_json_on_standard_output_is_the_document_and_nothing_else(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(f"lockstep://{address}/", "-")
+    assert json.loads(capsys.readouterr().out) == DOCUMENT
+
+
+def test_an_unreachable_coordinator_is_named_with_what_was_tried() -> None:
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 .*asked for its status"):
+        ask("127.0.0.1:1", timeout_s=2)
+
+
+def test_another_server_at_that_port_is_told_apart(other_server: str) -> None:
+    with pytest.raises(VersionError, match="another gRPC server"):
+        ask(other_server)
+
+
+@pytest.mark.parametrize("reply", [b"", b"{", b"[]", b"\xff"])
+def test_nonsense_is_the_other_side_s_fault(
+    reply: bytes, address: str, coordinator: FakeCoordinator
+) -> None:
+    coordinator.reply = reply
+    with pytest.raises(RemoteProtocolError, match=address):
+        ask(address)
+
+
+def test_what_is_no_address_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError):
+        status("http://somewhere", None)
+
+
+def test_the_tables_fit_80_columns_and_say_what_matters() -> None:
+    console = Console(width=80, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        for part in render(DOCUMENT):
+            console.print(part)
+        text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    for fact in ("40 of 2000", "3.1416", "123 MB", "e59463a125c7b231", "DIFFERENT", "3 members"):
+        assert fact in text
+    assert text.index(" 36 ") < text.index(" 40 ", text.index("last commits"))
+    assert " 35 " not in text
+
+
+def test_an_empty_document_of_a_young_run_is_shown_too() -> None:
+    assert len(render({"run_id": "0" * 32, "members": [], "last_commits": []})) == 1

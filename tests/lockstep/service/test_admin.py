@@ -1,0 +1,86 @@
+"""The admin port, over real sockets on loopback."""
+
+import json
+import math
+import re
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from lockstep.service.admin import AdminServer
+from protocol.errors import AddressInUseError, SettingsError
+
+
+class FakeService:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        Counter("lockstep_rounds", "Rounds.", registry=self.registry).inc(3)
+        self.reason = ""
+
+    def status(self) -> dict[str, object]:
+        return {"round": 7, "loss": math.nan}
+
+    def unready(self) -> str:
+        return self.reason
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+async def url(service: FakeService) -> AsyncIterator[str]:
+    server = AdminServer(service)
+    yield await server.start()
+    await server.stop()
+
+
+async def get(url: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as reply:
+        return reply.status, await reply.text(), reply.content_type
+
+
+async def test_metrics_are_prometheus_text_of_the_service_s_own_registry(url: str) -> None:
+    status, text, kind = await get(f"{url}/metrics")
+    assert (status, kind) == (200, "text/plain")
+    assert "lockstep_rounds_total 3.0" in text
+    assert "python_info" not in text
+
+
+async def test_health_is_the_loop_and_readiness_is_the_work(url: str, service: FakeService) -> None:
+    assert (await get(f"{url}/readyz"))[:2] == (200, "ready\n")
+    service.reason = "no coordinator answers"
+    assert (await get(f"{url}/readyz"))[:2] == (503, "no coordinator answers\n")
+    assert (await get(f"{url}/healthz"))[:2] == (200, "ok\n")
+
+
+async def test_the_status_is_valid_json_even_when_a_loss_is_not_a_number(url: str) -> None:
+    status, text, kind = await get(f"{url}/status.json")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(text, parse_constant=pytest.fail) == {"round": 7, "loss": None}
+
+
+async def test_the_port_is_bound_to_loopback_unless_told_otherwise(url: str) -> None:
+    assert url.startswith("http://127.0.0.1:")
+    assert not url.endswith(":0")
+
+
+async def test_a_taken_port_is_named(service: FakeService) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(AddressInUseError, match=address):
+            await AdminServer(service, address).start()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:x", ":80", "192.0.2.1:0"])
+async def test_an_address_that_is_none_or_not_ours_is_a_wrong_setting(
+    service: FakeService, address: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(address)):
+        await AdminServer(service, address).start()

@@ -1,0 +1,237 @@
+"""Whose the bytes on the line are: with a kernel that says what a test wants, and with the real
+one."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.service import overhead as module
+from lockstep.service.overhead import OverheadMeter, ProcessTree, UpDown
+from lockstep.service.tcp_counters import Connection
+from protocol.errors import UnavailableError
+from tests.lockstep.wan.lab.fixture import eventually
+from tests.support.waiting import until
+
+OURS, THEIRS = 11, 22
+"""Inodes."""
+
+ADMIN = 8_080
+
+
+def connection(
+    cookie: int, up: int, down: int, inode: int = OURS, *, port: int = 1, loopback: bool = False
+) -> Connection:
+    return Connection(cookie, inode, port, loopback, up, down)
+
+
+class FakeKernel:
+    def __init__(self) -> None:
+        self.now: list[Connection] = []
+        self.ended: list[Connection] = []
+        self.failure: Exception | None = None
+        self.closed = False
+
+    def open(self) -> list[Connection]:
+        if self.failure:
+            raise self.failure
+        return self.now
+
+    def destroyed(self) -> list[Connection]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return FakeKernel()
+
+
+class FakeClock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def line_of(kernel: FakeKernel, clock: FakeClock | None = None) -> OverheadMeter:
+    return OverheadMeter(lambda: kernel, lambda: {OURS}, clock or FakeClock())
+
+
+def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKernel) -> None:
+    with line_of(kernel) as line:
+        kernel.now = [
+            connection(1, 1_000, 500),
+            connection(2, 100, 50),
+            connection(3, 9_999, 9_999, THEIRS),
+        ]
+        assert line.overhead(900, 400) == (200, 150)
+        kernel.now = [connection(1, 2_000, 500)]
+        assert line.carried() == UpDown(2_100, 550), "who is gone is not forgotten"
+
+
+def test_overhead_is_never_negative(kernel: FakeKernel) -> None:
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 500)]
+        assert line.overhead(5_000, 400) == (0, 100), "written, and in a buffer yet"
+
+
+def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None:
+    """Closed by its process the kernel goes on sending; and then says what it sent."""
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 0)]
+        line.look()
+        kernel.now = [connection(1, 2_000, 0, inode=0)]
+        assert line.carried() == UpDown(2_000, 0)
+        kernel.now, kernel.ended = (
+            [],
+            [connection(1, 3_000, 66, inode=0), connection(7, 5, 5, inode=0)],
+        )
+        assert line.carried() == UpDown(3_000, 66)
+        kernel.ended = [connection(1, 3_000, 66, inode=0)]
+        assert line.carried() == UpDown(3_000, 66), "once"
+
+
+def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: FakeKernel) -> None:
+    """The kernel's last word of it is zeros."""
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 700)]
+        line.look()
+        kernel.now, kernel.ended = [], [connection(1, 0, 0, inode=0)]
+        assert line.carried() == UpDown(1_000, 700)
+        assert not line._figures
+
+
+def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: FakeKernel) -> None:
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 0)]
+        line.look()
+        kernel.now = []
+        for _ in range(5):
+            assert line.carried() == UpDown(1_000, 0)
+        kernel.ended = [connection(1, 1_500, 0, inode=0)]
+        assert line.carried() == UpDown(1_500, 0)
+        assert not line._figures
+
+
+def test_without_last_words_what_was_seen_counts_and_nothing_is_kept(kernel: FakeKernel) -> None:
+    clock = FakeClock()
+    with line_of(kernel, clock) as line:
+        kernel.now = [connection(1, 1_000, 0)]
+        line.look()
+        kernel.now = []
+        for _ in range(3):
+            assert line.carried() == UpDown(1_000, 0)
+            clock.now_s += module.LAST_WORD_SECONDS
+        assert not line._figures
+        assert not line._gone_s
+
+
+def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel) -> None:
+    with line_of(kernel) as line:
+        line.admin_port = ADMIN
+        kernel.now = [
+            connection(1, 100, 10, port=ADMIN, loopback=True),
+            connection(2, 200, 20, port=ADMIN),  # from elsewhere: that is on the line
+            connection(3, 400, 40, port=1, loopback=True),  # a peer on this machine
+        ]
+        assert line.carried() == UpDown(600, 60)
+
+
+@pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
+def test_where_the_kernel_does_not_tell_there_are_no_figures(
+    kernel: FakeKernel, failure: Exception
+) -> None:
+    with line_of(kernel) as line:
+        assert line.overhead(0, 0) == (0, 0)
+        kernel.failure = failure
+        assert line.overhead(0, 0) is None
+        assert line.reason == "no"
+        assert kernel.closed
+        kernel.failure = None
+        assert line.overhead(0, 0) is None, "it is not asked again"
+
+
+def test_where_it_never_told_the_reason_is_known() -> None:
+    def refused() -> FakeKernel:
+        raise UnavailableError("another system")
+
+    with OverheadMeter(refused, set) as line:
+        assert line.carried() is None
+        assert line.reason == "another system"
+
+
+async def test_it_is_looked_now_and_then_until_cancelled(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0)
+    with line_of(kernel) as line:
+        kernel.now = [connection(1, 1_000, 0)]
+        watching = asyncio.create_task(line.watch())
+        await until(lambda: line._figures)
+        kernel.now, kernel.ended = [], [connection(1, 1_500, 0, inode=0)]
+        await until(lambda: not line._figures)
+        watching.cancel()
+        assert line.carried() == UpDown(1_500, 0)
+    assert kernel.closed
+
+
+# ---- the real kernel
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells only on Linux")
+
+CHILD = """
+import socket, sys
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for _ in range(10):
+    peer.sendall(bytes(10_000))
+    peer.recv(1)
+sys.stdin.read()
+"""
+
+
+@needs_linux
+def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, OverheadMeter() as line:
+        before = line.carried()
+        assert before is not None
+        command = [sys.executable, "-c", CHILD, str(server.getsockname()[1])]
+        shell = f'{subprocess.list2cmdline([sys.executable, "-c", "pass"])}; exec "$@"'
+        with subprocess.Popen(["sh", "-c", shell, "sh", *command], stdin=subprocess.PIPE) as child:
+            peer, _ = server.accept()
+            with peer:
+                for _ in range(10):  # little is ever on the way, so nothing has to be sent again
+                    left = 10_000
+                    while left:
+                        left -= len(peer.recv(left))
+                    peer.sendall(b".")
+
+                def both_ends() -> bool:
+                    now = line.carried()
+                    return (
+                        now is not None
+                        and now.up - before.up > 100_000
+                        and now.down - before.down > 100_000
+                    )
+
+                assert eventually(both_ends), line.reason
+                child.communicate()
+        after = line.carried()
+        assert after is not None
+        assert 2 * 100_000 < after.up - before.up + after.down - before.down < 2 * 110_000
+
+
+@needs_linux
+def test_a_family_is_this_process_and_its_descendants() -> None:
+    family = ProcessTree()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert os.fstat(server.fileno()).st_ino in family.sockets()
+    assert family._ours[os.getpid()]
+    assert not family._ours[os.getppid()]

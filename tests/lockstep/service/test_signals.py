@@ -1,0 +1,101 @@
+"""Signals: the first is polite, the second is not; a lost parent is a polite one."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from lockstep.exit_codes import StoppedError
+from lockstep.service.signals import run, until_stopped
+
+
+def raise_signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """File descriptor of the other end of standard input."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield writing
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_to_leave_and_the_work_ends_as_usual(number: int) -> None:
+    async def main() -> str:
+        asked = asyncio.Event()
+
+        async def work() -> str:
+            raise_signal(number)
+            await asked.wait()
+            return "round finished"
+
+        return await until_stopped(work(), asked.set)
+
+    assert run(main()) == "round finished"
+
+
+def test_the_second_signal_stops_at_once_and_cleans_up() -> None:
+    happened: list[str] = []
+
+    async def work() -> None:
+        try:
+            raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            happened.append("cleaned up")
+
+    def leave() -> None:
+        happened.append("asked")
+        raise_signal(signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        run(until_stopped(work(), leave))
+    assert happened == ["asked", "cleaned up"]
+
+
+def test_an_error_of_the_work_is_what_the_caller_sees() -> None:
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(until_stopped(work(), lambda: None))
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    before = signal.getsignal(signal.SIGTERM)
+    run(until_stopped(work(), lambda: None))
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_process_whose_parent_is_gone_leaves(parent: int) -> None:
+    async def main() -> str:
+        asked = asyncio.Event()
+
+        async def work() -> str:
+            os.write(parent, b"ignored")
+            await asyncio.sleep(0)
+            assert not asked.is_set()
+            os.close(parent)
+            await asked.wait()
+            return "left"
+
+        return await until_stopped(work(), asked.set, follow_parent=True)
+
+    assert run(main()) == "left"
+
+
+def test_a_process_that_does_not_follow_its_parent_goes_on(parent: int) -> None:
+    async def work() -> str:
+        os.close(parent)
+        await asyncio.sleep(0)
+        return "done"
+
+    assert run(until_stopped(work(), pytest.fail)) == "done"

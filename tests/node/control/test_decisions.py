@@ -1,0 +1,182 @@
+"""Final words in order, from the session or fetched, each checked."""
+
+import asyncio
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.control.decisions import DecisionLog
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.errors import RemoteProtocolError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.limits import COMMITS_PER_REPLY
+
+RUN = RunId("ab" * 16)
+AUTHOR = PeerId("cd" * 16)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+class Log:
+    """A coordinator's log: `decide` appends commits and skips."""
+
+    def __init__(self) -> None:
+        self.head: Digest = genesis_digest(RUN)
+        self.commits: dict[int, wire.Committed] = {}
+        self.decided = -1
+        self.fetches: list[int] = []
+
+    def decide(
+        self, committed: bool = True, *, key: Ed25519PrivateKey = KEY
+    ) -> wire.RoundCommitted | None:
+        self.decided += 1
+        if not committed:
+            return None
+        entry = Entry(AUTHOR, sha256(str(self.decided).encode()), 100, 1, 1)
+        commit = Commit(RUN, self.decided, len(self.commits), (entry,), 1, 2, self.head)
+        self.head = commit_digest(commit)
+        signed = sign_commit(commit, key)
+        message = wire.Committed(
+            body=signed.body, signature=signed.signature, state_digest=7, digest_reports=2
+        )
+        self.commits[self.decided] = message
+        return wire.RoundCommitted(commit=message, holders=[wire.Holders(peer_ids=[AUTHOR])])
+
+    async def fetch(self, after_round: int) -> wire.Commits:
+        self.fetches.append(after_round)
+        rounds = [round for round in sorted(self.commits) if round > after_round][
+            :COMMITS_PER_REPLY
+        ]
+        return wire.Commits(
+            commits=[self.commits[round] for round in rounds], decided_round=self.decided
+        )
+
+
+def ledger_of(log: Log) -> DecisionLog:
+    return DecisionLog(RUN, public_bytes(KEY), log.fetch)
+
+
+async def taken(ledger: DecisionLog) -> list[tuple[int, bool]]:
+    words = []
+    while ledger.behind():
+        word = await ledger.next()
+        words.append((word.round, word.commit is not None))
+    return words
+
+
+async def test_words_of_the_session_are_handed_out_in_order_without_a_fetch() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    for committed in (True, False, True):
+        message = log.decide(committed)
+        if message:
+            ledger.committed(message)
+        else:
+            ledger.skipped(wire.RoundSkipped(round=log.decided, reason="quorum"))
+    assert await taken(ledger) == [(0, True), (1, False), (2, True)]
+    assert log.fetches == []
+    assert (ledger.next_round, ledger.head, ledger.head_round) == (3, log.head, 2)
+
+
+async def test_what_no_session_told_is_fetched_and_rounds_without_a_commit_were_skipped() -> None:
+    log = Log()
+    for number in range(3 * COMMITS_PER_REPLY):
+        log.decide(number % 3 != 1)
+    ledger = ledger_of(log)
+    ledger.saw_decided(log.decided)
+    assert await taken(ledger) == [
+        (number, number % 3 != 1) for number in range(3 * COMMITS_PER_REPLY)
+    ]
+    assert ledger.head == log.head
+    assert (
+        len(log.fetches) == 2
+    )  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
+
+
+async def test_fetched_words_carry_the_recorded_digest_and_a_place_for_holders_per_entry() -> None:
+    log = Log()
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.saw_decided(0)
+    word = await ledger.next()
+    assert word.recorded_digest == 7
+    assert word.holders == ((),)
+
+
+async def test_a_gap_between_fetched_and_live_words_is_closed() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    log.decide()
+    log.decide(False)
+    late = log.decide()
+    assert late is not None
+    ledger.committed(late)
+    assert await taken(ledger) == [(0, True), (1, False), (2, True)]
+
+
+async def test_a_word_told_twice_counts_once() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message is not None
+    ledger.committed(message)
+    ledger.committed(message)
+    assert await taken(ledger) == [(0, True)]
+    ledger.committed(message)
+    assert not ledger.behind()
+
+
+async def test_next_waits_until_the_round_is_decided() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    waiting = asyncio.create_task(ledger.next())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    message = log.decide()
+    assert message is not None
+    ledger.committed(message)
+    assert (await waiting).round == 0
+
+
+async def test_a_commit_of_another_key_is_refused() -> None:
+    log = Log()
+    message = log.decide(key=Ed25519PrivateKey.generate())
+    assert message is not None
+    with pytest.raises(RemoteProtocolError, match="signed by this run's coordinator"):
+        ledger_of(log).committed(message)
+
+
+async def test_a_commit_that_does_not_follow_the_last_one_is_refused() -> None:
+    log = Log()
+    log.decide()
+    del log.commits[0]  # the log pretends that round 0 was skipped
+    second = log.decide()
+    assert second is not None
+    ledger = ledger_of(log)
+    ledger.saw_decided(1)
+    assert (await ledger.next()).commit is None
+    with pytest.raises(RemoteProtocolError, match="does not follow"):
+        await ledger.next()
+
+
+async def test_a_ledger_resumes_behind_a_saved_state() -> None:
+    log = Log()
+    log.decide()
+    saved = (1, log.head, 0)
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.resume(*saved)
+    ledger.saw_decided(log.decided)
+    assert await taken(ledger) == [(1, True)]
+
+
+async def test_rewinding_replays_from_genesis() -> None:
+    log = Log()
+    log.decide()
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.saw_decided(1)
+    first = await taken(ledger)
+    ledger.rewind()
+    assert await taken(ledger) == first

@@ -1,0 +1,602 @@
+"""Promises of the swarm: real gRPC on loopback, with peers that lie, stall and die."""
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from node.gossip.payload_log import PayloadLog
+from node.gossip.swarm import Swarm, SwarmLimits
+from node.links import link, mesh
+from node.links.frames import Part
+from node.links.mesh import Mesh
+from node.links.network import (
+    BlobRange,
+    LinkServer,
+    PeerAddress,
+    PeerNetwork,
+    Purpose,
+    ReadOnlyPeer,
+    Traffic,
+    WithdrawnError,
+)
+from node.links.protocol import Identity
+from node.links.uplink import Uplink
+from node.links.window import WINDOW_BYTES_FIRST
+from protocol.commits import Commit, Entry
+from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
+from protocol.ids import Digest, PeerId, sha256
+from protocol.limits import OFFERS_MAX
+from protocol.wire_pb2 import OfferedPayload, Offers
+from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
+from tests.support.waiting import until
+
+PAYLOAD_BYTES = 512 * 1024 + 77
+LIMITS = SwarmLimits(payload_bytes_max=2 * PAYLOAD_BYTES, neighbours=4, stall_ms=300)
+ROUND = 5
+
+T = TypeVar("T")
+
+peer = peer_of
+
+
+def payload(number: int, size: int = PAYLOAD_BYTES) -> bytes:
+    return hashlib.shake_128(b"%d" % number).digest(size)
+
+
+def mesh_of(number: int) -> Mesh:
+    return Mesh(Identity(key_of(number), RUN, number), [grpc()], Uplink(None, clock_ms), clock_ms)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback nobody needs the patience of the internet."""
+    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
+    monkeypatch.setattr(link, "PROGRESS_SECONDS", 0.5)
+
+
+def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:
+    entries = tuple(
+        Entry(peer(number), sha256(blob), len(blob), 1, 1) for number, blob in enumerate(blobs)
+    )
+    return Commit(RUN, round, 0, entries, 0, 0, Digest(bytes(32)))
+
+
+@dataclass
+class Member:
+    swarm: Swarm
+    log: PayloadLog
+    remote: PeerAddress
+    reports: "asyncio.Queue[tuple[int, list[Digest]]]"
+
+
+@asynccontextmanager
+async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
+    """Swarms that listen, not yet introduced to each other."""
+    together: list[Member] = []
+    try:
+        for number in range(count):
+            log = PayloadLog(directory / str(number), 100, 10**9)
+            reports: asyncio.Queue[tuple[int, list[Digest]]] = asyncio.Queue()
+            swarm = Swarm(
+                peer(number),
+                RUN,
+                LIMITS,
+                log,
+                mesh_of(number),
+                report_holding=lambda round, digests, reports=reports: reports.put_nowait(
+                    (round, digests)
+                ),
+                clock_ms=clock_ms,
+            )
+            remote = PeerAddress(peer(number), await swarm.start())
+            together.append(Member(swarm, log, remote, reports))
+        yield together
+    finally:
+        for member in together:
+            await member.swarm.stop()
+
+
+def introduce(together: Sequence[Member], *others: PeerAddress) -> None:
+    """Everybody learns everybody's address and opens the round."""
+    remotes = [*(member.remote for member in together), *others]
+    for member in together:
+        member.swarm.set_members({remote.peer_id: remote.addresses for remote in remotes})
+        member.swarm.open(ROUND)
+
+
+# ---- peers that do not behave
+
+
+class Liar(ReadOnlyPeer):
+    """Serves `blob` as whatever it is asked for, and says that it is `total` bytes long."""
+
+    def __init__(self, blob: bytes, total: int | None = None) -> None:
+        self.total = total or len(blob)
+        self.blob = (blob + bytes(self.total))[: self.total]
+        self.mesh: Mesh | None = None
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        return self.total, self.blob[offset : offset + count]
+
+    @property
+    def sent(self) -> int:
+        """Bytes of blobs."""
+        assert self.mesh is not None
+        return self.mesh.traffic.catch_up_up
+
+
+class Staller(Liar):
+    """Serves the first part and then nothing any more."""
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        if offset:
+            await asyncio.Event().wait()
+        return await super().read(digest, offset, count)
+
+
+@asynccontextmanager
+async def listening(number: int, server: Liar) -> AsyncIterator[PeerAddress]:
+    server.mesh = mesh_of(number)
+    try:
+        yield PeerAddress(peer(number), await server.mesh.start(server))
+    finally:
+        await server.mesh.stop()
+
+
+async def soon(waiting: Awaitable[T]) -> T:
+    """The result of what has to end within seconds."""
+    async with asyncio.timeout(20):
+        return await waiting
+
+
+def sent_by(member: Member) -> int:
+    """Bytes of blobs that a member gave, whether it knew their round or not."""
+    return member.swarm.statistics.payload_up_bytes + member.swarm.statistics.catch_up_up_bytes
+
+
+# ---- together
+
+
+async def test_a_commit_is_held_when_all_its_payloads_came_before_it_and_no_longer_when_it_is_settled(
+    tmp_path: Path,
+) -> None:
+    blobs = [payload(number) for number in range(2)]
+    commit = commit_of(blobs)
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        await one.swarm.publish(ROUND, blobs[0])
+        assert not one.swarm.holds(commit)  # its own alone
+        await two.swarm.publish(ROUND, blobs[1])
+        await until(lambda: one.swarm.holds(commit) and two.swarm.holds(commit))
+        assert await soon(one.swarm.collect(commit, [(), ()])) == blobs
+        one.swarm.settle(ROUND, [entry.digest for entry in commit.entries])
+        assert not one.swarm.holds(commit)
+
+
+async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(
+    tmp_path: Path,
+) -> None:
+    blobs = [payload(number) for number in range(4)]
+    async with members(tmp_path, 4) as together:
+        introduce(together)
+        for member, blob in zip(together, blobs, strict=True):
+            assert await member.swarm.publish(ROUND, blob) == sha256(blob)
+        await until(
+            lambda: all(member.log.digests(ROUND) for member in together)
+        )  # nothing is committed before that
+        holders = [[peer(number)] for number in range(4)]
+        collected = await asyncio.gather(
+            *(member.swarm.collect(commit_of(blobs), holders) for member in together)
+        )
+        assert collected == [blobs] * 4
+        size = len(blobs[0])
+        for number, member in enumerate(together):
+            statistics = member.swarm.statistics
+            assert (statistics.payload_down_bytes, statistics.duplicate_bytes) == (3 * size, 0)
+            assert 0 < statistics.control_down_bytes < 0.01 * 3 * size
+            assert member.swarm.waiting_for == ""
+            others = sorted(sha256(blob) for blob in blobs if blob != blobs[number])
+            reported = [member.reports.get_nowait() for _ in others]
+            assert sorted(digest for _, digests in reported for digest in digests) == others
+        assert sum(member.swarm.statistics.payload_up_bytes for member in together) == 12 * size
+
+
+async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Path) -> None:
+    blobs = [payload(number, 1000) for number in range(6)]
+    async with members(tmp_path, 6) as together:
+        introduce(together)
+        for member, blob in zip(together, blobs, strict=True):
+            await member.swarm.publish(ROUND, blob)
+        for member in together:
+            for _ in range(5):
+                await soon(member.reports.get())
+        assert together[0].swarm.holding(ROUND) == sorted(map(sha256, blobs[1:]))
+
+
+async def test_settling_keeps_what_was_committed_and_ends_the_offers(tmp_path: Path) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        kept, dropped = (
+            await one.swarm.publish(ROUND, payload(0)),
+            await two.swarm.publish(ROUND, payload(1)),
+        )
+        await until(lambda: one.log.digests(ROUND) and two.log.digests(ROUND))
+        await asyncio.gather(
+            *(
+                member.swarm.collect(commit_of([payload(0), payload(1)]), [[], []])
+                for member in (one, two)
+            )
+        )
+        two.swarm.settle(ROUND, [kept])
+        await two.swarm.stop()  # finishes what is being written
+        assert [two.log.size(digest) for digest in (kept, dropped)] == [len(payload(0)), None]
+        assert two.swarm.holding(ROUND) == []
+
+
+async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_it(
+    tmp_path: Path,
+) -> None:
+    async with members(tmp_path, 3) as (one, two, late):
+        introduce([one, two, late])
+        one.log.put(3, payload(0))
+        two.log.put(3, payload(1))
+        blobs = [payload(0), payload(1)]
+        assert await late.swarm.collect(commit_of(blobs, round=3), [[], []]) == blobs
+
+
+async def test_payloads_found_after_a_restart_are_reported_and_not_pulled_again(
+    tmp_path: Path,
+) -> None:
+    PayloadLog(tmp_path / "0", 100, 10**9).put(ROUND, payload(7))
+    async with members(tmp_path, 1) as (alone,):
+        introduce([alone])
+        assert await alone.swarm.collect(commit_of([payload(7)]), [[]]) == [payload(7)]
+        assert alone.swarm.statistics.payload_down_bytes == 0
+
+
+async def test_a_payload_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        one.log.put(ROUND, payload(0))
+        file = tmp_path / "1" / str(ROUND) / sha256(payload(0)).hex()
+        file.parent.mkdir()
+        file.write_bytes(b"damaged")
+        two.log._scan()
+        introduce([one, two])
+        assert await two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]]) == [
+            payload(0)
+        ]
+
+
+# ---- against liars, stallers and the dead
+
+
+async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    truth, forged = payload(0), payload(1)
+    async with members(tmp_path, 2) as (one, honest), listening(9, Liar(forged)) as liar:
+        introduce([one, honest], liar)
+        honest.log.put(ROUND, truth)
+        with caplog.at_level(logging.WARNING):
+            collecting = asyncio.create_task(
+                one.swarm.collect(commit_of([truth]), [[liar.peer_id]])
+            )
+            assert await soon(collecting) == [truth]
+        assert f"peer {liar.peer_id[:8]}: payload" in caplog.text
+        assert f"peer {honest.remote.peer_id[:8]}" not in caplog.text
+        assert one.swarm.statistics.duplicate_bytes == len(forged)
+        assert one.log.digests(ROUND) == [sha256(truth)]
+
+
+@pytest.mark.parametrize("total", [LIMITS.payload_bytes_max + 1, 1])
+async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(
+    tmp_path: Path, total: int
+) -> None:
+    truth, lying = payload(0), Liar(payload(1), total)
+    async with members(tmp_path, 2) as (one, honest), listening(9, lying) as liar:
+        introduce([one, honest], liar)
+        honest.log.put(ROUND, truth)
+        assert await soon(one.swarm.collect(commit_of([truth]), [[liar.peer_id]])) == [truth]
+        assert 0 < one.swarm._pulls.duplicate_bytes < WINDOW_BYTES_FIRST, (
+            "the first part, and no second one was taken"
+        )
+        assert lying.sent <= 2 * WINDOW_BYTES_FIRST, "what was on its way when it was told to stop"
+        await until(lambda: one.swarm.statistics.duplicate_bytes == lying.sent)
+
+
+async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(
+    tmp_path: Path,
+) -> None:
+    truth, stalling = payload(0), Staller(payload(0))
+    async with members(tmp_path, 2) as (one, honest), listening(9, stalling) as staller:
+        introduce([one, honest], staller)
+        collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[staller.peer_id]]))
+        await until(lambda: one.swarm.statistics.payload_down_bytes)
+        honest.log.put(ROUND, truth)
+        assert await soon(collecting) == [truth]
+        assert 0 < stalling.sent < len(truth)
+        assert sent_by(honest) == len(truth) - stalling.sent
+        assert one.swarm.statistics.duplicate_bytes == 0
+
+
+async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Path) -> None:
+    truth, staller = payload(0), Staller(payload(0))
+    async with members(tmp_path, 2) as (one, honest):
+        async with listening(9, staller) as dying:
+            introduce([one, honest], dying)
+            collecting = asyncio.create_task(
+                one.swarm.collect(commit_of([truth]), [[dying.peer_id]])
+            )
+            await until(lambda: one.swarm.statistics.payload_down_bytes)
+            honest.log.put(ROUND, truth)
+        assert await soon(collecting) == [truth]
+        assert sent_by(honest) == len(truth) - staller.sent
+
+
+async def test_forged_parts_mixed_with_true_ones_blame_nobody_and_end_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    truth, poisoning = payload(0), Staller(payload(1))
+    async with members(tmp_path, 2) as (one, honest), listening(9, poisoning) as poisoner:
+        introduce([one, honest], poisoner)
+        collecting = asyncio.create_task(
+            one.swarm.collect(commit_of([truth]), [[poisoner.peer_id]])
+        )
+        await until(lambda: one.swarm.statistics.payload_down_bytes)
+        honest.log.put(ROUND, truth)
+        assert await soon(collecting) == [truth]
+        assert honest.remote.peer_id[:8] not in caplog.text
+        assert one.swarm.statistics.duplicate_bytes >= len(truth), (
+            "all that could not be told apart"
+        )
+
+
+async def test_a_size_that_the_author_announced_falsely_stops_nobody(tmp_path: Path) -> None:
+    truth = payload(0)
+    entry = Entry(peer(0), sha256(truth), len(truth) + 5, 1, 1)
+    commit = Commit(RUN, ROUND, 0, (entry,), 0, 0, Digest(bytes(32)))
+    async with members(tmp_path, 2) as (one, holder):
+        introduce([one, holder])
+        holder.log.put(ROUND, truth)
+        collecting = [
+            member.swarm.collect(commit, [[holder.remote.peer_id]]) for member in (one, holder)
+        ]
+        assert await soon(asyncio.gather(*collecting)) == [[truth], [truth]]
+
+
+# ---- waiting, failing, misuse
+
+
+async def test_waiting_says_for_what_and_for_whom_and_can_be_cancelled(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (alone,), listening(9, Staller(payload(0))) as staller:
+        introduce([alone], staller)
+        server_called = asyncio.create_task(
+            alone.swarm.collect(commit_of([payload(0)]), [[staller.peer_id]])
+        )
+        done, _ = await asyncio.wait({server_called}, timeout=0.2)
+        assert not done
+        words = alone.swarm.waiting_for
+        assert words.startswith(
+            f"round {ROUND} waits for 1 of 1 payloads: {peer(0)[:8]}'s {len(payload(0))} bytes ("
+        )
+        server_called.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await server_called
+        assert alone.swarm.waiting_for == ""
+        assert alone.swarm._pulls._tasks == {}
+
+
+async def test_a_full_disk_ends_every_wait_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        two.log.put(ROUND, payload(0))
+
+        def full(*_: object, **__: object) -> Digest:
+            raise StorageError("cannot write: no space left")
+
+        monkeypatch.setattr(one.log, "put", full)
+        failed = asyncio.create_task(one.swarm.failed())
+        with pytest.raises(StorageError, match="no space left"):
+            await one.swarm.collect(commit_of([payload(0)]), [[two.remote.peer_id]])
+        with pytest.raises(StorageError, match="no space left"):
+            await failed
+
+
+async def test_offers_of_another_run_or_out_of_bounds_are_refused(tmp_path: Path) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        sender, fine = (
+            two.remote.peer_id,
+            OfferedPayload(round=ROUND, digest=bytes(32), payload_bytes=1),
+        )
+        bad = [
+            Offers(run_id="cd" * 16, sender=sender, offers=[fine]),
+            Offers(run_id=RUN, sender="nobody", offers=[fine]),
+            Offers(run_id=RUN, sender=peer(77), offers=[fine]),
+            Offers(
+                run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=b"short")]
+            ),
+            Offers(
+                run_id=RUN, sender=sender, offers=[OfferedPayload(round=ROUND, digest=bytes(32))]
+            ),
+            Offers(run_id=RUN, sender=sender, offers=[fine] * (OFFERS_MAX + 1)),
+        ]
+        for offers in bad:
+            with pytest.raises(RemoteProtocolError, match="expected"):
+                one.swarm.on_offer(offers)
+
+
+async def test_reads_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (one,):
+        digest = one.log.put(ROUND, b"payload")
+        assert await one.swarm.read(digest, 3) == (7, b"load")
+        assert await one.swarm.read(digest, 0, 3) == (7, b"pay")
+        assert await one.swarm.read(Digest(bytes(32)), 0) is None
+        with pytest.raises(RemoteProtocolError, match="offset below 7, got 7"):
+            await one.swarm.read(digest, 7)
+
+
+async def test_a_collect_that_cannot_be_meant_is_our_bug(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (one,):
+        with pytest.raises(LocalProtocolError, match="holders of 1 entries, got 0"):
+            await one.swarm.collect(commit_of([b"payload"]), [])
+        waiting = asyncio.create_task(one.swarm.collect(commit_of([b"payload"]), [[]]))
+        await asyncio.wait({waiting}, timeout=0.05)
+        with pytest.raises(LocalProtocolError, match="one collect of round 5"):
+            await one.swarm.collect(commit_of([b"payload"]), [[]])
+        waiting.cancel()
+
+
+class DeadLink:
+    """A link on which nothing ever succeeds."""
+
+    def __init__(self) -> None:
+        self.offers: asyncio.Queue[Offers] = asyncio.Queue()
+        self.kept: list[PeerAddress] = []
+        self.idle = False
+
+    async def start(self, server: LinkServer) -> tuple[str, ...]:
+        return ("dead:1",)
+
+    async def stop(self) -> None:
+        pass
+
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
+        self.kept = list(remotes)
+
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
+        self.offers.put_nowait(offers)
+        raise UnavailableError("dead")
+
+    async def fetch(
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
+        raise UnavailableError("dead")
+        yield
+
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
+        raise AssertionError("nothing is fetched")
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic()
+
+
+class Held(DeadLink):
+    """A link that takes offers, and on which a fetch waits until it is withdrawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[PeerId] = []
+        self.withdrawn: list[PeerId] = []
+        self._ends: defaultdict[PeerId, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def offer(self, to: PeerAddress, offers: Offers) -> None:
+        self.offers.put_nowait(offers)
+
+    async def fetch(
+        self, source: PeerAddress, blob: BlobRange, purpose: Purpose
+    ) -> AsyncGenerator[Part, None]:
+        self.asked.append(source.peer_id)
+        await self._ends[source.peer_id].wait()
+        raise WithdrawnError("withdrawn")
+        yield
+
+    def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
+        self.withdrawn.append(source)
+        self._ends[source].set()
+
+
+def swarm_over(link: PeerNetwork, log: PayloadLog, clock: list[int]) -> Swarm:
+    return Swarm(
+        peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0]
+    )
+
+
+async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_path: Path) -> None:
+    clock, link = [0], DeadLink()
+    log = PayloadLog(tmp_path, 100, 10**9)
+    swarm = swarm_over(link, log, clock)
+    await swarm.start()
+    swarm.set_members({peer(0): (), peer(1): ("dead:1",)})
+    swarm.open(ROUND)
+    digest = await swarm.publish(ROUND, b"payload")
+    for _ in range(3):
+        offers = await soon(link.offers.get())
+        assert [offer.digest for offer in offers.offers] == [digest]
+        clock[0] += 60_000
+    swarm.settle(ROUND, [])
+    await swarm.stop()
+    assert link.offers.empty()
+    assert log.digests(ROUND) == []
+
+
+async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Path) -> None:
+    link, log = Held(), PayloadLog(tmp_path, 100, 10**9)
+    clock = [0]
+    swarm = swarm_over(link, log, clock)
+    await swarm.start()
+    swarm.set_members({peer(number): (f"held:{number}",) for number in range(3)})
+    swarm.open(ROUND)
+    await swarm.publish(ROUND, b"payload")
+    told = [await soon(link.offers.get()) for _ in range(2)]
+    assert [(len(offers.offers), offers.idle) for offers in told] == [(1, False), (1, False)]
+    link.idle = True
+    told = [await soon(link.offers.get()) for _ in range(2)]
+    assert [(len(offers.offers), offers.idle) for offers in told] == [(0, True), (0, True)]
+    wanted = OfferedPayload(round=ROUND, digest=sha256(b"theirs"), payload_bytes=6)
+    for number in (1, 2):
+        swarm.on_offer(Offers(run_id=RUN, sender=peer(number), offers=[wanted]))
+    await until(lambda: link.asked)
+    (asked,) = link.asked
+    other = peer(2) if asked == peer(1) else peer(1)
+    clock[0] += 1000
+    swarm.on_offer(Offers(run_id=RUN, sender=other, idle=True))
+    assert link.withdrawn == [asked]
+    await until(lambda: len(link.asked) == 2)
+    assert link.asked[1] == other
+    await swarm.stop()
+
+
+async def test_links_are_kept_to_relays_first_and_to_everybody_but_this_node(
+    tmp_path: Path,
+) -> None:
+    link = DeadLink()
+    swarm = swarm_over(link, PayloadLog(tmp_path, 100, 10**9), [0])
+    swarm.set_members({peer(0): ("own:1",), peer(1): ("dead:1",)}, {peer(2): ("relay:1",)})
+    assert link.kept == [PeerAddress(peer(2), ("relay:1",)), PeerAddress(peer(1), ("dead:1",))]
+    assert swarm.peers == [peer(1)], "a relay is no member"
+
+
+async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(
+    tmp_path: Path,
+) -> None:
+    async with members(tmp_path, 2) as (one, two):
+        introduce([one, two])
+        fresh, old = await one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
+        assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [
+            payload(0)
+        ]
+        async with aclosing(two.swarm.fetch(one.remote.peer_id, BlobRange(old))) as parts:
+            assert b"".join([part.data async for part in parts]) == payload(1, 1000)
+        assert [one.swarm.purpose(digest) for digest in (fresh, old)] == [
+            Purpose.PAYLOAD,
+            Purpose.CATCH_UP,
+        ]
+        up, down = one.swarm.statistics, two.swarm.statistics
+        assert (up.payload_up_bytes, up.catch_up_up_bytes) == (PAYLOAD_BYTES, 1000)
+        assert (down.payload_down_bytes, down.catch_up_down_bytes) == (PAYLOAD_BYTES, 1000)
+        one.swarm.settle(ROUND, [fresh])
+        assert one.swarm.purpose(fresh) is Purpose.CATCH_UP

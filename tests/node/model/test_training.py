@@ -1,0 +1,342 @@
+"""The network: built from a run file's words, gradients until the bell, evaluation."""
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from node.model.training import TrainingModel, build_model, named_parameters_once, require_fits
+from protocol.errors import LocalProtocolError, SettingsError
+from tests.support.passes import do_work
+
+torch.set_num_threads(1)
+
+LLAMA = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+    "tie_word_embeddings": True,
+}
+GPT2 = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    built = build_model("llama", LLAMA)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return built
+
+
+def _samples(count: int, length: int = 8, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 32, (count, length + 1))
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: parameter.grad.clone() for name, parameter in named_parameters_once(model).items()
+    }
+
+
+def _reference_nats(model: nn.Module, samples: np.ndarray) -> Tensor:
+    """Mean negative log likelihood written out: position t predicts token t + 1."""
+    tokens = torch.from_numpy(samples)
+    log_odds = model(input_ids=tokens).logits[:, :-1].double().log_softmax(-1)
+    return -log_odds.gather(-1, tokens[:, 1:, None]).mean()
+
+
+def _close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        torch.testing.assert_close(gradient, theirs[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+class _SmallMemory(nn.Module):
+    """Runs out of memory, as a GPU does, above `largest` samples: halfway through the backward
+    pass.
+    """
+
+    def __init__(self, model: nn.Module, largest: int) -> None:
+        super().__init__()
+        self.model, self.largest, self.config = model, largest, model.config
+        self.passes: list[int] = []
+
+    def forward(self, input_ids: Tensor, **options: Any) -> Any:
+        output = self.model(input_ids=input_ids, **options)
+        self.passes.append(len(input_ids))
+        if len(input_ids) > self.largest:
+            if not output.logits.requires_grad:
+                raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+            output.logits = _FailsBackward.apply(output.logits, self.model)
+        return output
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, logits: Tensor, model: nn.Module) -> Tensor:
+        context.model = model
+        return logits.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Any:
+        next(context.model.parameters()).grad.fill_(
+            1e6
+        )  # what an interrupted pass may have left behind
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+
+@pytest.mark.parametrize(("model_type", "config"), [("llama", LLAMA), ("gpt2", GPT2)])
+def test_a_built_model_is_float32_trains_and_leaves_the_random_state(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    state = torch.get_rng_state()
+    model = build_model(model_type, config)
+    assert model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_building_prints_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        build_model("gpt2", GPT2)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_special_tokens_of_a_foreign_vocabulary_are_dropped_and_given_ones_kept() -> None:
+    assert build_model("gpt2", GPT2).config.eos_token_id is None
+    assert build_model("gpt2", GPT2 | {"eos_token_id": 31}).config.eos_token_id == 31
+
+
+def test_an_unknown_type_names_the_field_and_what_is_close() -> None:
+    with pytest.raises(SettingsError, match=r"model\.type: expected .*\bllama\b.*, got 'lama'"):
+        build_model("lama", {})
+
+
+def test_a_type_without_causal_language_model_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"'vit'"):
+        build_model("vit", {})
+
+
+def test_an_unknown_field_is_named_with_its_likely_spelling() -> None:
+    with pytest.raises(SettingsError, match=r"model\.config\.hiden_size: expected .*hidden_size"):
+        build_model("llama", {"hiden_size": 3})
+
+
+def test_a_field_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"hidden_size.*expected int, got str"):
+        build_model("llama", LLAMA | {"hidden_size": "large"})
+
+
+def test_fields_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"'gpt2'.*divisible"):
+        build_model("gpt2", GPT2 | {"n_embd": 15})
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["attn_implementation", "_attn_implementation", "auto_map", "quantization_config", "dtype"],
+)
+def test_a_run_file_cannot_ask_for_foreign_code_or_another_precision(field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        build_model("llama", LLAMA | {field: "someone/kernel"})
+
+
+def test_parameters_come_sorted_and_tied_ones_once(model: nn.Module) -> None:
+    names = list(named_parameters_once(model))
+    assert names == sorted(names)
+    assert "lm_head.weight" in names
+    assert "model.embed_tokens.weight" not in names
+    assert len(names) == len(list(model.parameters()))
+
+
+def test_frozen_parameters_are_not_listed(model: nn.Module) -> None:
+    model.lm_head.weight.requires_grad_(False)
+    assert "lm_head.weight" not in named_parameters_once(model)
+
+
+def test_a_model_that_is_too_small_for_the_data_is_refused(model: nn.Module) -> None:
+    require_fits(model, 32, 16)
+    with pytest.raises(SettingsError, match=r"vocab_size: expected at least 33.*got 32"):
+        require_fits(model, 33, 16)
+    with pytest.raises(SettingsError, match=r"sequence_length = 17 positions, got 16"):
+        require_fits(model, 32, 17)
+
+
+def test_gradients_are_the_mean_over_samples_of_the_written_out_loss(model: nn.Module) -> None:
+    samples = _samples(6)
+    loss = _reference_nats(model, samples)
+    loss.backward()
+    expected = _gradients(model)
+    work = do_work(TrainingModel(model), [samples])
+    assert (work.samples, work.tokens) == (6, 48)
+    assert work.loss_nats_per_token == pytest.approx(loss.item(), rel=1e-5)
+    _close(_gradients(model), expected)
+
+
+@pytest.mark.parametrize("cuts", [[6], [1, 5], [2, 2, 2], [4, 1, 1]])
+def test_unequal_micro_batches_weigh_by_their_samples(model: nn.Module, cuts: list[int]) -> None:
+    samples = _samples(6)
+    do_work(TrainingModel(model), [samples])
+    expected = _gradients(model)
+    pieces = np.split(samples, np.cumsum(cuts)[:-1])
+    assert do_work(TrainingModel(model, micro_batch_max=3), pieces).samples == 6
+    _close(_gradients(model), expected)
+
+
+def test_each_round_starts_from_zero(model: nn.Module) -> None:
+    trainee = TrainingModel(model)
+    do_work(trainee, [_samples(4, seed=1)])
+    do_work(trainee, [_samples(4, seed=2)])
+    second = _gradients(model)
+    model.zero_grad(set_to_none=True)
+    do_work(trainee, [_samples(4, seed=2)])
+    _close(second, _gradients(model))
+
+
+def test_the_bell_ends_the_work_and_what_follows_is_not_drawn(model: nn.Module) -> None:
+    drawn = []
+
+    def batches() -> Iterator[np.ndarray]:
+        for seed in range(5):
+            drawn.append(seed)
+            yield _samples(2, seed=seed)
+
+    bells = iter([False, False, True])
+    work = do_work(TrainingModel(model), batches(), lambda: next(bells))
+    assert (work.samples, drawn) == (6, [0, 1, 2])
+
+
+def test_each_pass_takes_gradients_where_the_parameters_are_by_then(model: nn.Module) -> None:
+    first, rest = np.split(_samples(6), [2])
+    do_work(TrainingModel(model), [first])
+    expected = {name: gradient * 2 for name, gradient in _gradients(model).items()}
+    passes = TrainingModel(model).passes([first, rest])
+    assert passes.next()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    assert passes.next()
+    assert not passes.next()
+    assert (passes.samples, passes.finish().samples) == (6, 6)
+    found = _gradients(model)
+    do_work(TrainingModel(model), [rest])
+    moved = _gradients(model)
+    _close(found, {name: (gradient + moved[name] * 4) / 6 for name, gradient in expected.items()})
+
+
+def test_one_pass_is_done_even_when_the_bell_has_rung(model: nn.Module) -> None:
+    assert (
+        do_work(TrainingModel(model, micro_batch_max=2), [_samples(6)], lambda: True).samples == 2
+    )
+
+
+def test_no_sample_at_all_is_our_mistake(model: nn.Module) -> None:
+    with pytest.raises(LocalProtocolError, match="at least one sample"):
+        do_work(TrainingModel(model), [])
+
+
+def test_work_changes_no_parameter(model: nn.Module) -> None:
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    do_work(TrainingModel(model), [_samples(3)])
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+
+
+def test_a_parameter_that_no_sample_touches_has_a_zero_gradient(model: nn.Module) -> None:
+    model.register_parameter("unused", nn.Parameter(torch.ones(3)))
+    do_work(TrainingModel(model), [_samples(2)])
+    assert model.get_parameter("unused").grad.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_out_of_memory_halves_the_micro_batch_and_loses_or_doubles_no_sample(
+    model: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = [_samples(2, seed=1), _samples(8, seed=2), _samples(3, seed=3)]
+    expected_work = do_work(TrainingModel(model), batches)
+    expected = _gradients(model)
+    small = _SmallMemory(model, largest=3)
+    trainee = TrainingModel(small, micro_batch_max=8)
+    work = do_work(trainee, iter(batches))
+    assert work.samples == expected_work.samples == 13
+    assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=1e-5)
+    _close(_gradients(model), expected)
+    assert trainee.micro_batch_max == 2
+    assert "micro-batch halved to 2 samples" in caplog.text
+    small.passes.clear()
+    do_work(trainee, batches)
+    assert max(small.passes) == 2, "the next round should remember"
+
+
+def test_a_sample_that_never_fits_says_what_to_do(model: nn.Module) -> None:
+    with pytest.raises(
+        SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"
+    ):
+        do_work(TrainingModel(_SmallMemory(model, largest=0)), [_samples(4)])
+
+
+def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module) -> None:
+    samples = _samples(5)
+    trainee = TrainingModel(model, micro_batch_max=2)
+    do_work(trainee, [_samples(2, seed=9)])
+    before, state = _gradients(model), torch.get_rng_state()
+    assert trainee.evaluate(samples) == pytest.approx(
+        _reference_nats(model, samples).item(), rel=1e-5
+    )
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(gradient, before[name]) for name, gradient in _gradients(model).items())
+
+
+def test_evaluation_has_no_dropout_and_training_has() -> None:
+    model = build_model("gpt2", GPT2 | {"resid_pdrop": 0.5, "embd_pdrop": 0.5})
+    trainee, samples = TrainingModel(model), _samples(4)
+    assert trainee.evaluate(samples) == trainee.evaluate(samples)
+    losses = {do_work(trainee, [samples]).loss_nats_per_token for _ in range(4)}
+    assert len(losses) > 1
+
+
+def test_evaluation_survives_a_small_memory(model: nn.Module) -> None:
+    expected = TrainingModel(model).evaluate(_samples(7))
+    assert TrainingModel(_SmallMemory(model, largest=2)).evaluate(_samples(7)) == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+def test_a_fresh_model_knows_nothing() -> None:
+    assert TrainingModel(build_model("llama", LLAMA)).evaluate(_samples(16)) == pytest.approx(
+        math.log(32), rel=0.02
+    )
+
+
+def test_an_impossible_micro_batch_is_refused(model: nn.Module) -> None:
+    with pytest.raises(SettingsError, match=r"micro_batch: expected at least 1 sample, got 0"):
+        TrainingModel(model, micro_batch_max=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_finds_about_the_same_gradients(model: nn.Module) -> None:
+    samples = _samples(6)
+    expected_work = do_work(TrainingModel(model), [samples])
+    expected = _gradients(model)
+    work = do_work(TrainingModel(model, "cuda"), [samples])
+    assert work.loss_nats_per_token == pytest.approx(expected_work.loss_nats_per_token, rel=0.02)
+    for name, gradient in _gradients(model).items():
+        assert (
+            torch.nn.functional.cosine_similarity(
+                gradient.cpu().flatten(), expected[name].flatten(), 0
+            )
+            > 0.98
+        ), name

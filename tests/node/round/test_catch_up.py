@@ -1,0 +1,723 @@
+"""Catching up by a snapshot, over real links, and a state that a kill does not change."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.control.client import RunInfo
+from node.control.decisions import DecisionLog
+from node.gossip.blob_server import BlobServer, Throttle
+from node.gossip.payload_log import PayloadLog
+from node.links import mesh
+from node.links.frames import Part
+from node.links.mesh import Mesh
+from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
+from node.links.protocol import Identity
+from node.links.uplink import Uplink
+from node.replica import snapshot
+from node.replica.canonical import canonical_size
+from node.replica.digest import state_digest
+from node.replica.position import Position
+from node.replica.replica import Replica
+from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
+from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
+from node.round.crash_recovery import CrashRecovery
+from node.status import NodeStatus
+from node.trainer import Trainer
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.errors import RemoteProtocolError
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, sha256
+from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
+from protocol.runfile import RetentionSpec, RunSpec
+from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
+from tests.node.test_process import NodeTask, coordinator_of
+from tests.node.test_trainer import Stage, ended, playing
+from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.support.waiting import PATIENCE_SECONDS, until
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+NUMBERS = {peer_of(number): number for number in range(4)}
+AUTHOR, LIAR, HONEST, THIRD = sorted(NUMBERS)
+GENESIS = Position(0, genesis_digest(RUN), -1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback nobody needs the patience of the internet."""
+    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+
+
+# ---- a log with recorded snapshots, and members that serve them
+
+
+def middle_spec() -> RunSpec:
+    """A model whose snapshot has eight parts."""
+    spec = tiny_spec()
+    model = spec.model.model_copy(
+        update={"config": {**CONFIG, "hidden_size": 192, "intermediate_size": 512}}
+    )
+    retention = RetentionSpec(log_rounds=5, snapshot_every=5)
+    return spec.model_copy(update={"model": model, "retention": retention})
+
+
+class Log:
+    """A coordinator's log of `count` commits; the states after them are made up, and recorded at
+    snapshots."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.snapshots = Snapshots(directory)
+        self.replica = Replica(middle_spec(), RUN, torch.device("cpu"), 1)
+        self.messages: list[wire.Committed] = []
+        self._head = genesis_digest(RUN)
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """So many commits more."""
+        for round in range(len(self.messages), len(self.messages) + count):
+            entry = Entry(AUTHOR, sha256(str(round).encode()), 100, 1, 1)
+            commit = Commit(RUN, round, round, (entry,), 1, 2, self._head)
+            self._head, signed = commit_digest(commit), sign_commit(commit, KEY)
+            message = wire.Committed(body=signed.body, signature=signed.signature)
+            if (round + 1) % 5 == 0:
+                next(iter(self.replica.committed.values())).add_(1)
+                message.snapshot_sha256 = self.snapshots.write(round, self.replica.committed)
+                message.state_digest, message.digest_reports = (
+                    self.replica.adopt(self.path(message)),
+                    2,
+                )
+            self.messages.append(message)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a snapshot."""
+        return canonical_size(self.replica.committed)
+
+    def path(self, message: wire.Committed) -> Path:
+        path = self.snapshots.path(Digest(message.snapshot_sha256))
+        assert path is not None
+        return path
+
+    async def fetch(self, after_round: int) -> wire.Commits:
+        page = self.messages[after_round + 1 :][:COMMITS_PER_REPLY]
+        return wire.Commits(commits=page, decided_round=len(self.messages) - 1)
+
+
+class Server(ReadOnlyPeer):
+    """A member that serves snapshots, if asked to only once another has stopped; remembers what it
+    was asked for."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots | None = None,
+        *,
+        ranges: int = 10**6,
+        after: "Server | None" = None,
+    ) -> None:
+        self.snapshots, self.ranges, self.after = snapshots, ranges, after
+        self.offsets: list[int] = []
+        self.stopped = asyncio.Event()
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        """Bytes as asked, until it has begun to serve `ranges` ranges."""
+        if self.after:
+            await self.after.stopped.wait()
+        if count == 1:  # a link asks for the size first, once for each range
+            self.offsets.append(offset)
+        await asyncio.sleep(0)
+        total = self.snapshots.size(digest) if self.snapshots else None
+        if total is None or len(self.offsets) > self.ranges:
+            self.stopped.set()
+            return None
+        assert self.snapshots is not None
+        return total, self.snapshots.read(digest, offset, count) or b""
+
+
+class Forger(Server):
+    """Serves bytes of the right length that are not the snapshot's."""
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        found = await super().read(digest, offset, count)
+        return found and (found[0], bytes(len(found[1])))
+
+
+class Members:
+    """Servers as `node.round.catch_up.Peers`, each behind links of its own."""
+
+    def __init__(self, servers: dict[PeerId, Server]) -> None:
+        self.servers = servers
+        self._meshes = {peer: mesh_of(NUMBERS[peer]) for peer in servers}
+        self._own = mesh_of(NUMBERS[AUTHOR])
+        self._remotes: dict[PeerId, PeerAddress] = {}
+
+    async def __aenter__(self) -> "Members":
+        for peer, each in self._meshes.items():
+            self._remotes[peer] = PeerAddress(peer, await each.start(self.servers[peer]))
+        await self._own.start(ReadOnlyPeer())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for each in (self._own, *self._meshes.values()):
+            await each.stop()
+
+    @property
+    def peers(self) -> list[PeerId]:
+        return sorted(self._remotes)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Of blobs, by all servers."""
+        return sum(each.traffic.catch_up_up for each in self._meshes.values())
+
+    def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
+        return self._own.fetch(self._remotes[peer], blob, Purpose.CATCH_UP)
+
+
+def mesh_of(number: int) -> Mesh:
+    return Mesh(Identity(key_of(number), RUN, number), [grpc()], Uplink(None, clock_ms), clock_ms)
+
+
+class Newcomer:
+    """A replica at genesis and what it catches up with."""
+
+    def __init__(self, log: Log, members: Members, directory: Path) -> None:
+        spec = middle_spec()
+        self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
+        info, progress = RunInfo(spec, RUN, public_bytes(KEY)), NodeStatus(AUTHOR, "newcomer")
+        snapshots = Snapshots(directory)
+        self.catch_up = CatchUp(
+            info, self.replica, snapshots, members, log.fetch, progress=progress
+        )
+
+    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | None:
+        """What is found is adopted, as the trainer does."""
+        jump = await self.catch_up.find(GENESIS, decided_round, rounds, AUTHOR)
+        if jump:
+            self.replica.adopt(jump.path)
+        return jump
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    monkeypatch.setattr(snapshot, "RANGE_BYTES", PART_BYTES)
+    return Log(tmp_path / "log", 12)
+
+
+async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        jump = await newcomer.jump(rounds=[3, 9, 10])
+    assert jump is not None
+    position = jump.landmark.position
+    assert (position.next_round, position.head_round) == (10, 9)
+    assert position.head == sha256(log.messages[9].body)
+    assert newcomer.replica.digest == log.replica.digest == jump.landmark.state_digest
+    assert jump.kept == {round: [sha256(str(round).encode())] for round in (3, 9)}
+    assert jump.own == {round: sha256(str(round).encode()) for round in range(10)}
+    assert members.bytes_sent == log.size, "not a byte twice, and none beyond the end of a range"
+    first, second = (set(server.offsets) for server in members.servers.values())
+    assert first
+    assert second
+    assert not first & second
+
+
+async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_asked(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Members({LIAR: Forger(log.snapshots), HONEST: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        assert await newcomer.jump() is not None
+    assert newcomer.replica.digest == log.replica.digest
+    refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
+
+
+async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is_kept(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[int]()
+    put = Partial.put
+
+    def recorded(partial: Partial, offset: int, blob: bytes | bytearray) -> None:
+        kept.append(offset)
+        put(partial, offset, blob)
+
+    monkeypatch.setattr(Partial, "put", recorded)
+    dying = Server(log.snapshots, ranges=3)
+    async with Members({LIAR: dying, HONEST: Server(log.snapshots, after=dying)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        assert await newcomer.jump() is not None
+    assert newcomer.replica.digest == log.replica.digest
+    assert dying.stopped.is_set()
+    assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
+
+
+async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
+        first = Newcomer(log, members, tmp_path / "new")
+        genesis = first.replica.digest
+        assert await first.jump() is None
+        assert first.replica.digest == genesis
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        second = Newcomer(log, members, tmp_path / "new")
+        assert await second.jump() is not None
+    assert second.replica.digest == log.replica.digest
+    asked = set(members.servers[HONEST].offsets)
+    assert 0 not in asked
+    assert len(asked) < -(-log.size // PART_BYTES)
+
+
+async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({HONEST: Server()}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        genesis = newcomer.replica.digest
+        assert await newcomer.jump() is None
+    assert newcomer.replica.digest == genesis
+    assert len(set(members.servers[HONEST].offsets)) == 1, (
+        "asked for two snapshots, each from its beginning"
+    )
+
+
+async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(
+    log: Log, tmp_path: Path
+) -> None:
+    log.messages[4], log.messages[5] = log.messages[5], log.messages[4]
+    del log.messages[4]
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        with pytest.raises(RemoteProtocolError, match="does not follow"):
+            await Newcomer(log, members, tmp_path / "new").jump()
+    assert members.servers[HONEST].offsets == []
+
+
+async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({}) as members:
+        catch_up = Newcomer(log, members, tmp_path / "new").catch_up
+        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
+        ledger.saw_decided(3)
+        assert not catch_up.too_far_behind(ledger)
+        ledger.saw_decided(11)
+        assert catch_up.too_far_behind(ledger)
+        await catch_up.find(GENESIS, 11, [], AUTHOR)
+        assert not catch_up.too_far_behind(ledger)
+        ledger.saw_decided(16)
+        assert catch_up.too_far_behind(ledger)
+
+
+async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("node.gossip.blob_server.asyncio.sleep", sleep)
+    throttle = Throttle(1000, lambda: 0)
+    for _ in range(4):
+        await throttle.wait(500)
+    assert waits == [0.5, 1.0, 1.5]
+
+
+async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_path: Path) -> None:
+    class Never(Throttle):
+        async def wait(self, count: int) -> None:
+            raise AssertionError("a payload waited")
+
+    payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
+    digest = payloads.put(0, b"payload")
+    shelves = BlobServer(payloads, log.snapshots, lambda: 0)
+    shelves._throttle = Never(1, lambda: 0)
+    assert await shelves.read(digest, 0, 7) == (7, b"payload")
+    with pytest.raises(AssertionError, match="a payload waited"):
+        await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)
+
+
+# ---- rounds that go on
+
+
+class Busy(Server):
+    """A member whose run goes on: it makes a snapshot after every other range that it serves."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log.snapshots)
+        self.log = log
+
+    async def read(self, digest: Digest, offset: int, count: int = 1) -> tuple[int, bytes] | None:
+        found = await super().read(digest, offset, count)
+        if count == 1 and len(self.offsets) % 2 == 0:
+            self.log.grow(5)
+        return found
+
+
+async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwhile(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({HONEST: Busy(log)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").jump()
+    assert jump is not None
+    assert jump.landmark.position.head_round == 9
+    assert len(log.messages) > 12 + 5 * SNAPSHOTS_KEPT, "it would have been gone"
+    assert members.bytes_sent == log.size
+
+
+async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
+        assert await Newcomer(log, members, tmp_path / "new").jump() is None
+    log.snapshots.read(Digest(log.messages[9].snapshot_sha256), 0, 1)
+    log.grow(5 * (SNAPSHOTS_TRIED + 2))
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").jump()
+    assert jump is not None
+    assert jump.landmark.position.head_round == 9
+    assert 0 not in members.servers[HONEST].offsets
+
+
+async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
+        assert await Newcomer(log, members, tmp_path / "new").jump() is None
+    log.snapshots._read_seconds.clear()  # long ago
+    log.grow(15)
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        jump = await Newcomer(log, members, tmp_path / "new").jump(26)
+    assert jump is not None
+    assert jump.landmark.position.head_round == 24
+
+
+async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(
+    log: Log, tmp_path: Path
+) -> None:
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        catch_up = Newcomer(log, members, tmp_path / "new").catch_up
+        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
+        ledger.saw_decided(11)
+        assert catch_up.too_far_behind(ledger)
+        jump = await catch_up.find(GENESIS, 11, [], AUTHOR)
+    assert jump is not None
+    position = jump.landmark.position
+    ledger.resume(position.next_round, position.head, position.head_round)
+    ledger.saw_decided(1000)
+    assert not catch_up.too_far_behind(ledger), "members keep what comes after it"
+    ledger.resume(999, position.head, position.head_round)
+    assert not catch_up.too_far_behind(ledger)
+    ledger.saw_decided(2000)
+    assert catch_up.too_far_behind(ledger), "behind again, another day"
+
+
+# ---- whole nodes
+
+
+@pytest.mark.parametrize("counts_rounds", [True, pytest.param(False, marks=pytest.mark.slow)])
+async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    counts_rounds: bool,
+) -> None:
+    if (
+        not counts_rounds
+    ):  # then it asks for the payloads, and hears from every member that it has none
+        monkeypatch.setattr(CatchUp, "too_far_behind", lambda *_: False)
+    caplog.set_level(logging.INFO, "lockstep.node")
+    data = tiny_corpus(tmp_path / "data")
+    spec = tiny_spec(steps=100).model_copy(
+        update={"retention": RetentionSpec(log_rounds=5, snapshot_every=5)}
+    )
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        old, other, new = (
+            NodeTask(coordinator.address, tmp_path, data, number) for number in range(3)
+        )
+        async with old, other:
+            await until(lambda: coordinator.status()["steps"]["committed"] >= 14)
+            assert not (tmp_path / "node-0" / "payloads" / "0").exists()
+            async with new:
+                for node in (old, other, new):
+                    await node.ended()
+                await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+                digests = {node.process.status()["state_digest"] for node in (old, other, new)}
+                status, counted = coordinator.status(), new.process.status()["rounds"]["counted"]
+    why = "rounds behind" if counts_rounds else "no member keeps payload"
+    assert any("looks for a snapshot" in text and why in text for text in caplog.messages)
+    assert any("goes on from a snapshot" in record.getMessage() for record in caplog.records)
+    assert status["digests"]["agreed"]
+    assert digests == {status["digests"]["last"]}
+    assert counted > 0, "it contributed"
+    kept = {path.name for path in (tmp_path / "node-2" / "snapshots").iterdir()}
+    elsewhere = {path.name for path in (tmp_path / "node-0" / "snapshots").iterdir()}
+    assert kept <= elsewhere
+    assert len(elsewhere) <= SNAPSHOTS_KEPT + SNAPSHOTS_HELD_MAX, (
+        "the one that was fetched stays a minute longer"
+    )
+
+
+# ---- a state that survives
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+class SavedStage(Stage):
+    """A stage whose trainer saves to a file before it announces, and begins with what is in the
+    file."""
+
+    def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
+        super().__init__(corpus, overlap)
+        position = self.replica.load(path)
+        if position:
+            self.ledger.resume(position.next_round, position.head, position.head_round)
+        parts = dataclasses.replace(
+            self.trainer._parts,
+            save=lambda position: self.replica.save(path, position),
+            restored=position,
+        )
+        self.trainer = Trainer(parts)
+
+    def follow(self, earlier: "SavedStage") -> None:
+        """The coordinator and the neighbours are those of an earlier process."""
+        self.swarm, self.head, self.commits, self.decided = (
+            earlier.swarm,
+            earlier.head,
+            earlier.commits,
+            earlier.decided,
+        )
+        self.trainer._parts = dataclasses.replace(self.trainer._parts, swarm=self.swarm)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def undisturbed_and_killed(
+    corpus: Path, overlap: int, directory: Path
+) -> AsyncIterator[
+    tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]
+]:
+    """Two nodes that have announced round 1; the second is a new process since, which knows what
+    its file says."""
+    twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
+    async with playing(twin) as task:
+        async with playing(victim):
+            for each in (twin, victim):
+                each.welcome()
+                each.open(0)
+                first = await each.announced(1)
+                if not overlap:
+                    each.commit(0, [first.digest])
+                each.open(1)
+                await each.announced(2)
+        again = SavedStage(corpus, overlap, directory / "victim")
+        again.follow(victim)
+        async with playing(again) as task_again:
+            again.welcome()
+            yield (twin, task), (again, task_again)
+
+
+async def has_taken(stage: SavedStage, round: int) -> None:
+    """Its replica stands behind this round: a round that opens earlier may be trained first."""
+    await until(lambda: stage.trainer.position.next_round > round)
+
+
+def state(stage: SavedStage) -> tuple[int, bytes]:
+    return stage.replica.digest, stage.replica.engine.momentum.numpy().tobytes()
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("fate", ["committed", "skipped", "left out"])
+async def test_a_kill_between_announce_and_commit_changes_no_bit(
+    corpus: Path, tmp_path: Path, overlap: int, fate: str
+) -> None:
+    async with undisturbed_and_killed(corpus, overlap, tmp_path) as (
+        (twin, task),
+        (again, task_again),
+    ):
+        own = [pending.digest for pending in again.trainer.position.pending]
+        assert len(own) == 1 + overlap
+        for each in (twin, again):
+            if overlap:
+                each.commit(0, own[:1])
+            if fate == "skipped":
+                each.skip(1)
+            else:
+                left_out = (
+                    own[0]
+                    if overlap
+                    else next(digest for digest in each.swarm.blobs if digest != own[0])
+                )
+                each.commit(1, [own[-1] if fate == "committed" else left_out])
+            await has_taken(each, 1)
+            each.open(2)
+        third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
+        assert third.digest == third_again.digest, (
+            "the next gradients, momentum and guess are equal too"
+        )
+        for each, each_task in ((twin, task), (again, task_again)):
+            each.skip(2)
+            await ended(each, each_task)
+    assert state(twin) == state(again)
+    assert again.progress.rounds_reclaimed == (1 if fate == "committed" else 2)
+
+
+async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trained_twice(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with undisturbed_and_killed(corpus, 0, tmp_path) as ((twin, _), (again, _)):
+        again.open(1)
+        await until(lambda: again.client.of_kind("ready"))
+        again.skip(1)
+        again.open(2)
+        await again.announced(2)
+        announced = [message.round for message in again.client.of_kind("announced")]
+        assert announced == [1, 2]
+        assert again.client.of_kind("announced")[0] == twin.client.of_kind("announced")[1]
+        assert again.progress.rounds_trained == 1
+
+
+async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(
+    corpus: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "state"
+    stage = SavedStage(corpus, 1, path)
+    stage.trainer._parts = dataclasses.replace(stage.trainer._parts, save_every=1000)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        first = await stage.announced(1)
+        path.unlink()  # the first is saved, then none for long
+        stage.open(1)
+        announced = await stage.announced(2)
+        assert not path.exists()
+        stage.trainer.leave()
+        stage.commit(0, [first.digest])
+        await until(path.exists)
+    again = SavedStage(corpus, 1, path)
+    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [
+        announced
+    ]
+
+
+@asynccontextmanager
+async def killed_behind_its_save(
+    corpus: Path, directory: Path
+) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
+    """A node that does not save every round and was killed when it had announced round 2, which
+    nobody has decided: its next life, the replica that its file holds, and the payload that only
+    the log knows of."""
+    path = directory / "state"
+    first = SavedStage(corpus, 1, path)
+    first.trainer._parts = dataclasses.replace(first.trainer._parts, save_every=3)
+    async with playing(first):
+        first.welcome()
+        for round in range(3):
+            first.open(round)
+            announced = await first.announced(round + 1)
+            if round < 2:
+                first.commit(round, [announced.digest])
+                await has_taken(first, round)
+    saved = SavedStage(corpus, 1, path)
+    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), (
+        "nothing of round 2 is in it"
+    )
+    again = SavedStage(corpus, 1, path)
+    again.follow(first)
+    async with playing(again) as task:
+        again.welcome()
+        yield again, saved.replica, announced.digest
+        await ended(again, task)
+
+
+async def test_what_was_sent_after_the_save_is_withdrawn_from_it_before_it_is_trained_on(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
+        again.open(3)
+        await until(lambda: again.client.of_kind("ready"))
+        assert again.progress.phase == "waits for a round", (
+            "the word of round 2 may name what this momentum has sent"
+        )
+        again.trainer._opened = None
+        again.commit(2, [digest])
+        await until(lambda: again.progress.round == 2)
+    saved.withdraw(2, again.swarm.blobs[digest])
+    assert saved.engine.momentum.any()
+    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+
+
+async def test_what_was_sent_after_the_save_and_did_not_count_stays_in_the_momentum(
+    corpus: Path, tmp_path: Path
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, _):
+        again.skip(2)
+        await until(lambda: again.trainer.position.next_round == 3)
+    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+
+
+async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_or_the_momentum_goes(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
+        blobs, own = again.swarm.blobs, again.trainer._parts.own
+
+        async def kept(digest: Digest) -> bytes | None:
+            return blobs.get(digest)
+
+        restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
+        earlier = CrashRecovery(own, again.replica, restored)
+        await earlier.passed({2: Digest(digest)}, kept)
+        saved.withdraw(2, blobs[digest])
+        assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
+        earlier.end()
+        await earlier.passed({3: Digest(b"3" * 32)}, kept)
+        assert again.replica.has_momentum, "what this life has sent has left the momentum already"
+        await CrashRecovery(own, again.replica, restored).passed({3: Digest(b"3" * 32)}, kept)
+        assert not again.replica.has_momentum
+        assert not again.replica.engine.momentum.any()
+        assert "begins again without momentum" in caplog.text
+        again.skip(2)
+
+
+@pytest.mark.parametrize("part", ["parameter", "momentum", "sizes"])
+async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    path = tmp_path / "state"
+    replica = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    genesis = replica.digest
+    parts = {
+        "parameter": next(iter(replica.committed.values())),
+        "momentum": replica.engine.momentum,
+        "sizes": replica.scaling.state,
+    }
+    tensor = parts[part]
+    tensor.view(-1)[:8] = 3.0
+    replica.digest = state_digest(replica.committed)
+    replica.save(path, GENESIS)
+    blob = bytearray(path.read_bytes())
+    at = blob.index(torch.full((8,), 3.0).numpy().tobytes())
+    blob[at] ^= 1
+    path.write_bytes(blob)
+    fresh = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    assert fresh.load(path) is None
+    assert fresh.digest == genesis
+    assert "saved state cannot be used, starts from genesis" in caplog.text

@@ -1,0 +1,87 @@
+"""Who reports which payload, and in how many messages."""
+
+import pytest
+
+from node.round.witness import EVERYBODY, WITNESSES, WitnessReports, is_witness
+from protocol.ids import Digest, PeerId, sha256
+from tests.support.waiting import until
+
+PEERS = [PeerId(f"{number:032x}") for number in range(1000)]
+DIGESTS = [sha256(bytes([number])) for number in range(200)]
+
+
+def witnesses(round: int, digest: Digest, members: int, copies_min: int = 1) -> list[PeerId]:
+    return [
+        peer for peer in PEERS[:members] if is_witness(round, digest, peer, members, copies_min)
+    ]
+
+
+@pytest.mark.parametrize("members", [0, 1, 2, EVERYBODY * (WITNESSES + 4)])
+def test_in_a_run_that_is_not_large_everybody_reports_everything(members: int) -> None:
+    assert witnesses(0, DIGESTS[0], members) == PEERS[:members]
+    assert is_witness(0, DIGESTS[0], PEERS[-1], members, 1)
+
+
+def test_in_a_large_run_each_payload_has_about_as_many_witnesses_as_planned_and_never_too_few() -> (
+    None
+):
+    counts = [len(witnesses(3, digest, 1000)) for digest in DIGESTS]
+    assert 18 <= sum(counts) / len(counts) <= 22
+    assert min(counts) >= 4
+
+
+@pytest.mark.parametrize("copies_min", [0, 4, 16])
+def test_more_copies_ask_for_more_witnesses(copies_min: int) -> None:
+    counts = [len(witnesses(3, digest, 1000, copies_min)) for digest in DIGESTS]
+    assert min(counts) > copies_min
+    assert abs(sum(counts) / len(counts) - (WITNESSES + 4 * copies_min)) < 4
+
+
+def test_the_work_is_shared_anew_for_each_payload_and_round() -> None:
+    drawn = [set(witnesses(round, digest, 1000)) for round in range(2) for digest in DIGESTS[:20]]
+    assert len(set().union(*drawn)) > 400
+    assert drawn[0] != drawn[20]
+
+
+class Sent:
+    """Receipts, and what they sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, list[Digest]]] = []
+        self.receipts = WitnessReports(
+            PEERS[0], 1, lambda round, digests: self.messages.append((round, digests))
+        )
+
+    def mine(self, round: int) -> list[Digest]:
+        """What the node is a witness of in a run of a hundred."""
+        return [digest for digest in DIGESTS if is_witness(round, digest, PEERS[0], 100, 1)]
+
+
+def test_a_small_run_hears_at_once() -> None:
+    sent = Sent()
+    for digest in DIGESTS[:3]:
+        sent.receipts.add(5, [digest], 10)
+    sent.receipts.add(6, [], 10)
+    assert sent.messages == [(5, [digest]) for digest in DIGESTS[:3]]
+
+
+async def test_in_a_large_run_what_becomes_held_within_a_moment_goes_in_one_message() -> None:
+    sent = Sent()
+    four, five = sent.mine(4), sent.mine(5)
+    assert 10 < len(five) < 80
+    sent.receipts.add(5, five[:1], 100)
+    assert sent.messages == [(5, five[:1])], "the first at once"
+    for digest in [digest for digest in DIGESTS if digest != five[0]]:
+        sent.receipts.add(5, [digest], 100)
+    sent.receipts.add(4, four, 100)
+    assert len(sent.messages) == 1
+    await until(lambda: len(sent.messages) > 1)
+    assert sent.messages[1:] == [(4, four), (5, five[1:])]
+
+
+async def test_after_a_silence_the_next_one_goes_at_once_again() -> None:
+    sent = Sent()
+    sent.receipts.add(1, DIGESTS, 100)
+    await until(lambda: sent.receipts._timer is None)
+    sent.receipts.add(2, DIGESTS, 100)
+    assert [round for round, _ in sent.messages] == [1, 2]

@@ -1,0 +1,50 @@
+"""Time that passes only while everybody waits: hours of links in milliseconds, the same each time.
+
+    virtually(main())      run a coroutine to its end in its own loop; `loop_ms()` is its clock
+
+For what has neither threads nor sockets: nothing from outside can arrive while time leaps.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Leaping(selectors.SelectSelector):
+    """Waits for nothing: the time that it was to wait has passed."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found and timeout != 0:
+            assert timeout is not None, "everybody waits for somebody, and nobody for a time"
+            self.now += timeout
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time leaps to the next timer."""
+
+    def __init__(self) -> None:
+        self._leaping = _Leaping()
+        super().__init__(self._leaping)
+
+    def time(self) -> float:
+        return self._leaping.now
+
+
+def virtually(main: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, run in virtual time that begins at 0; tasks that it left are
+    cancelled.
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def loop_ms() -> int:
+    """The time of the running loop, as a link's clock."""
+    return int(1000 * asyncio.get_running_loop().time() + 1e-6)
