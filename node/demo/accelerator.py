@@ -136,7 +136,8 @@ class FlatOrder:
         table = np.zeros((4, chunks), np.int64)
         self._low, self._high = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
         self._tensors: list[tuple[str, int, int, int]] = []
-        """Name, first entry and the one behind the last in the line, and entries of a row: 0 for a small one."""
+        """(name, first, stop, columns): entries [first, stop) of the line; columns is 0 for a small
+        parameter."""
         first = 0
         for matrix in matrices:
             end = first + matrix.rows * matrix.columns
@@ -186,7 +187,9 @@ class FlatOrder:
         return torch.stack(extremes).abs().max()
 
     def move(self, views: Mapping[str, Tensor], first: int, strip: Tensor, alpha: float) -> None:
-        """Add `alpha` times a strip [n, 64, 64], from chunk `first` on, to the tensors that `views` returned."""
+        """Add `alpha` times a strip [n, 64, 64], from chunk `first` on, to the tensors that `views`
+        view.
+        """
         low, high = self._span(first, len(strip))
         span = strip.new_zeros(high - low + 1)
         span.scatter_(0, self._places(first, len(strip), low, high).view(-1), strip.reshape(-1))
@@ -202,11 +205,13 @@ class FlatOrder:
             torch._foreach_add_(targets, changes, alpha=alpha)
 
     def _span(self, first: int, count: int) -> tuple[int, int]:
-        """Entries of the line, from one up to another, that are whole rows and hold these chunks."""
+        """Entries [low, high) of the line: the whole rows that hold these chunks."""
         return int(self._low[first]), int(self._high[first + count - 1])
 
     def _cut(self, views: Mapping[str, Tensor], low: int, high: int) -> Tensor:
-        """[high - low + 1]: a span in one piece; zeros for tensors that are not there, and one more for padding."""
+        """A span in one piece, [high - low + 1]: zeros for tensors that are not there, and one more
+        for padding.
+        """
         zero = torch.zeros(1, device=self._side.device)
         slices = [
             zero.expand(stop - start) if view is None else view[rows].reshape(-1)
@@ -217,7 +222,9 @@ class FlatOrder:
     def _slices(
         self, views: Mapping[str, Tensor], low: int, high: int
     ) -> Iterator[tuple[Tensor | None, slice, int, int]]:
-        """Of each tensor in a span: itself, which of its rows or entries, and where these stand in the line."""
+        """(view, its rows or entries, start, stop) of each tensor in a span; [start, stop) is their
+        place in the line.
+        """
         for name, first, end, columns in self._tensors:
             start, stop = max(low, first), min(high, end)
             if start < stop:
@@ -230,7 +237,9 @@ class FlatOrder:
                 )
 
     def _places(self, first: int, count: int, low: int, high: int) -> Tensor:
-        """int64 [n, 64, 64]: where in the span the entries of chunks stand; behind its end for padding."""
+        """Int64 [n, 64, 64]: places in the span of the entries of chunks; behind its end for
+        padding.
+        """
         base, stride, width, end = self._table[:, first : first + count, None, None]
         places: Tensor = self._side[:, None] * stride + (base - low) + self._side
         inside = (self._side < width) & (places < end - low)

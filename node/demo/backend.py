@@ -41,9 +41,10 @@ class Backend(Protocol):
     def extract(
         self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None, /
     ) -> tuple[Tensor, Tensor]:
-        """(indices, previous): int16 [chunks, k], the places of the k largest |M| of each chunk in
-        ascending order, any of equals, and float32 [chunks, k], what stood there. Alpha of it leaves
-        the momentum of chunks that are active.
+        """(indices, previous) of the k largest |M| of each chunk, any of equals.
+
+        Int16 [chunks, k], their places in ascending order, and float32 [chunks, k], the momentum
+        there before. Alpha of it leaves the momentum of chunks that are active.
         """
 
     def update(
@@ -54,7 +55,9 @@ class Backend(Protocol):
         """
 
     def guess(self, momentum: Tensor, sent: Sent, rule: Rule, /) -> Tensor:
-        """int8 [chunks, 64, 64], in sixteenths: the update of what was sent and of what stayed."""
+        """Int8 [chunks, 64, 64], in sixteenths: the update of the coefficients that were sent and
+        of those that remain.
+        """
 
     def look_ahead(
         self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /

@@ -60,17 +60,17 @@ class CpuKernels:
                 top = first // width
                 here = slice(matrix.first + top * width, matrix.stop)
                 kept, flagged = moved[here], flags[here]
-                first, stop = first - top * width, stop - top * width
+                low, high = first - top * width, stop - top * width
                 if matrix.name in gradients:
                     rows = gradients[matrix.name][top * CHUNK_SIDE :][
                         : -(-stop // width) * CHUNK_SIDE
                     ]
                     gradient = rows.float().contiguous().numpy()
-                    place, tools = (width, first, stop), self._tools(transform)
+                    place, tools = (width, low, high), self._tools(transform)
                     self._kernels.accumulate(gradient, place, kept, (rate, flagged), tools)
                 else:
-                    shares = np.where(flagged[first:stop], rate, np.float32(1))
-                    kept[first:stop] *= shares[:, None, None]
+                    shares = np.where(flagged[low:high], rate, np.float32(1))
+                    kept[low:high] *= shares[:, None, None]
 
         matrix_chunks = self._layout.matrix_chunks
         _spread(work, matrix_chunks)
@@ -150,9 +150,9 @@ class CpuKernels:
 
 @cache
 def _forward_matrix() -> Any:
-    """float32 [64, 32]: D as the kernels take it, each line's first part as a column: of its rows 1,
-    3, 5... the first halves stand in those rows, and of rows 0, 4, 8... and of 2, 6, 10... the first
-    quarters in theirs; the rest is 0.
+    """float32 [64, 32]: D as the kernels take it, each line's first part as a column: of its rows
+    1, 3, 5... the first halves stand in those rows, and of rows 0, 4, 8... and of 2, 6, 10... the
+    first quarters in theirs; the rest is 0.
     """
     matrix, found = dct_matrix(_CPU), torch.zeros(CHUNK_SIDE, CHUNK_SIDE // 2)
     for first, step in ((0, 4), (2, 4), (1, 2)):
@@ -179,7 +179,8 @@ def exact_kernels() -> ModuleType | None:
         return None
     if not exact:
         log.warning(
-            "expected exact kernels for this processor, got other bits: the engine works without, more slowly"
+            "expected exact kernels for this processor, got other bits: the engine works without, "
+            "more slowly"
         )
     return kernels if exact else None
 

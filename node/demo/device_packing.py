@@ -1,9 +1,10 @@
-"""The planes of a payload, packed on the device where its coefficients are: one copy of their bytes to the host.
+"""The planes of a payload, packed on the device that holds its coefficients.
 
-The same bytes as `protocol.payload.body_of` (its module has the format), from what an extraction left there. How many
-values there are, and how long each plane is, only the device knows, and to ask would be to wait for it. So every plane
-has room for the most that it can hold and is laid behind the one before it by positions computed there; the host cuts
-the bytes to their length. The number of operations depends on nothing that is packed.
+The bytes are those of `protocol.payload.body_of` (its module has the format). Only the device knows
+how many values there are and how long each plane is, and to ask would be to wait for it. So every
+plane has room for the most that it can hold and is laid behind the one before it by positions
+computed on the device; all bytes are copied to the host once, which cuts them to their length. The
+number of operations does not depend on what is packed.
 """
 
 import numpy as np
@@ -18,11 +19,12 @@ from protocol.payload import Body, Coefficients, PayloadShape
 _BYTE_BITS = 8
 
 _LENGTHS = 3
-"""Numbers ahead of the planes in what is copied, int64: short chunks, values, bytes of all planes."""
+"""Numbers ahead of the planes, int64: short chunks, values, bytes of all planes."""
 
 
 def packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
-    """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with value 0 are not sent.
+    """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with value
+    0 are not sent.
 
     Waits for the device once, to copy.
     """
@@ -72,12 +74,14 @@ class _Planes:
     def __init__(self, bytes_max: int, device: torch.device) -> None:
         self._bytes = torch.zeros(
             bytes_max + 1, dtype=torch.uint8, device=device
-        )  # the last takes what is dropped
+        )  # the last is for dropped bytes
         self.end = torch.zeros((), dtype=torch.int64, device=device)
         """Bytes so far."""
 
     def add(self, rows: Tensor, length: Tensor) -> None:
-        """Lay down the first `length` bytes, a number on the device, of each of uint8 [width, n]."""
+        """Append the first `length` bytes, a number on the device, of each row of uint8
+        [width, n].
+        """
         width, most = rows.shape
         place = torch.arange(most, device=rows.device)
         places = torch.arange(width, device=rows.device)[:, None] * length + self.end + place
@@ -87,26 +91,28 @@ class _Planes:
 
     @property
     def room(self) -> Tensor:
-        """uint8 [bytes_max]: what was laid down, and zeros."""
+        """uint8 [bytes_max]: the planes, and zeros behind them."""
         return self._bytes[:-1]
 
 
 def _gaps(indices: Tensor, sent: Tensor) -> Tensor:
-    """int16 [chunks, k]: of each sent index, the entries between it and the sent one before it in its chunk."""
+    """Int16 [chunks, k]: entries between a sent index and the sent one before it in its chunk."""
     latest = indices.masked_fill(~sent, -1).cummax(1).values
     return indices - pad(latest[:, :-1], (1, 0), value=-1) - 1
 
 
 def _unary(quotients: Tensor, sent: Tensor, zeros_max: int) -> tuple[Tensor, Tensor]:
-    """The unary plane, uint8 [1, n], and its length, for at most so many zeros in a chunk of k quotients. One of fewer
-    has no more bits: for each one that it lacks it has at most one zero more.
+    """The unary plane, uint8 [1, n], and its length.
+
+    `zeros_max` bounds the zeros in a chunk of k quotients. A chunk of fewer quotients has no more
+    bits: for each one that it lacks it has at most one zero more.
     """
     chunks, top_k = sent.shape
     ends = ((quotients.long() + 1) * sent).view(-1).cumsum(0)
     room = row_bytes(chunks * (top_k + zeros_max)) * _BYTE_BITS
     bits = torch.zeros(
         room + 1, dtype=torch.int16, device=sent.device
-    )  # the last takes what is not sent
+    )  # the last is for unused slots
     bits.scatter_(0, (ends - 1).masked_fill_(~sent.view(-1), room), 1)
     return _rows(bits[:-1], 1), _row_bytes(ends[-1])
 

@@ -1,22 +1,23 @@
-"""One node's side of DeMo: gradients into momentum, momentum into coefficients, and coefficients back.
+"""One node's side of DeMo: gradients into momentum, momentum into coefficients, and back.
 
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
     accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
     extract      q of the k largest |M| of each chunk is sent, and alpha of these leaves M
-    reclaim      what left comes back, decayed as M was since; the old bits if nothing happened since
-    withdraw     what `extract` would take at the places of a payload that an older copy of M has sent meanwhile
+    reclaim      what left comes back, decayed as M was since; bit for bit if M did not change
+    withdraw     what an older copy of M has sent meanwhile leaves M, as if `extract` had taken it
 
-q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its chunk. Its scale is
-not sent: what is sent weighs the same for every author. A zero is never sent. A coefficient that was sent leaves whole,
-as published; to keep what q does not say of it, as error feedback does, trained no better (docs/results/parity.md).
+q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its
+chunk. Its scale is not sent: q weighs the same for every author. A zero is never sent. A
+coefficient that was sent leaves whole, as published; to keep the remainder that q does not express,
+as error feedback does, trained no better (docs/results/notes).
 
-Early gradients are large and soon out of date, late ones small and noisy, so the momentum remembers the longer the
-longer it has been going: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
+Early gradients are large and soon out of date, late ones small and noisy, so an older momentum
+forgets more slowly: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
 
-DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang, arXiv 1212.1824.
-Nothing here needs equal bits on two nodes. `accumulate` waits for the device once, to judge the gradients; `extract`
-never does, only `Extraction.body` and `coefficients`.
+DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang,
+arXiv 1212.1824. Nothing here needs equal bits on two nodes. `accumulate` waits for the device once,
+to judge the gradients; `extract` never does, only `Extraction.body` and `coefficients`.
 """
 
 import math
@@ -38,7 +39,8 @@ from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape
 
 GRADIENT_MAX = 1e30
-"""Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
+"""Largest |gradient|. A momentum of such gradients, 64 / (1 - beta) times as large, is still finite
+in float32."""
 
 EXTRACTED = ("indices", "values", "previous")
 """The tensors of an `Extraction`."""
@@ -53,13 +55,13 @@ class GradientError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What DeMo keeps, sends and forgets; `SettingsError` outside the bounds."""
+    """Settings of DeMo; `SettingsError` outside the bounds."""
 
     momentum_decay: float = 0.999
-    """beta: what is left of the momentum after one accumulation at most, 0 <= beta < 1."""
+    """beta: share of the momentum that an accumulation leaves at most, 0 <= beta < 1."""
 
     alpha: float = 1.0
-    """Share of what is sent that leaves the momentum, 0 < alpha <= 1."""
+    """Share of a sent coefficient that leaves the momentum, 0 < alpha <= 1."""
 
     top_k: int = 32
     """k: coefficients kept of the 4096 in a chunk, 1 to 4096."""
@@ -68,8 +70,8 @@ class DemoSettings:
     """Bits of one sent value: 1 (its sign), 2, 4 or 8."""
 
     recency: float = 1.5
-    """How much less of a young momentum is left, finite and at least 0: by the n-th accumulation n / (n + recency),
-    until that is beta. 0: beta from the first."""
+    """Bound on beta while the momentum is young, finite and at least 0: the n-th accumulation
+    leaves n / (n + recency), until that is beta. 0: beta from the first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum_decay < 1:
@@ -97,13 +99,15 @@ class DemoSettings:
 
 @dataclass(slots=True, eq=False)
 class Extraction:
-    """What one `extract` took, on the engine's device; k slots per chunk, those with value 0 unused."""
+    """The coefficients that one `extract` took, on the engine's device: k slots per chunk, of which
+    those with value 0 are unused.
+    """
 
     indices: Tensor
     """int16 [chunks, k]: places in the chunk, ascending."""
 
     values: Tensor
-    """int16 [chunks, k]: what is sent of each."""
+    """int16 [chunks, k]: their values q, 0 in unused slots."""
 
     previous: Tensor
     """float32 [chunks, k]: the momentum there before. Alpha of it left, where a value was sent."""
@@ -118,18 +122,18 @@ class Extraction:
     """How often the engine had changed by then, this extraction included."""
 
     backend: Backend
-    """What packs it."""
+    """Packs it."""
 
     reclaimed: bool = False
     _coefficients: Coefficients | None = None
 
     def body(self, shape: PayloadShape) -> Body:
-        """What to send, packed. Waits for the device, and copies the bytes to the host."""
+        """The payload's body. Waits for the device, and copies the bytes to the host."""
         return self.backend.pack(self.indices, self.values, shape)
 
     @property
     def coefficients(self) -> Coefficients:
-        """What to send. The first call waits for the device and copies to the host."""
+        """The coefficients to send. The first call waits for the device and copies to the host."""
         if self._coefficients is None:
             self._coefficients = coefficients_of(self.indices, self.values)
         return self._coefficients
@@ -179,9 +183,9 @@ class Engine:
         """M <- beta_n * M + DCT2(G).
 
         `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
-        [chunks], the momentum of the other chunks stays as it is (`reclaim` counts this accumulation
-        for them all the same). `GradientError`, before anything changed, if an entry is not a sane
-        number.
+        [chunks], the momentum of the other chunks stays as it is; `reclaim` counts this
+        accumulation for them all the same. `GradientError`, before anything changed, for an entry
+        that is NaN or beyond GRADIENT_MAX.
         """
         views = self.layout.views(gradients)
         self._require_finite(views, GRADIENT_MAX)
@@ -191,8 +195,10 @@ class Engine:
         self._changes += 1
 
     def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
-        """Take the k largest |M| of each chunk out of the momentum; only of chunks that are `active`,
-        bool [chunks], if given. `top_k` is the k of this call, if it is not that of the settings.
+        """Take the k largest |M| of each chunk out of the momentum.
+
+        Only out of chunks that are `active`, bool [chunks], if given. `top_k` is the k of this
+        call, if it is not that of the settings.
         """
         top_k, alpha = top_k or self.settings.top_k, self.settings.alpha
         indices, previous = self.backend.extract(self.momentum, top_k, alpha, active)
@@ -204,8 +210,8 @@ class Engine:
     def reclaim(self, extraction: Extraction) -> None:
         """Put back what an extraction took, as if it had never left.
 
-        Bit for bit, if nothing has changed since; else decayed by the accumulations since.
-        `LocalProtocolError` for a second time, and for what was taken from another momentum.
+        Bit for bit if nothing has changed since, else decayed by the accumulations since.
+        `LocalProtocolError` for a second time, and for an extraction from another momentum.
         """
         if extraction.reclaimed:
             raise LocalProtocolError(
@@ -228,11 +234,11 @@ class Engine:
         self._changes += 1
 
     def withdraw(self, coefficients: Coefficients) -> None:
-        """Take out what has been sent already: by the life of this node that went on where this momentum was saved.
+        """Take out coefficients that this node sent after this momentum was saved.
 
-        `extract` again, at the places that were sent in place of the largest; the old bits if this momentum had not
-        changed by then. An entry of the other sign than was sent stays: it was the gradients since the save that were
-        sent, and those are not in here.
+        As `extract` would, but at their places in place of the largest entries; with the old bits
+        if the momentum had not changed between save and send. An entry whose sign differs from the
+        sent one stays: then the gradients since the save were sent, and those are not in here.
         """
         chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
         indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
@@ -253,31 +259,38 @@ class Engine:
         self._changes += 1
 
     def age(self, extraction: Extraction) -> tuple[int, int]:
-        """(accumulations, changes) since an extraction: with its tensors, what `revive` needs after a restart."""
+        """(accumulations, changes) since an extraction: `revive` needs them, and its tensors, after
+        a restart.
+        """
         return self.accumulations - extraction.accumulations, self._changes - extraction.changes
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
-        """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`
-        and `previous`, and its `age` when they were saved. `KeyError` if one is missing.
+        """An extraction that an earlier process made from the momentum that was loaded.
+
+        `tensors` are its `indices`, `values` and `previous`, `age` is that of the moment when they
+        were saved. `KeyError` if one is missing.
         """
         indices, values, previous = (tensors[name] for name in EXTRACTED)
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
         return self._extraction((indices, values, previous), accumulations, changes)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
-        """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round of `sent`.
+        """Int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round of `sent`.
 
-        It is the update of what was sent and, with less weight, of what stayed: that is still to
-        come, and gradients taken without it would send it twice. Does not wait for the device.
+        It is the update of the sent coefficients and, with less weight, of those that remain: they
+        are still to come, and gradients taken without them would send them twice. Does not wait for
+        the device.
         """
         return self.backend.guess(self.momentum, (sent.indices, sent.values), rule)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a node must keep over a restart: the momentum and the count of accumulations, themselves, not copies."""
+        """Momentum and count of accumulations, which a node must keep over a restart: the tensors
+        themselves, not copies.
+        """
         return {"momentum": self.momentum, "accumulations": self._accumulations}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a momentum of the same model; extractions from before are void."""
+        """Take over a momentum of the same model; earlier extractions become void."""
         own = self.state_dict()
         found, expected = (
             {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own)
@@ -309,17 +322,21 @@ def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIEN
             if not -most <= low <= high <= most:
                 nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
                 raise GradientError(
-                    f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}"
+                    f"expected gradients of magnitude up to {most:g}, got {name} with entries "
+                    f"{nature}"
                 )
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:
-    """Q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in proportion; 0 only for 0."""
+    """The values q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in
+    proportion; 0 only for 0 and NaN.
+    """
     signs = kept.sign()
     if value_bits == 1:
         return signs
     magnitudes, most = kept.abs(), 1 << value_bits - 1
     scale = magnitudes.amax(1, keepdim=True) / most
-    # The least normal float stands in for a scale of zero, and for one that is too near to it to keep its bits.
+    # The least normal float stands in for a scale of zero, and for one that is denormal. An
+    # infinite peak makes NaN of its quotient, which becomes the largest value.
     steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_().nan_to_num_(most)
     return steps.clamp_(1, most).mul_(signs)

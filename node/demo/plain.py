@@ -169,8 +169,8 @@ class Plain:
 def update_strips(
     layout: ChunkLayout, size: int, rule: Rule, start: int = 0
 ) -> Iterator[tuple[int, int, bool]]:
-    """(first, stop, orthogonal) of strips that cover the chunks from `start` on: none holds chunks of
-    matrices and of small parameters alike where the rule tells these apart.
+    """(first, stop, orthogonal) of strips that cover the chunks from `start` on: none holds chunks
+    of matrices and of small parameters alike where the rule tells these apart.
     """
     orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
     for first, stop in strips(orthogonal, size, start=start):
@@ -182,7 +182,7 @@ def update_strips(
 def accumulate_strip(
     gradients: Tensor, momentum: Tensor, decay: float, active: Tensor | None
 ) -> None:
-    """M <- decay * M + D G D^T of chunks [n, 64, 64], of those that are active, bool [n], if given."""
+    """M <- decay * M + D G D^T, chunks [n, 64, 64]; only active ones, bool [n], if given."""
     target = momentum if active is None else None
     changed = torch.add(forward(gradients), momentum, alpha=decay, out=target)
     if active is not None:
@@ -198,8 +198,10 @@ def take(momentum: Tensor, indices: Tensor, share: float | Tensor) -> Tensor:
 
 
 def guess_votes(momentum: Tensor, indices: Tensor, values: Tensor) -> Tensor:
-    """S of a guess, transposed, float32 [n, 64, 64]: what was sent of some chunks, and what stayed in
-    their momentum [n, 64, 64]. At most 2760 in magnitude: see `STAYED_MAX`.
+    """S of a guess, transposed, float32 [n, 64, 64]: of sent coefficients, int16 [n, k] indices and
+    values, and of those that remain in the momentum [n, 64, 64].
+
+    At most 2760 in magnitude: see `STAYED_MAX`.
     """
     size = momentum.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=SIZE_LEAST)
     votes = (momentum / size * STAYED_WEIGHT).nan_to_num_(0.0)

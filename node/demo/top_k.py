@@ -20,8 +20,8 @@ _CANDIDATES_PER_KEPT = 2
 
 
 def largest(magnitudes: Tensor, top_k: int) -> Tensor:
-    """int64 [n, k]: places of the k largest in each row of float32 [n, 4096], which is in the host's
-    memory. In no order; any of equals; NaN is the largest.
+    """int64 [n, k]: places of the k largest in each row of float32 [n, 4096], which is in the
+    host's memory. In no order; any of equals; NaN is the largest.
     """
     if top_k < _GROUPS:
         places = largest_above_threshold(magnitudes, top_k)

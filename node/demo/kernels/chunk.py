@@ -1,4 +1,4 @@
-"""The kernels that go through the transform: gradients into momentum, votes into parameters, momentum into a guess."""
+"""The kernels with a transform: momentum from gradients, parameters from votes, and a guess."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from node.demo.kernels.constants import (
 from node.demo.kernels.matmul import fold, matmul_dct, matmul_inverse_dct, matmul_nn, matmul_tn
 
 SCRATCH = 3
-"""Chunks that a kernel works in besides its arguments."""
+"""Chunks that a kernel needs to work in, besides its arguments."""
 
 _F4, _I4 = np.float32, np.int32
 
@@ -55,7 +55,7 @@ _ONE, _PER_ONE, _PER_HALF = map(_F4, (2.0**ONE_BITS, 2.0**-ONE_BITS, 2.0 ** (1 -
 _ABOVE_OPERAND, _ABOVE_ENTRY = (
     int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX)
 )
-"""Bits of the least magnitude that rounds above a bound; one octave more of each for every halving."""
+"""Bits of the least magnitude that rounds above a bound; an octave is added for every halving."""
 _OCTAVE = 1 << 23
 
 
@@ -64,7 +64,10 @@ _OCTAVE = 1 << 23
 
 @inner
 def _forward(given, chunk, spare, matrix):
-    """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrix` of cpu_kernels.py."""
+    """(D X D^T)^T of X, `given`, which may be `chunk` itself.
+
+    `matrix` is `cpu_kernels._forward_matrix`, `spare` two more chunks.
+    """
     fold(given, spare[0])
     matmul_dct(spare[0], matrix, spare[1])  # X^T D^T
     fold(spare[1], spare[0])
@@ -76,7 +79,7 @@ def _forward(given, chunk, spare, matrix):
 def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
-    With `whole` numbers and T in place of D, `dct.integer_inverse`: returns 2^t, else 1.
+    With `whole` numbers and T in place of D it is `dct.integer_inverse`. Returns 2^t, or else 1.
     """
     matmul_inverse_dct(chunk, matrix, spare)  # M^T D
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
@@ -86,7 +89,7 @@ def _inverse(chunk, spare, matrix, whole):
 
 @inner
 def _size(chunk):
-    """Root mean square."""
+    """Root mean square of a chunk."""
     squares = np.zeros(SIDE, _F4)
     for i in range(SIDE):
         for j in range(SIDE):
@@ -96,7 +99,9 @@ def _size(chunk):
 
 @inner
 def _share(size):
-    """Votes for one of what stayed in a chunk of this root mean square: finite, 0 for one that is no number."""
+    """Votes per unit of the coefficients that stayed in a chunk of this root mean square: finite,
+    and 0 for NaN.
+    """
     if size >= _SIZE_LEAST:
         return _STAYED_WEIGHT / size
     return _STAYED_WEIGHT / _SIZE_LEAST if size >= _F4(0) else _F4(0)
@@ -104,7 +109,10 @@ def _share(size):
 
 @inner
 def _shift(chunk, bound):
-    """`dct.shift_` of one chunk: halve to nearest-even until |.| is below `bound`, bits of a float; 2^t."""
+    """`dct.shift_` of one chunk: halve it, to nearest-even, until |.| is below `bound`.
+
+    `bound` is given as the bits of a float. Returns 2^t for t halvings.
+    """
     bits, peak = chunk.reshape(ENTRIES).view(_I4), _I4(0)
     for place in range(ENTRIES):
         magnitude = _I4(bits[place] & MAGNITUDE)  # ordered as the floats are
@@ -141,7 +149,10 @@ def _mix(out, share, other, other_share):
 
 @inner
 def _orthogonalise(found, square, fourth):
-    """`orthogonalise.orthogonalised` of one chunk, not transposed, in place of `found`; the others are spare."""
+    """`orthogonalise.orthogonalised` of one chunk, not transposed, in place of `found`.
+
+    `square` and `fourth` are chunks to work in.
+    """
     _shift(found, _ABOVE_ENTRY)
     squares = np.int64(0)
     for i in range(SIDE):
@@ -187,8 +198,10 @@ def _to_signs(chunk, spare, matrix):
 
 @inner
 def _region(matrix, number, width):
-    """What of a matrix stands in one of its chunks. Counted from 0 like this, numba knows that no index is negative,
-    and takes many entries at a time.
+    """View of one chunk of a matrix.
+
+    Counted from 0 like this, numba knows that no index is negative, and takes many entries at a
+    time.
     """
     row, column = divmod(number, width)
     return matrix[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
@@ -196,7 +209,7 @@ def _region(matrix, number, width):
 
 @inner
 def _add_votes(chunk, number, votes):
-    """Fill S of one chunk; whether there are any votes at all."""
+    """Fill S of one chunk; returns whether there are any votes at all."""
     bounds, indices, values, weights = votes
     chunk[:] = 0
     found = False
@@ -211,7 +224,10 @@ def _add_votes(chunk, number, votes):
 
 @inner
 def _change(matrix, place, chunk, rates):
-    """P <- P * decay - rate * U, each rounded, of one chunk; row by row, which numba knows to lie without gaps."""
+    """P <- P * decay - rate * U, each rounded, of one chunk.
+
+    Row by row, since numba knows that a row has no gaps.
+    """
     number, width = place
     rate, decay = rates
     row, column = divmod(number, width)
@@ -227,7 +243,7 @@ def _change(matrix, place, chunk, rates):
 
 @kernel(MATRIX, (WORD, WORD, WORD), CHUNKS, (NUMBER, FLAGS), TOOLS)
 def accumulate(gradient, place, momentum, decaying, tools):
-    """`Engine.accumulate` for one matrix, whose chunks `momentum` and `active` hold."""
+    """`Backend.accumulate` for one matrix, whose chunks `momentum` and `active` hold."""
     width, first, stop = place
     decay, active = decaying
     matrix, scratch = tools
@@ -248,7 +264,7 @@ def accumulate(gradient, place, momentum, decaying, tools):
 
 @kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, ((NUMBER, NUMBER), FLAG), TOOLS)
 def update(parameter, place, votes, rule, tools):
-    """`aggregate.update` for one matrix, whose chunk 0 has the number `offset` in `votes`."""
+    """`Backend.update` for one matrix, whose chunk 0 has the number `offset` in `votes`."""
     width, first, stop, offset = place
     rates, orthogonal = rule
     matrix, scratch = tools
@@ -264,7 +280,7 @@ def update(parameter, place, votes, rule, tools):
 
 @kernel(CHUNKS, (WORD, WORD), (PLACES, PLACES), (BYTES, FLAG), TOOLS)
 def guess(momentum, place, sent, guessed, tools):
-    """`Engine.guess`, for chunks of matrices."""
+    """`Backend.guess` for chunks of matrices."""
     first, stop = place
     indices, values = sent
     guesses, orthogonal = guessed
@@ -276,9 +292,7 @@ def guess(momentum, place, sent, guessed, tools):
         for i in range(SIDE):
             for j in range(SIDE):
                 vote = stayed[i, j] * share
-                chunk[j, i] = (
-                    vote if abs(vote) <= _STAYED_MAX else _F4(0)
-                )  # a NaN is not at most anything
+                chunk[j, i] = vote if abs(vote) <= _STAYED_MAX else _F4(0)  # not of a NaN either
         for slot in range(indices.shape[1]):
             index = np.int64(indices[number, slot])
             chunk[index >> 6, index & SIDE - 1] += _SENT_WEIGHT * _F4(np.sign(values[number, slot]))
@@ -292,5 +306,5 @@ def guess(momentum, place, sent, guessed, tools):
                 for j in range(SIDE):
                     chunk[i, j] = np.sign(chunk[i, j]) * _GUESS_ONE
         out, whole = guesses[number].reshape(ENTRIES), chunk.reshape(ENTRIES)
-        for place in range(ENTRIES):
-            out[place] = np.int8(whole[place])
+        for entry in range(ENTRIES):
+            out[entry] = np.int8(whole[entry])  # never NaN, as no vote is, and within 127

@@ -1,4 +1,4 @@
-"""What cpu_kernels.py loads: importing this compiles the kernels, or loads what was compiled."""
+"""The module that cpu_kernels.py loads: its import compiles the kernels, or loads machine code."""
 
 from node.demo.kernels.chunk import SCRATCH, accumulate, guess, update
 from node.demo.kernels.top_k import extract

@@ -28,20 +28,20 @@ is to have a root mean square of about 1, which is 8 / 8."""
 # ---- the guess: plain.py
 
 SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
-"""Votes of a coefficient that was sent, and of the root mean square of a chunk's coefficients that
-stayed."""
+"""Votes of a coefficient that was sent, and of the root mean square of a chunk's remaining
+coefficients."""
 
 SIZE_LEAST = 2.0**-60
-"""Least root mean square that the coefficients that stayed are divided by: its square is far from
-the least float, and no quotient is infinite. Smaller chunks have proportionally fewer votes."""
+"""Least root mean square that remaining coefficients are divided by: its square is far from the
+least float, and no quotient is infinite. Smaller chunks have proportionally fewer votes."""
 
 STAYED_MAX = 4096.0
-"""More than the votes of any entry that stayed: no entry of 4096 exceeds 64 root mean squares, and
-40 * 64 = 2560. An entry that is NaN or infinite has none."""
+"""Bound on the votes of a remaining entry: none of 4096 exceeds 64 root mean squares, and 40 * 64 =
+2560. An entry that is NaN or infinite has no votes."""
 
 ORTHOGONAL_GUESS = 1.25
-"""Factor of a guess with the rule "orthogonal": what was sent and what stayed share its
-directions."""
+"""Factor of a guess with the rule "orthogonal": sent and remaining coefficients share its
+directions, so that each has fewer of them than it would alone."""
 
 GUESS_ONE, GUESS_MAX = 16, 127
 """A guess is kept in sixteenths, in a byte."""

@@ -10,9 +10,9 @@ ones, cut in half, are a DCT of half the length, so that every other one reads a
 of its half. An 8-point DCT y = D x is folded twice like this:
 
     fold                                        multiply
-    f0 = (x0 + x7) + (x3 + x4)                  y0 = D00 f0 + D01 f4      rows 0, 4: two columns of D
+    f0 = (x0 + x7) + (x3 + x4)                  y0 = D00 f0 + D01 f4      rows 0, 4: two of D's
     f4 = (x1 + x6) + (x2 + x5)                  y4 = D40 f0 + D41 f4
-    f2 = (x0 + x7) - (x3 + x4)                  y2 = D20 f2 + D21 f6      rows 2, 6: two
+    f2 = (x0 + x7) - (x3 + x4)                  y2 = D20 f2 + D21 f6      columns; rows 2, 6: two
     f6 = (x1 + x6) - (x2 + x5)                  y6 = D60 f2 + D61 f6
     f1 = x0 - x7    f3 = x1 - x6                y1 = D10 f1 + D11 f3 + D12 f5 + D13 f7
     f5 = x2 - x5    f7 = x3 - x4                y3, y5, y7 likewise       odd rows: four
@@ -93,8 +93,8 @@ class _Block:
 
 
 def _quarters_and_half(odd: list[_Column]) -> list[list[_Column | None]]:
-    """What the sums (a, b, o, o) take of four successive k: a of the first, b of the third, both
-    vectors of o, at the columns `odd`, of the others.
+    """Columns that the sums (a, b, o, o) take of four successive k: a of the first, b of the third,
+    both vectors of o, at the columns `odd`, of the others.
     """
     quarter = (1, 0)
     odds: list[_Column | None] = [None, None, *odd]

@@ -26,7 +26,7 @@ _F4, _I4 = np.float32, np.int32
 
 
 def _count_trailing_zeros(_: Any, bits: types.Integer) -> Any:
-    """Place of the lowest one among 64 bits that are not all zero."""
+    """Place of the lowest bit among 64 bits that are not all zero."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -53,9 +53,10 @@ def _kth_largest(bits, count, rank):
 
 @inner
 def _mark_largest(bits, marks, spare, top_k):
-    """Set the bits, [64] of row's columns, of the `top_k` largest of the magnitudes [16, 256]; any of equals.
+    """Set the bits of the `top_k` largest magnitudes, in `marks` [64], one word of columns per row.
 
-    As in `largest`: the k-th largest of 256 maxima is at most the k-th largest entry, and few entries more reach it.
+    Any of equals. As in `top_k.largest`: the k-th largest of 256 maxima is at most the k-th largest
+    entry, and few entries more reach it. `bits` is [16, 256], `spare` int32 [3, 4096].
     """
     peaks, reached, places = spare[0], spare[1], spare[2]
     threshold = _I4(0)
@@ -88,7 +89,7 @@ def _mark_largest(bits, marks, spare, top_k):
 
 @kernel(CHUNKS, (WORD, WORD), (NUMBER, FLAGS), (PLACES, MATRIX))
 def extract(momentum, place, leaving, out):
-    """`Engine.extract`: places in ascending order and what stood there; alpha of it leaves what is active."""
+    """`Backend.extract`: alpha of the k largest leaves chunks that are active."""
     first, stop = place
     alpha, active = leaving
     places, previous = out

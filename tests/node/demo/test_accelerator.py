@@ -81,7 +81,9 @@ def test_missing_tensors_are_zeros_and_any_dtype_and_strides_are_gathered() -> N
 @in_strips
 @pytest.mark.parametrize("decay", [1.0, 0.75])
 @pytest.mark.parametrize("layout", [LAYOUT, ONLY_LINES, ONLY_MATRICES])
-def test_strips_move_tensors_as_one_by_one(layout: ChunkLayout, size: int, decay: float) -> None:
+def test_strips_change_tensors_as_the_plain_way_does(
+    layout: ChunkLayout, size: int, decay: float
+) -> None:
     guess = torch.randint(
         -127, 128, (layout.chunks, 64, 64), generator=torch.Generator().manual_seed(3)
     )
@@ -112,14 +114,14 @@ def test_only_tensors_that_are_there_are_moved() -> None:
 @by_both_rules
 @pytest.mark.parametrize("case", ["random", *test_aggregate.extremes()])
 @pytest.mark.parametrize("strip_chunks", [1, 5, 10_000])
-def test_a_step_at_once_is_that_of_the_whole_number_reference(
+def test_a_step_in_strips_of_any_size_is_that_of_the_whole_number_reference(
     case: str, rule: Rule, strip_chunks: int
 ) -> None:
     given = test_aggregate.extremes() | {"random": test_aggregate.contributions(1, value_max=128)}
     test_aggregate.check(given[case], rule, Accelerator(test_aggregate.LAYOUT, CPU, strip_chunks))
 
 
-def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
+def test_votes_on_a_device_sum_to_the_same() -> None:
     rng = np.random.default_rng(5)
     given = [
         Contribution(weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8))
@@ -200,7 +202,7 @@ def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(missing: se
 
 @pytest.mark.usefixtures("accelerated")
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -2e30])
-def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
+def test_a_broken_gradient_is_named(bad: float) -> None:
     broken: dict[str, Tensor | None] = {**tensors_of(LAYOUT)}
     broken["gain"] = torch.full((5000,), 0.1).index_fill(0, torch.tensor(4999), bad)
     tried = Engine(LAYOUT, DemoSettings(), CPU)
@@ -210,7 +212,7 @@ def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
 
 
 @pytest.mark.usefixtures("accelerated")
-def test_what_is_too_large_to_be_made_even_is_named_among_whole_strips() -> None:
+def test_a_gradient_too_large_to_be_made_even_is_named() -> None:
     given: dict[str, Tensor | None] = {
         **tensors_of(LAYOUT),
         "conv": torch.full(SHAPES["conv"], 100.0),
@@ -256,7 +258,7 @@ def test_peak_bytes_are_of_tensors_alive_at_once() -> None:
 
 @by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_a_step_at_once_takes_no_more_than_one_and_a_half_momenta(rule: Rule) -> None:
+def test_a_step_takes_at_most_one_and_a_half_momenta(rule: Rule) -> None:
     shapes: dict[str, tuple[int, ...]] = {f"matrix{i}": (1024, 512) for i in range(3)} | {
         "line": (9000,)
     }

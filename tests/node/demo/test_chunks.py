@@ -34,7 +34,7 @@ def as_numpy(tensors: dict[str, torch.Tensor]) -> dict[str, reference.Floats]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def test_chunks_are_those_of_the_plain_description() -> None:
+def test_chunks_are_those_of_the_reference() -> None:
     layout = ChunkLayout.from_shapes(SHAPES)
     tensors = tensors_of(SHAPES)
     expected = reference.to_chunks(as_numpy(tensors))

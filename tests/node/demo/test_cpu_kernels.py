@@ -83,7 +83,7 @@ def test_kernels_change_parameters_bit_for_bit_as_strips_do(rule: Rule, threads:
     empty=st.sampled_from([0.0, 0.5, 1.0]),
     rule=st.sampled_from(RULES),
 )
-def test_matrices_of_any_shape_change_alike(
+def test_matrices_of_any_shape_change_bit_for_bit_alike(
     rows: int, columns: int, seed: int, empty: float, rule: Rule
 ) -> None:
     layout = ChunkLayout.from_shapes({"m": (rows, columns), "n": (columns, rows)})
@@ -92,7 +92,9 @@ def test_matrices_of_any_shape_change_alike(
 
 @pytest.mark.parametrize("top_k", [1, 32, 255, 256, 4096])
 @pytest.mark.parametrize(("value_bits", "alpha"), [(1, 1.0), (4, 0.25)])
-def test_both_engines_take_the_same(top_k: int, value_bits: int, alpha: float) -> None:
+def test_kernels_extract_the_coefficients_of_the_plain_way(
+    top_k: int, value_bits: int, alpha: float
+) -> None:
     taken: list[Extraction] = []
     left: list[torch.Tensor] = []
     active = torch.rand(LAYOUT.chunks, generator=torch.Generator().manual_seed(4)) > 0.2

@@ -165,7 +165,7 @@ def test_both_ways_to_multiply_agree_on_whole_numbers_to_the_bit(
 @pytest.mark.parametrize(
     "fault", [RuntimeError("no such schema"), TypeError("no such argument"), None]
 )
-def test_an_operator_that_has_changed_or_is_wrong_is_done_without(
+def test_an_operator_of_onednn_that_has_changed_or_is_wrong_is_not_used(
     fault: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(left: torch.Tensor, *_: object) -> torch.Tensor:
@@ -178,7 +178,7 @@ def test_an_operator_that_has_changed_or_is_wrong_is_done_without(
     assert dct._linear_of_onednn.__wrapped__() is None
 
 
-def test_a_bound_on_the_sums_that_spares_a_look_changes_nothing() -> None:
+def test_signs_are_the_same_with_a_bound_that_rules_out_a_shift() -> None:
     sums = torch.from_numpy(adversarial_sums()).float()
     sums = sums[sums.abs().amax((1, 2)) <= dct.OPERAND_MAX]
     assert len(sums) > 20

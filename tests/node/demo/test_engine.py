@@ -46,7 +46,7 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
 @pytest.mark.parametrize(("alpha", "recency"), [(1.0, 0.0), (0.25, 1.5)])
-def test_steps_are_those_of_the_plain_description(
+def test_steps_equal_the_reference_in_double_precision(
     monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float, recency: float
 ) -> None:
     monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
@@ -111,7 +111,9 @@ def test_wider_values_are_parts_of_the_largest_and_at_least_one() -> None:
 
 @pytest.mark.parametrize("value_bits", [1, 8])
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_what_is_sent_leaves_the_momentum_and_the_rest_stays(value_bits: int, alpha: float) -> None:
+def test_sent_coefficients_leave_the_momentum_and_the_others_stay(
+    value_bits: int, alpha: float
+) -> None:
     engine = engine_after(2, DemoSettings(alpha=alpha, value_bits=value_bits))
     before = engine.momentum.clone().flatten(1)
     extraction = engine.extract()
@@ -130,7 +132,7 @@ def test_reclaim_right_after_extract_restores_every_bit() -> None:
         assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
 
 
-def test_a_momentum_remembers_the_longer_the_longer_it_goes_on() -> None:
+def test_an_older_momentum_forgets_more_slowly() -> None:
     settings = DemoSettings(momentum_decay=0.999, recency=3.0)
     decays = [settings.decay(count) for count in (1, 3, 2996, 2998, 10**9)]
     assert decays == [1 / 4, 1 / 2, 2996 / 2999, 0.999, 0.999]
@@ -229,7 +231,7 @@ def votes_of(engine: Engine, sent: Extraction) -> Tensor:
     return votes.index_put(places, 5.0 * sent.values.sign().double(), accumulate=True)
 
 
-def test_the_guess_is_the_update_of_what_was_sent_and_of_what_stayed() -> None:
+def test_the_guess_is_the_update_of_sent_and_remaining_coefficients() -> None:
     engine = engine_after(2)
     sent = engine.extract()
     before = engine.momentum.clone()
@@ -326,7 +328,7 @@ def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
 
 @pytest.mark.parametrize("value_bits", [1, 4])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
-def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(
+def test_a_payload_is_withdrawn_from_an_older_copy_as_extract_took_it(
     value_bits: int, alpha: float
 ) -> None:
     engine = engine_after(3, DemoSettings(top_k=24, alpha=alpha, value_bits=value_bits))
@@ -343,7 +345,7 @@ def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(
     torch.testing.assert_close(older.momentum, engine.momentum, rtol=0, atol=1e-5)
 
 
-def test_what_only_later_gradients_sent_is_not_withdrawn_from_momentum_of_the_other_sign() -> None:
+def test_a_withdrawal_leaves_entries_of_the_other_sign() -> None:
     engine = engine_after(1, DemoSettings(top_k=8))
     older, extraction = sent_since(engine)
     older.momentum.neg_()

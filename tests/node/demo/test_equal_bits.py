@@ -78,7 +78,7 @@ def digest_of(found: Mapping[str, reference.Floats]) -> str:
 
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("rule", DIGESTS)
-def test_three_steps_end_at_the_parameters_written_down(rule: Rule) -> None:
+def test_three_steps_end_at_the_digest_written_down(rule: Rule) -> None:
     found = parameters()
     for contributions in STEPS:
         apply(LAYOUT, found, contributions, *RATES, rule=rule)
@@ -86,7 +86,7 @@ def test_three_steps_end_at_the_parameters_written_down(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", DIGESTS)
-def test_the_whole_number_reference_ends_there_too(rule: Rule) -> None:
+def test_the_reference_ends_at_the_same_digest(rule: Rule) -> None:
     found = {name: tensor.numpy() for name, tensor in parameters().items()}
     for contributions in STEPS:
         found = reference.apply(found, contributions, *RATES, rule)

@@ -180,7 +180,7 @@ def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(
 
 @but_plain
 @by_both_rules
-def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(
+def test_a_guess_from_nan_and_infinities_is_in_range_and_alike(
     make_backend: MakeBackend, rule: Rule
 ) -> None:
     plain, found = guesses(make_backend, rule, ALL)
@@ -190,7 +190,7 @@ def test_a_guess_is_in_range_and_alike_where_the_momentum_is_no_number(
 
 
 @but_plain
-def test_nothing_extracted_from_numbers_that_are_none_is_out_of_range(
+def test_extractions_from_nan_and_infinities_are_in_range(
     make_backend: MakeBackend,
 ) -> None:
     for value_bits in (1, 8):
@@ -301,7 +301,7 @@ def test_quantised_values_of_any_floats_are_in_range() -> None:
 
 @pytest.mark.parametrize("find", [largest, largest_in_groups])
 @pytest.mark.parametrize("top_k", [1, 32, 300])
-def test_the_largest_are_distinct_places_where_numbers_are_none(find: Find, top_k: int) -> None:
+def test_the_largest_of_nan_and_infinities_are_distinct_places(find: Find, top_k: int) -> None:
     magnitudes = torch.stack([*ALL.values()]).view(-1, 4096).abs()
     for rows in (magnitudes, *magnitudes.split(1)):
         assert all(len(set(places)) == top_k for places in find(rows, top_k).tolist())

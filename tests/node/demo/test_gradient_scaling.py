@@ -83,7 +83,7 @@ def test_rows_and_columns_of_a_first_gradient_come_out_of_one_size() -> None:
     assert torch.allclose(found, torch.ones(6, 5), rtol=1e-4)
 
 
-def test_nothing_stays_nothing_and_next_to_nothing_is_not_blown_up() -> None:
+def test_zeros_stay_zeros_and_tiny_gradients_are_not_blown_up() -> None:
     scaling = GradientScaling("even", SHAPES, "cpu")
     for scale in (0.0, 1e-30):
         found = scaled(

@@ -43,14 +43,14 @@ def test_the_update_is_eight_times_what_the_coefficients_stand_for() -> None:
     assert 0.5 < found.square().mean().sqrt() < 1.1
 
 
-def test_how_many_voted_changes_nothing_but_rounding() -> None:
+def test_the_number_of_voters_changes_nothing_but_rounding() -> None:
     sums = votes(2)
     with exact_products(CPU):
         once, often = orthogonalised(sums.clone()), orthogonalised(sums * 2**18)
     assert torch.equal(once, often)
 
 
-def test_a_chunk_that_nobody_voted_on_does_not_move() -> None:
+def test_a_chunk_without_votes_does_not_move() -> None:
     sums = votes(3)
     sums[5] = 0
     with exact_products(CPU):
