@@ -1,4 +1,4 @@
-"""DESIGN.md section 4 written out plainly, in whole numbers and one chunk at a time, to judge the fast paths by."""
+"""Section 4 of DESIGN.md in whole numbers, one chunk at a time, to judge the fast paths by."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def is_small(shape: tuple[int, ...]) -> bool:
 
 
 def to_chunks(tensors: Mapping[str, Floats]) -> Floats:
-    """[chunks, 64, 64]"""
+    """The chunks of tensors, [chunks, 64, 64]."""
     chunks = []
     line: list[float] = []
     for name in sorted(tensors):
@@ -101,7 +101,9 @@ def divided(chunk: Integers, shift: int) -> Integers:
 
 
 def halved(chunk: Integers, bound: int = 2047) -> tuple[Integers, int]:
-    """The chunk, divided by the least power of two that brings it to the bound, and that power's exponent."""
+    """The chunk, divided by the least power of two that brings it to the bound, and that power's
+    exponent.
+    """
     shift = 0
     while np.abs(divided(chunk, shift)).max() > bound:
         shift += 1
@@ -168,7 +170,7 @@ def apply(
 
 
 class Author:
-    """The momentum of one author, and what it sends: DeMo in double precision, a chunk at a time."""
+    """DeMo of one author in double precision, a chunk at a time: its momentum and its votes."""
 
     def __init__(self, chunks: int) -> None:
         self.momentum = np.zeros((chunks, 64, 64))
@@ -184,8 +186,7 @@ class Author:
     ) -> Coefficients:
         counts, indices, values = [], [], []
         for momentum, chunk in zip(self.momentum, to_chunks(gradients), strict=True):
-            momentum *= decay
-            momentum += D @ chunk @ D.T
+            momentum[:] = decay * momentum + D @ chunk @ D.T
             flat = momentum.reshape(-1)
             kept = sorted(i for i in np.argsort(-np.abs(flat), kind="stable")[:top_k] if flat[i])
             counts.append(len(kept))

@@ -305,7 +305,9 @@ class Kernels(TorchDispatchMode):
 def operations(
     shapes: dict[str, tuple[int, ...]], rule: Rule
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """Of making a step's gradients even; of taking them in; of what follows, to the payload and changed parameters."""
+    """Operations that make a step's gradients even, that accumulate them, and that follow, to the
+    payload and changed parameters.
+    """
     layout = ChunkLayout.from_shapes(shapes)
     gradients: dict[str, Tensor | None] = {
         name: torch.ones(shape) for name, shape in shapes.items()

@@ -1,7 +1,8 @@
-"""The kernels' tests once more, compiled for processors with fewer instructions than this one may have.
+"""The kernels' tests once more, compiled for processors with fewer instructions than this one may
+have.
 
-What a compiler makes of one text differs between processors, and so do torch's own loops, above all where floats are no
-numbers. This machine's own processor is what the tests run on anyway.
+What a compiler makes of one text differs between processors, and so do torch's own loops, above all
+where floats are no numbers. This machine's own processor is what the tests run on anyway.
 """
 
 import os

@@ -148,7 +148,8 @@ def test_the_guess_of_kernels_differs_from_the_plain_one_in_few_roundings(rule: 
         engine.momentum[7] = 0
         guesses.append(engine.guess(rule, engine.extract()).int())
     plain, found = guesses
-    # Not an update: what stayed is scaled in floats, so that a sign, or a whole number, may fall to the other side.
+    # Not an update: remaining coefficients are scaled in floats, so that a sign or a whole number
+    # may fall to the other side.
     assert (found != plain).float().mean() < 0.01
     assert rule == "sign" or (found - plain).abs().max() <= 2
 
@@ -231,7 +232,8 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
 
     def used(addend: int) -> str:
         (folder / "part.py").write_text(
-            f"from node.demo.kernels.compile import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
+            "from node.demo.kernels.compile import inner\n"
+            f"@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
         )
         command = [sys.executable, "-m", "node.demo.kernels.used"]
         return subprocess.run(

@@ -96,7 +96,9 @@ def test_transposed_names_the_place_of_an_index_and_undoes_itself() -> None:
 
 
 def adversarial_sums() -> np.ndarray:
-    """[n, 64, 64] of integers up to 2^24 - 1: dense, sparse, at every edge of a shift, and worst for a column."""
+    """[n, 64, 64] of integers up to 2^24 - 1: dense, sparse, at every edge of a shift, and worst
+    for a column.
+    """
     rng = np.random.default_rng(1)
     chunks = [np.zeros((64, 64), np.int64)]
     for bits in range(1, 25):

@@ -1,4 +1,4 @@
-"""Payloads packed on a device: the bytes of `encode`, for whatever was extracted, without asking the device."""
+"""Payloads packed on a device: the bytes of the host for any extraction, without waiting for it."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,9 @@ def on_the_host(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
 def extracted(
     shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES
 ) -> list[Tensor]:
-    """Indices [chunks, k] drawn from the last `span` entries of a chunk, and values, some of them 0."""
+    """Indices [chunks, k] drawn from the last `span` entries of a chunk, and values, some of them
+    0.
+    """
     rng = np.random.default_rng(seed)
     places = [np.sort(rng.permutation(span)[: shape.top_k]) for _ in range(shape.chunks)]
     values = rng.integers(1, shape.value_max + 1, (shape.chunks, shape.top_k)) * rng.choice([-1, 1])

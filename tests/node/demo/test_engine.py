@@ -61,7 +61,8 @@ def test_steps_equal_the_reference_in_double_precision(
             as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha
         )
         assert np.array_equal(found.counts, expected.counts)
-        # float32 may prefer another of two nearly equal coefficients, or round a value on a half the other way
+        # float32 may prefer another of two nearly equal coefficients, or round a value on a half
+        # the other way
         same = found.indices == expected.indices
         assert same.mean() > 0.99
         assert (found.values[same] == expected.values[same]).mean() > 0.99
@@ -139,7 +140,7 @@ def test_an_older_momentum_forgets_more_slowly() -> None:
     assert [DemoSettings(recency=0.0).decay(count) for count in (1, 2)] == [0.999, 0.999]
     since = [
         settings.decay(count) for count in range(401, 201, -1)
-    ]  # what is left of the 201st of 401 gradients
+    ]  # share of the 201st of 401 gradients
     assert math.prod(since) == pytest.approx((201 / 401) ** 3, rel=0.02)
 
 
@@ -220,7 +221,9 @@ def test_none_is_a_gradient_of_zeros() -> None:
 
 
 def votes_of(engine: Engine, sent: Extraction) -> Tensor:
-    """float64 [chunks, 64, 64]: five times the size of what stayed for each coefficient sent, and what stayed."""
+    """Float64 [chunks, 64, 64]: remaining coefficients in units of their root mean square, and five
+    for each that was sent.
+    """
     stayed = engine.momentum.mT.double()
     votes = stayed / stayed.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
     places = (

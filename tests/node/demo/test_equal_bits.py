@@ -1,4 +1,4 @@
-"""The exact path ends at bits written down here, whatever does it and whatever processor it is compiled for."""
+"""The exact path ends at bits written down here, in any backend and on any processor."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,11 +27,14 @@ DIGESTS: dict[Rule, str] = {
     "sign": "22d09f1b806597a8ca5b36fffe62bc8f5b8737a9ea02e946047096d37b1c9e4d",
     "orthogonal": "830fb8a7c02d21150a3954b402c8b9de0fe0489ffad08dfb4bc76bf80f5c94a5",
 }
-"""SHA-256 of the parameters after three steps, in float32, little-endian, one after the other by name."""
+"""SHA-256 of the parameters after three steps, in float32, little-endian, one after the other by
+name."""
 
 
 def scrambled(count: int, seed: int) -> np.ndarray:
-    """uint32 [count]: numbers without a pattern, the same for ever. MurmurHash3's finalizer, of whole numbers."""
+    """uint32 [count]: numbers without a pattern, the same for ever. MurmurHash3's finalizer, of
+    whole numbers.
+    """
     found = np.arange(count, dtype=np.uint32) + np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         found = (found ^ found >> np.uint32(shift)) * np.uint32(factor)

@@ -1,6 +1,6 @@
-"""Zeros, denormals, tiny and huge floats, NaN and infinities: all backends do the same with them, and
-no integer made of one is out of range. Which integer the hardware makes of a NaN or of too large a
-float depends on the processor.
+"""Zeros, denormals, tiny and huge floats, NaN and infinities: all backends do the same with them,
+and no integer made of one is out of range. Which integer the hardware makes of a NaN or of too
+large a float depends on the processor.
 """
 
 import math
@@ -118,8 +118,8 @@ def extractions(
 
 
 def guesses(make_backend: MakeBackend, rule: Rule, chunks: dict[str, Tensor]) -> list[Tensor]:
-    """The guess of the plain engine and that of one with the backend, int32, from what the plain one
-    sent and what stayed there.
+    """The guess of the plain engine and that of one with the backend, int32, from what the plain
+    one sent and what stayed there.
     """
     (plain, sent), (engine, _) = extractions(make_backend, DemoSettings(), chunks)
     engine.momentum.copy_(plain.momentum)
@@ -219,7 +219,8 @@ def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
         assert (
             (one.double() - other.double()).abs() <= 1e-4 * sizes + 512 * LEAST
         ).all()  # 64 roundings, twice
-    # One product in the one direction, one in the other: the first is exact for a power of two that is no denormal.
+    # One product in the one direction, one in the other: the first is exact for a power of two that
+    # is no denormal.
     exact = [
         "zeros",
         "minus zeros",

@@ -1,4 +1,4 @@
-"""Gradients scaled on their way into the momentum: by the published formulas, bounded, and over a restart."""
+"""Gradients scaled by the published formulas, within bounds, and over a restart."""
 
 import math
 
@@ -14,7 +14,7 @@ SHAPES = {"matrix": (6, 5), "cube": (3, 2, 4), "vector": (7,), "scalar": (), "em
 
 
 def gradients(step: int) -> dict[str, Tensor | None]:
-    """Of unlike sizes by row, by column and by tensor."""
+    """Gradients whose sizes differ by row, by column and by tensor."""
     generator = torch.Generator().manual_seed(step)
     found: dict[str, Tensor | None] = {}
     for name, shape in SHAPES.items():

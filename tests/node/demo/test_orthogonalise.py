@@ -18,7 +18,9 @@ def votes(seed: int, authors: int = 8, top_k: int = 32, among: int = 4096) -> to
 
 
 def test_directions_that_the_votes_have_move_alike() -> None:
-    """The nearest orthogonal matrix has singular values of one; three iterations come from the votes' to about that."""
+    """The nearest orthogonal matrix has singular values of one; three iterations come from the
+    votes' to about that.
+    """
     sums = votes(0)
     before = torch.linalg.svdvals(sums)
     with exact_products(CPU):

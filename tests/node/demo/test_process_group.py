@@ -196,7 +196,7 @@ def run_rank(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told."""
+    """The notes of each rank."""
     folder: Path = tmp_path_factory.mktemp("ranks")
     torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
@@ -207,7 +207,9 @@ def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 def simulated(steps: int) -> list[torch.Tensor]:
-    """The parameters after some steps of `training`, by two engines and the reference in one process."""
+    """The parameters after some steps of `training`, by two engines and the reference in one
+    process.
+    """
     layout = ChunkLayout.from_shapes(SHAPES)
     engines = [Engine(layout, DemoSettings(momentum_decay=0.9), "cpu") for _ in range(RANKS)]
     scalings = [GradientScaling("even", SHAPES, "cpu") for _ in range(RANKS)]

@@ -8,7 +8,9 @@ from node.demo.top_k import ascending, largest, largest_above_threshold, largest
 
 
 def magnitudes_of_every_kind(seed: int) -> Tensor:
-    """[n, 4096]: numbers without ties, ties everywhere, mostly zeros, all zeros, all equal, the least floats, steep."""
+    """[n, 4096]: numbers without ties, ties everywhere, mostly zeros, all zeros, all equal, the
+    least floats, steep.
+    """
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(4, 4096, generator=generator).abs()
     few = torch.randint(0, 5, (4, 4096), generator=generator).float()
