@@ -181,7 +181,8 @@ def test_a_gpu_makes_the_same_step_bit_for_bit(rule: Rule) -> None:
     given = contributions(4, value_max=128)
     on_cpu, on_gpu = parameters(), {name: tensor.cuda() for name, tensor in parameters().items()}
     apply(LAYOUT, on_cpu, given, LEARNING_RATE, DECAY, rule=rule)
-    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY, rule=rule)
+    backend = Accelerator(LAYOUT, torch.device("cuda"))
+    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY, rule=rule, backend=backend)
     assert all(torch.equal(on_cpu[name], on_gpu[name].cpu()) for name in SHAPES)
 
 
