@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
-from node.replica.vote_history import Ballot, VoteHistory
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
@@ -192,7 +192,7 @@ class Replica:
             check_link(commit, self.run_id, self.head, self.head_round)
         except Exception as error:
             raise Violation(f"{self.peer} applies out of order: {error}") from error
-        ballots = []
+        counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
@@ -212,8 +212,9 @@ class Replica:
                         f"round {commit.round} counts position {position} of {sent.author} a second time"
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
-            ballots.append(Ballot(commit.round, entry.weight, payload, sent.coefficients))
-        self._set_sums(self._earlier.joined(commit.round, commit.step, ballots))
+            contribution = Contribution(entry.weight, sent.coefficients)
+            counted.append(CountedPayload(commit.round, payload, contribution))
+        self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
         self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
@@ -312,8 +313,9 @@ class Replica:
     def _set_sums(self, contributions: Iterable[Contribution]) -> None:
         """Of all votes that make a step, in whatever order they come."""
         sums = np.zeros(POSITIONS_MAX, np.int32)
-        for weight, coefficients in contributions:
-            sums[_places(coefficients)] += weight * coefficients.values
+        for contribution in contributions:
+            coefficients = contribution.coefficients
+            sums[_places(coefficients)] += contribution.weight * coefficients.values
         self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(hashlib.sha256(sums).digest(), np.uint8)
 
     def _digest(self) -> int:

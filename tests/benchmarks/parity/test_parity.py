@@ -13,7 +13,7 @@ from torch import Tensor
 from node.data.corpus import Corpus
 from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
-from node.demo.scaling import Scale
+from node.demo.gradient_scaling import Scale
 from node.replica.replica import Pending, Replica
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry

@@ -1,11 +1,12 @@
-"""The transform of chunks: a float32 DCT for the momentum, and an exact integer inverse for the update.
+"""The transform of chunks: a float32 DCT for the momentum, an exact integer inverse for the update.
 
-D is the orthonormal 64-point DCT-II: D[k, n] = sqrt(2/64) * cos(pi * (2n + 1) * k / 128), row 0 divided by
-sqrt(2). The forward transform feeds a node's own momentum, whose precision is local business.
+D is the orthonormal 64-point DCT-II: D[k, n] = sqrt(2/64) * cos(pi * (2n + 1) * k / 128), row 0
+divided by sqrt(2). The forward transform serves a node's own momentum, whose precision no other
+node depends on.
 
-The inverse decides what the parameters become, so it must give the same bits everywhere. Video codecs met
-this problem (a decoder drifts from its encoder when each rounds its float inverse DCT in its own way) and
-solved it in integers, as here:
+The inverse decides what the parameters become, so it must give the same bits everywhere. Video
+codecs met this problem (a decoder drifts from its encoder when each rounds its float inverse DCT in
+its own way) and solved it in integers, as here:
 
     T  = round(128 * sqrt(32) * D)       |T| <= 128; no entry is nearer than 0.009 to a half
     S' = S >> s, to nearest-even         per chunk the least s with |S'| <= 2047
@@ -14,14 +15,16 @@ solved it in integers, as here:
     Z  = Y' T                            |Z| <= 5243 * 2047 < 2^24
     U  = sign(Z)
 
-5243 is the largest sum of |T| down a column. All tensors are float32 and hold integers: below 2^24 float32
-is exact, so is every product and every partial sum, in whatever order a library adds, and operands of 11
-significant bits also survive TF32. They do not survive bf16, to which a user may have permitted float32
-products to fall (`torch.set_float32_matmul_precision("medium")`, autocast); `exact_products` rules that out.
+5243 is the largest sum of |T| down a column. All tensors are float32 and hold integers: below 2^24
+float32 is exact, and so is every product and every partial sum, in whatever order a library adds.
+Operands of 11 significant bits also survive TF32. They do not survive bf16, to which a user may
+have permitted float32 products to fall (`torch.set_float32_matmul_precision("medium")`, autocast);
+`exact_products` rules that out.
 
-Every stage is one plain product over all chunks of a strip, and none needs a transposing copy, because coefficients
-are kept transposed, column before row: C^T = (D X^T) D^T. The product of D with the chunks' rows [n * 64, 64],
-transposed, comes out as [64 columns, n * 64 rows], which is [64 * n, 64] for the next one; so back.
+Every stage is one plain product over all chunks of a strip. None needs a transposing copy, because
+coefficients are kept transposed, column before row: C^T = (D X^T) D^T. The product of D with the
+chunks' rows [n * 64, 64], transposed, comes out as [64 columns, n * 64 rows], which is [64 * n, 64]
+for the next one; and so back.
 """
 
 import math
@@ -35,18 +38,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.flat import at_once
-from protocol.limits import CHUNK_SIDE, VOTE_SUM_MAX
-
-OPERAND_MAX = 2047
-"""Largest |S'| and |Y'|: the integers that fit 11 significant bits, TF32's."""
-
-STRIP_CHUNKS_PER_THREAD = 128
-"""Chunks of a strip on a CPU, per thread: 2 MiB; 64 and 256 measured alike, 32 and 512 slower."""
-
-STRIP_CHUNKS_DEVICE, STRIPS_DEVICE = 8192, 5
-"""Chunks of a strip on an accelerator at most: 128 MiB, enough work to hide the launches. Smaller models are cut into
-so many strips, since what is taken to work on one is several times its size (not measured on an accelerator)."""
+from node.demo.kernels.constants import OPERAND_MAX
+from protocol.limits import CHUNK_SIDE
 
 _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 
@@ -60,61 +53,64 @@ _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 
 
 def forward(chunks: Tensor) -> Tensor:
-    """Coefficients, transposed, (D X D^T)^T, of contiguous chunks X [n, 64, 64], in `forward_dtype`: a view [n, 64, 64]
-    of that dtype."""
+    """Coefficients (D X D^T)^T of contiguous chunks X [n, 64, 64]: a view [n, 64, 64] in
+    `forward_dtype`.
+    """
     dtype = forward_dtype(chunks.device)
     matrix = dct_matrix(chunks.device).to(dtype)
-    columns = product(matrix, _rows(chunks.to(dtype)))  # D X^T of all chunks side by side: [64, n * 64]
+    columns = product(
+        matrix, _rows(chunks.to(dtype))
+    )  # D X^T of all chunks side by side: [64, n * 64]
     return _by_chunk(product(_rows(columns), matrix))
 
 
 def forward_dtype(device: torch.device) -> torch.dtype:
-    """float32, or bfloat16 on a processor that multiplies those faster: a gradient is known far less well than to the
-    eight bits that these keep."""
+    """Float32, or bfloat16 on a processor that multiplies bfloat16 faster: it keeps eight bits, and
+    a gradient is known far less well than that.
+    """
     return torch.bfloat16 if device.type == "cpu" and _bfloat16_is_faster() else torch.float32
 
 
 def inverse(coefficients: Tensor) -> Tensor:
-    """D^T M D of contiguous float32 coefficients, transposed, M^T [n, 64, 64]: a view [n, 64, 64]."""
+    """D^T M D of contiguous float32 coefficients M^T [n, 64, 64]: a view [n, 64, 64]."""
     matrix = dct_matrix(coefficients.device).T
     rows = product(matrix, _rows(coefficients))  # D^T M of all chunks side by side: [64, n * 64]
     return _by_chunk(product(_rows(rows), matrix))
 
 
-def inverse_signs_(sums: Tensor, sum_max: int) -> Tensor:
-    """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U in {-1, 0, +1}, exactly, and return it.
+def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tensor:
+    """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U in {-1, 0, +1}; returns it.
 
-    `sums` holds integers of magnitude up to `sum_max`, below 2^24, as float32. Call it under `exact_products`.
+    `sums` holds integers of magnitude up to `sum_max`, below 2^24, as float32. `may_look` is that
+    of `shift_`. Call it under `exact_products`.
     """
     if sum_max > OPERAND_MAX:
-        shift_(sums, OPERAND_MAX)
-    torch.clamp(integer_inverse(sums)[0], -1, 1, out=sums)  # the sign of whole numbers
-    # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that -0 parameters keep their bits.
+        shift_(sums, OPERAND_MAX, may_look=may_look)
+    torch.clamp(
+        integer_inverse(sums, may_look=may_look)[0], -1, 1, out=sums
+    )  # the sign of whole numbers
+    # A library may leave -0 or +0 where Z is zero; adding +0 makes both +0, so that parameters
+    # that are -0 keep their bits.
     return sums.add_(0.0)
 
 
-def integer_inverse(operands: Tensor) -> tuple[Tensor, Tensor]:
-    """(Z, 2^t) of transposed whole numbers up to 2047, contiguous [n, 64, 64]: Z of that shape, 2^t [n, 1, 1]."""
+def integer_inverse(operands: Tensor, *, may_look: bool = True) -> tuple[Tensor, Tensor]:
+    """(Z, 2^t), [n, 64, 64] and [n, 1, 1], of transposed whole numbers up to 2047, contiguous
+    [n, 64, 64].
+    """
     matrix = integer_matrix(operands.device).T
     halfway = product(matrix, _rows(operands))  # Y = T^T S of all chunks side by side: [64, n * 64]
-    powers = shift_(_by_chunk(halfway), OPERAND_MAX)
+    powers = shift_(_by_chunk(halfway), OPERAND_MAX, may_look=may_look)
     return _by_chunk(product(_rows(halfway), matrix)), powers
 
 
-def inverse_signs(sums: Tensor) -> Tensor:
-    """U of vote sums S [n, 64, 64], which stay as they are."""
-    with exact_products(sums.device):
-        columns = sums.mT.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        return inverse_signs_(columns, VOTE_SUM_MAX)
-
-
 def transposed(indices: Indices) -> Indices:
-    """Where a transposed chunk keeps the entries of these indices, which are row * 64 + column; and back alike."""
+    """Indices of the same entries in the transposed chunk; an index is row * 64 + column."""
     return (indices & CHUNK_SIDE - 1) << _SIDE_BITS | indices >> _SIDE_BITS
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right.T of [m, 64] and [n, 64] of one dtype: contiguous [m, n] of that dtype."""
+    """The product left @ right.T of [m, 64] and [n, 64] of one dtype: contiguous [m, n]."""
     linear = _linear_of_onednn() if left.device.type == "cpu" else None
     if linear is None:
         return torch.mm(left, right.T)
@@ -124,11 +120,11 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 @cache
 def _linear_of_onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's x @ w.T, where there is reason to prefer it to torch.mm and it is there and right.
+    """Product x @ w.T of oneDNN, where it should be faster than torch.mm and is there and right.
 
-    On an AVX-512 processor that is not Intel's, torch.mm, which is MKL's, reached half the rate of oneDNN, which torch
-    holds as well (docs/results/engine.md). Its operator is not public, so it is tried first, and done without if it
-    has changed. Whole numbers come out the same of either.
+    On an AVX-512 processor that is not Intel's, torch.mm, which is MKL's, reached half the rate of
+    oneDNN, which torch contains as well. Its operator is not public, so it is tried first, and left
+    if it has changed. Whole numbers come out the same of either.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return None
@@ -146,8 +142,12 @@ def _linear_of_onednn() -> Callable[..., Tensor] | None:
 
 @cache
 def _bfloat16_is_faster() -> bool:
-    """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them, is at hand."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot tell
+    """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them,
+    is available.
+    """
+    capabilities: dict[str, Any] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # older torch cannot tell
     return _linear_of_onednn() is not None and bool(capabilities.get("avx512_bf16"))
 
 
@@ -162,23 +162,18 @@ def dct_matrix(device: torch.device) -> Tensor:
 def integer_matrix(device: torch.device) -> Tensor:
     """T, integers as float32 [64, 64].
 
-    128 * sqrt(32) * D is 128 times the cosines. A double's error of 1e-14 cannot move one across a half.
+    128 * sqrt(32) * D is 128 times the cosines. A double's error of 1e-14 cannot move one across
+    a half.
     """
     rounded = [[float(round(128 * cosine)) for cosine in row] for row in _cosines()]
     return torch.tensor(rounded, dtype=torch.float32, device=device)
 
 
-def strip_chunks_for(device: torch.device, chunks: int) -> int:
-    """Of a model of so many chunks, those to transform at once: as many as stay in the cache, or as fill an
-    accelerator."""
-    if not at_once(device):
-        return STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
-    return min(STRIP_CHUNKS_DEVICE, -(-chunks // STRIPS_DEVICE))
-
-
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """No gradients, no autocast, and float32 products in float32; afterwards all is as the user set it."""
+    """No gradients, no autocast, and float32 products in float32; the user's settings come back
+    afterwards.
+    """
     with torch.no_grad(), torch.autocast(device.type, enabled=False), _FULL_PRECISION:
         yield
 
@@ -209,14 +204,14 @@ _FULL_PRECISION = _FullPrecision()
 
 
 def _precision() -> tuple[str, ...]:
-    """torch's setting of float32 products."""
+    """The setting of float32 products in torch."""
     if _HAS_BACKEND_PRECISION:
         return tuple(matmul.fp32_precision for matmul in _backends())
     return (torch.get_float32_matmul_precision(),)
 
 
 def _set_precision(precision: tuple[str, ...]) -> None:
-    """Make `_precision()` return this; a backend that would inherit it goes back to inheriting."""
+    """Make `_precision()` return this; a backend that would inherit it inherits again."""
     if not _HAS_BACKEND_PRECISION:
         torch.set_float32_matmul_precision(*precision)
         return
@@ -231,23 +226,29 @@ def _backends() -> tuple[Any, Any]:
     return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
-def shift_(integers: Tensor, bound: int) -> Tensor:
-    """Halve each chunk of [n, 64, 64] the least number t of times that brings it to |.| <= bound, half to even.
+def shift_(integers: Tensor, bound: int, *, may_look: bool = True) -> Tensor:
+    """Halve each chunk of [n, 64, 64] the least number t of times that brings it to |.| <= bound.
 
-    2^t of each, float32 [n, 1, 1]. `bound` is 2^i - 1, so that a tie goes to the even 2^i.
+    Returns 2^t, float32 [n, 1, 1]. Halves round to even; `bound` is 2^i - 1, so that a tie at it
+    goes to the even 2^i. With `may_look` a look at the values spares work where nothing has to be
+    halved; on an accelerator it would wait for the device.
     """
-    if not at_once(integers.device) and _within(integers, bound):  # there to look would be to wait
-        return torch.ones(len(integers), 1, 1)
+    if may_look and _within(integers, bound):
+        return torch.ones(len(integers), 1, 1, device=integers.device)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
-    least = _constants(tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device)
+    least = _constants(
+        tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device
+    )
     shift = torch.bucketize(peak, least, right=True)
     integers.mul_(powers_of_two(-1, integers.device)[shift, None, None]).round_()
     return powers_of_two(1, integers.device)[shift, None, None]
 
 
 def _within(integers: Tensor, bound: int) -> bool:
-    """Whether no magnitude exceeds the bound. torch.aminmax would take twice the time of both looks."""
+    """Whether no magnitude exceeds the bound. torch.aminmax would take twice the time of both
+    looks.
+    """
     return bool(integers.amax() <= bound and integers.amin() >= -bound)
 
 
@@ -277,5 +278,5 @@ def _rows(contiguous: Tensor) -> Tensor:
 
 
 def _by_chunk(side_by_side: Tensor) -> Tensor:
-    """View [n, 64, 64] of what is contiguous as [64, n, 64]."""
+    """View [n, 64, 64] of a contiguous tensor as [64, n, 64]."""
     return side_by_side.view(CHUNK_SIDE, -1, CHUNK_SIDE).transpose(0, 1)

@@ -1,8 +1,8 @@
-"""The kernels that go through the transform: gradients into momentum, votes into parameters, momentum into a guess."""
+"""The kernels with a transform: momentum from gradients, parameters from votes, and a guess."""
 
 import numpy as np
 
-from node.demo.kernels.kernel import (
+from node.demo.kernels.compile import (
     BYTES,
     CHUNKS,
     ENTRIES,
@@ -19,22 +19,44 @@ from node.demo.kernels.kernel import (
     inner,
     kernel,
 )
-from node.demo.kernels.products import fold, mirrored, straight, turned, woven
+from node.demo.kernels.constants import (
+    ENTRY_MAX,
+    GUESS_MAX,
+    GUESS_ONE,
+    ITERATIONS,
+    ONE_BITS,
+    OPERAND_MAX,
+    ORTHOGONAL_GUESS,
+    SENT_WEIGHT,
+    SIZE_LEAST,
+    STAYED_MAX,
+    STAYED_WEIGHT,
+    STEP_MAX,
+    UPDATE_SCALE,
+    A,
+    B,
+    C,
+)
+from node.demo.kernels.matmul import fold, matmul_dct, matmul_inverse_dct, matmul_nn, matmul_tn
 
 SCRATCH = 3
-"""Chunks that a kernel works in besides its arguments."""
+"""Chunks that a kernel needs to work in, besides its arguments."""
 
 _F4, _I4 = np.float32, np.int32
 
-# Of the whole-number arithmetic: transform.py, orthogonal.py.
-_ENTRY_MAX, _STEP_MAX, _A, _B, _C = map(_F4, (511, 500, 441, -306, 130))
-_ITERATIONS, _UPDATE_SCALE = 3, _F4(2.0**-24)
-_ABOVE_OPERAND, _ABOVE_ENTRY = (int(_F4(bound + 0.5).view(_I4)) for bound in (2047, 511))
-"""Bits of the least magnitude that rounds above a bound; one octave more of each for every halving."""
-_OCTAVE = 1 << 23
+# Numbers of the type that the kernels calculate in.
+_ENTRY_MAX, _STEP_MAX, _UPDATE_SCALE = map(_F4, (ENTRY_MAX, STEP_MAX, UPDATE_SCALE))
+_A, _B, _C = map(_F4, (A, B, C))
+_SENT_WEIGHT, _STAYED_WEIGHT = _F4(SENT_WEIGHT), _F4(STAYED_WEIGHT)
+_SIZE_LEAST, _STAYED_MAX = _F4(SIZE_LEAST), _F4(STAYED_MAX)
+_ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (ORTHOGONAL_GUESS, GUESS_ONE, GUESS_MAX))
+_ONE, _PER_ONE, _PER_HALF = map(_F4, (2.0**ONE_BITS, 2.0**-ONE_BITS, 2.0 ** (1 - ONE_BITS)))
 
-# Of a guess: engine.py, aggregate.py.
-_SENT_WEIGHT, _STAYED_WEIGHT, _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (200, 40, 1.25, 16, 127))
+_ABOVE_OPERAND, _ABOVE_ENTRY = (
+    int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX)
+)
+"""Bits of the least magnitude that rounds above a bound; an octave is added for every halving."""
+_OCTAVE = 1 << 23
 
 
 # ---- steps within a chunk
@@ -42,28 +64,32 @@ _SENT_WEIGHT, _STAYED_WEIGHT, _ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F
 
 @inner
 def _forward(given, chunk, spare, matrix):
-    """(D X D^T)^T of X, `given`, which may be `chunk` itself; `matrix` is `_forward_matrix` of fused.py."""
+    """(D X D^T)^T of X, `given`, which may be `chunk` itself.
+
+    `matrix` is `cpu_kernels._forward_matrix`, `spare` two more chunks.
+    """
     fold(given, spare[0])
-    woven(spare[0], matrix, spare[1])  # X^T D^T
+    matmul_dct(spare[0], matrix, spare[1])  # X^T D^T
     fold(spare[1], spare[0])
     for first, step in ((0, 4), (2, 4), (1, 2)):
-        turned(matrix[first::step, : SIDE // step], spare[0, first::step], chunk[first::step])
+        matmul_tn(matrix[first::step, : SIDE // step], spare[0, first::step], chunk[first::step])
 
 
 @inner
 def _inverse(chunk, spare, matrix, whole):
     """D^T M D in place of M, as it is, not transposed; `matrix` is D.
 
-    With `whole` numbers and T in place of D, `transform.integer_inverse`: returns 2^t, else 1."""
-    mirrored(chunk, matrix, spare)  # M^T D
+    With `whole` numbers and T in place of D it is `dct.integer_inverse`. Returns 2^t, or else 1.
+    """
+    matmul_inverse_dct(chunk, matrix, spare)  # M^T D
     power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
-    mirrored(spare, matrix, chunk)
+    matmul_inverse_dct(spare, matrix, chunk)
     return power
 
 
 @inner
 def _size(chunk):
-    """Root mean square."""
+    """Root mean square of a chunk."""
     squares = np.zeros(SIDE, _F4)
     for i in range(SIDE):
         for j in range(SIDE):
@@ -72,8 +98,21 @@ def _size(chunk):
 
 
 @inner
+def _share(size):
+    """Votes per unit of the coefficients that stayed in a chunk of this root mean square: finite,
+    and 0 for NaN.
+    """
+    if size >= _SIZE_LEAST:
+        return _STAYED_WEIGHT / size
+    return _STAYED_WEIGHT / _SIZE_LEAST if size >= _F4(0) else _F4(0)
+
+
+@inner
 def _shift(chunk, bound):
-    """`transform.shift_` of one chunk: halve to nearest-even until |.| is below `bound`, bits of a float; 2^t."""
+    """`dct.shift_` of one chunk: halve it, to nearest-even, until |.| is below `bound`.
+
+    `bound` is given as the bits of a float. Returns 2^t for t halvings.
+    """
     bits, peak = chunk.reshape(ENTRIES).view(_I4), _I4(0)
     for place in range(ENTRIES):
         magnitude = _I4(bits[place] & MAGNITUDE)  # ordered as the floats are
@@ -99,41 +138,47 @@ def _round(chunk, scale, bound):
 
 @inner
 def _mix(out, share, other, other_share):
-    """out <- out * share + other * other_share."""
-    flat, flat_other = out.reshape(ENTRIES), other.reshape(ENTRIES)  # one loop: numba asks for each if they overlap
+    """Out <- out * share + other * other_share."""
+    flat, flat_other = (
+        out.reshape(ENTRIES),
+        other.reshape(ENTRIES),
+    )  # one loop: numba asks for each if they overlap
     for place in range(ENTRIES):
         flat[place] = flat[place] * share + flat_other[place] * other_share
 
 
 @inner
 def _orthogonalise(found, square, fourth):
-    """`orthogonal.orthogonalised` of one chunk, not transposed, in place of `found`; the others are spare."""
+    """`orthogonalise.orthogonalised` of one chunk, not transposed, in place of `found`.
+
+    `square` and `fourth` are chunks to work in.
+    """
     _shift(found, _ABOVE_ENTRY)
     squares = np.int64(0)
     for i in range(SIDE):
         for j in range(SIDE):
             entry = np.int64(found[i, j])
             squares += entry * entry
-    scale, limit = _F4(256), np.int64(1)
+    scale, limit = _ONE, np.int64(1)
     while squares > limit:
         scale *= _F4(0.5)
         limit *= 4
     _round(found, scale, _ENTRY_MAX)
-    for _ in range(_ITERATIONS):
-        turned(found, found, square)
-        _round(square, _F4(1 / 256), _ENTRY_MAX)
-        turned(square, square, fourth)
-        _round(fourth, _F4(1 / 256), _ENTRY_MAX)
+    for _ in range(ITERATIONS):
+        matmul_tn(found, found, square)
+        _round(square, _PER_ONE, _ENTRY_MAX)
+        matmul_tn(square, square, fourth)
+        _round(fourth, _PER_ONE, _ENTRY_MAX)
         _mix(square, _B, fourth, _C)
-        _round(square, _F4(1 / 128), _STEP_MAX)
-        straight(found, square, fourth)
+        _round(square, _PER_HALF, _STEP_MAX)
+        matmul_nn(found, square, fourth)
         _mix(found, _A, fourth, _F4(1))
-        _round(found, _F4(1 / 128), _ENTRY_MAX)
+        _round(found, _PER_HALF, _ENTRY_MAX)
 
 
 @inner
 def _to_orthogonal(chunk, spare, matrix):
-    """`orthogonal.inverse_orthogonal_` of one chunk."""
+    """`orthogonalise.inverse_orthogonal_` of one chunk."""
     _orthogonalise(chunk, spare[0], spare[1])
     scale = _inverse(chunk, spare[0], matrix, True) * _UPDATE_SCALE
     for i in range(SIDE):
@@ -143,7 +188,7 @@ def _to_orthogonal(chunk, spare, matrix):
 
 @inner
 def _to_signs(chunk, spare, matrix):
-    """`transform.inverse_signs_` of one chunk."""
+    """`dct.inverse_signs_` of one chunk."""
     _shift(chunk, _ABOVE_OPERAND)
     _inverse(chunk, spare, matrix, True)
     for i in range(SIDE):
@@ -153,15 +198,18 @@ def _to_signs(chunk, spare, matrix):
 
 @inner
 def _region(matrix, number, width):
-    """What of a matrix stands in one of its chunks. Counted from 0 like this, numba knows that no index is negative,
-    and takes many entries at a time."""
+    """View of one chunk of a matrix.
+
+    Counted from 0 like this, numba knows that no index is negative, and takes many entries at a
+    time.
+    """
     row, column = divmod(number, width)
     return matrix[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
 
 
 @inner
 def _add_votes(chunk, number, votes):
-    """Fill S of one chunk; whether there are any votes at all."""
+    """Fill S of one chunk; returns whether there are any votes at all."""
     bounds, indices, values, weights = votes
     chunk[:] = 0
     found = False
@@ -176,7 +224,10 @@ def _add_votes(chunk, number, votes):
 
 @inner
 def _change(matrix, place, chunk, rates):
-    """P <- P * decay - rate * U, each rounded, of one chunk; row by row, which numba knows to lie without gaps."""
+    """P <- P * decay - rate * U, each rounded, of one chunk.
+
+    Row by row, since numba knows that a row has no gaps.
+    """
     number, width = place
     rate, decay = rates
     row, column = divmod(number, width)
@@ -187,12 +238,12 @@ def _change(matrix, place, chunk, rates):
             line[j] = line[j] * decay - change
 
 
-# ---- what fused.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
+# ---- what cpu_kernels.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
 
 
 @kernel(MATRIX, (WORD, WORD, WORD), CHUNKS, (NUMBER, FLAGS), TOOLS)
 def accumulate(gradient, place, momentum, decaying, tools):
-    """`Engine.accumulate` for one matrix, whose chunks `momentum` and `active` hold."""
+    """`Backend.accumulate` for one matrix, whose chunks `momentum` and `active` hold."""
     width, first, stop = place
     decay, active = decaying
     matrix, scratch = tools
@@ -213,7 +264,7 @@ def accumulate(gradient, place, momentum, decaying, tools):
 
 @kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, ((NUMBER, NUMBER), FLAG), TOOLS)
 def update(parameter, place, votes, rule, tools):
-    """`aggregate.update` for one matrix, whose chunk 0 has the number `offset` in `votes`."""
+    """`Backend.update` for one matrix, whose chunk 0 has the number `offset` in `votes`."""
     width, first, stop, offset = place
     rates, orthogonal = rule
     matrix, scratch = tools
@@ -229,7 +280,7 @@ def update(parameter, place, votes, rule, tools):
 
 @kernel(CHUNKS, (WORD, WORD), (PLACES, PLACES), (BYTES, FLAG), TOOLS)
 def guess(momentum, place, sent, guessed, tools):
-    """`Engine.guess`, for chunks of matrices."""
+    """`Backend.guess` for chunks of matrices."""
     first, stop = place
     indices, values = sent
     guesses, orthogonal = guessed
@@ -237,10 +288,11 @@ def guess(momentum, place, sent, guessed, tools):
     chunk = scratch[0]
     for number in range(first, stop):
         stayed = momentum[number]
-        share = _STAYED_WEIGHT / max(_size(stayed), _F4(1e-37))
+        share = _share(_size(stayed))
         for i in range(SIDE):
             for j in range(SIDE):
-                chunk[j, i] = stayed[i, j] * share
+                vote = stayed[i, j] * share
+                chunk[j, i] = vote if abs(vote) <= _STAYED_MAX else _F4(0)  # not of a NaN either
         for slot in range(indices.shape[1]):
             index = np.int64(indices[number, slot])
             chunk[index >> 6, index & SIDE - 1] += _SENT_WEIGHT * _F4(np.sign(values[number, slot]))
@@ -254,5 +306,5 @@ def guess(momentum, place, sent, guessed, tools):
                 for j in range(SIDE):
                     chunk[i, j] = np.sign(chunk[i, j]) * _GUESS_ONE
         out, whole = guesses[number].reshape(ENTRIES), chunk.reshape(ENTRIES)
-        for place in range(ENTRIES):
-            out[place] = np.int8(whole[place])
+        for entry in range(ENTRIES):
+            out[entry] = np.int8(whole[entry])  # never NaN, as no vote is, and within 127

@@ -1,9 +1,10 @@
-"""The planes of a payload, packed on the device where its coefficients are: one copy of their bytes to the host.
+"""The planes of a payload, packed on the device that holds its coefficients.
 
-The same bytes as `protocol.payload.body_of` (its module has the format), from what an extraction left there. How many
-values there are, and how long each plane is, only the device knows, and to ask would be to wait for it. So every plane
-has room for the most that it can hold and is laid behind the one before it by positions computed there; the host cuts
-the bytes to their length. The number of operations depends on nothing that is packed.
+The bytes are those of `protocol.payload.body_of` (its module has the format). Only the device knows
+how many values there are and how long each plane is, and to ask would be to wait for it. So every
+plane has room for the most that it can hold and is laid behind the one before it by positions
+computed on the device; all bytes are copied to the host once, which cuts them to their length. The
+number of operations does not depend on what is packed.
 """
 
 import numpy as np
@@ -13,18 +14,20 @@ from torch.nn.functional import pad
 
 from protocol.bits import rice_parameter, row_bytes
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import Body, PayloadShape
+from protocol.payload import Body, Coefficients, PayloadShape
 
 _BYTE_BITS = 8
 
 _LENGTHS = 3
-"""Numbers ahead of the planes in what is copied, int64: short chunks, values, bytes of all planes."""
+"""Numbers ahead of the planes, int64: short chunks, values, bytes of all planes."""
 
 
 def packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
-    """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with value 0 are not sent.
+    """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with value
+    0 are not sent.
 
-    Waits for the device once, to copy."""
+    Waits for the device once, to copy.
+    """
     found = _packed(indices, values, shape).cpu().numpy()
     lengths = found[: _LENGTHS * np.int64().itemsize]
     short_chunks, count, size = lengths.view(np.int64).tolist()
@@ -44,21 +47,41 @@ def _packed(indices: Tensor, values: Tensor, shape: PayloadShape) -> Tensor:
     planes.add(_rows(_compact(counts.short(), short), shape.count_bits), _row_bytes(short_count))
     planes.add(_rows(_compact(gaps & (1 << rice_bits) - 1, sent), rice_bits), _row_bytes(count))
     planes.add(*_unary(gaps >> rice_bits, sent, (CHUNK_ENTRIES - shape.top_k) >> rice_bits))
-    planes.add(_rows(_compact(magnitudes + negative * shape.value_max, sent), shape.value_bits), _row_bytes(count))
+    planes.add(
+        _rows(_compact(magnitudes + negative * shape.value_max, sent), shape.value_bits),
+        _row_bytes(count),
+    )
     lengths = torch.stack((short_count, count, planes.end))
     return torch.cat((lengths.view(torch.uint8), planes.room))
+
+
+def coefficients_of(indices: Tensor, values: Tensor) -> Coefficients:
+    """The coefficients of int16 [chunks, k] indices and values, copied to the host in one piece;
+    those with value 0 are not sent. Waits for the device.
+    """
+    places, kept = torch.stack((indices, values)).cpu().numpy()
+    sent = kept != 0
+    return Coefficients(
+        counts=sent.sum(axis=1, dtype=np.uint16),
+        indices=places[sent].astype(np.uint16),
+        values=kept[sent],
+    )
 
 
 class _Planes:
     """Bytes laid end to end on a device, in room for the most that there can be."""
 
     def __init__(self, bytes_max: int, device: torch.device) -> None:
-        self._bytes = torch.zeros(bytes_max + 1, dtype=torch.uint8, device=device)  # the last takes what is dropped
+        self._bytes = torch.zeros(
+            bytes_max + 1, dtype=torch.uint8, device=device
+        )  # the last is for dropped bytes
         self.end = torch.zeros((), dtype=torch.int64, device=device)
         """Bytes so far."""
 
     def add(self, rows: Tensor, length: Tensor) -> None:
-        """Lay down the first `length` bytes, a number on the device, of each of uint8 [width, n]."""
+        """Append the first `length` bytes, a number on the device, of each row of uint8
+        [width, n].
+        """
         width, most = rows.shape
         place = torch.arange(most, device=rows.device)
         places = torch.arange(width, device=rows.device)[:, None] * length + self.end + place
@@ -68,23 +91,28 @@ class _Planes:
 
     @property
     def room(self) -> Tensor:
-        """uint8 [bytes_max]: what was laid down, and zeros."""
+        """uint8 [bytes_max]: the planes, and zeros behind them."""
         return self._bytes[:-1]
 
 
 def _gaps(indices: Tensor, sent: Tensor) -> Tensor:
-    """int16 [chunks, k]: of each sent index, the entries between it and the sent one before it in its chunk."""
+    """Int16 [chunks, k]: entries between a sent index and the sent one before it in its chunk."""
     latest = indices.masked_fill(~sent, -1).cummax(1).values
     return indices - pad(latest[:, :-1], (1, 0), value=-1) - 1
 
 
 def _unary(quotients: Tensor, sent: Tensor, zeros_max: int) -> tuple[Tensor, Tensor]:
-    """The unary plane, uint8 [1, n], and its length, for at most so many zeros in a chunk of k quotients. One of fewer
-    has no more bits: for each one that it lacks it has at most one zero more."""
+    """The unary plane, uint8 [1, n], and its length.
+
+    `zeros_max` bounds the zeros in a chunk of k quotients. A chunk of fewer quotients has no more
+    bits: for each one that it lacks it has at most one zero more.
+    """
     chunks, top_k = sent.shape
     ends = ((quotients.long() + 1) * sent).view(-1).cumsum(0)
     room = row_bytes(chunks * (top_k + zeros_max)) * _BYTE_BITS
-    bits = torch.zeros(room + 1, dtype=torch.int16, device=sent.device)  # the last takes what is not sent
+    bits = torch.zeros(
+        room + 1, dtype=torch.int16, device=sent.device
+    )  # the last is for unused slots
     bits.scatter_(0, (ends - 1).masked_fill_(~sent.view(-1), room), 1)
     return _rows(bits[:-1], 1), _row_bytes(ends[-1])
 

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.demo import fused
-from node.demo.aggregate import RULES, Rule, apply, update
+from node.demo import cpu_kernels
+from node.demo.aggregate import apply, update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.votes import Contribution
+from node.demo.plain import Plain
+from node.demo.vote_sum import RULES, Contribution, Rule
 from tests.node.demo import reference
-from tests.node.demo.conftest import compiled
+from tests.node.demo.conftest import kernels_for
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "one": (64, 64),
@@ -46,36 +47,32 @@ def tensors(seed: int, layout: ChunkLayout = LAYOUT) -> dict[str, torch.Tensor]:
 
 def votes(seed: int, *, layout: ChunkLayout = LAYOUT, empty: float = 0.2) -> list[Contribution]:
     rng = np.random.default_rng(seed)
-    sent = [reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty) for k in (1, 30, 300)]
-    return [(int(rng.integers(1, 10**5)), each) for each in sent]
+    sent = [
+        reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty)
+        for k in (1, 30, 300)
+    ]
+    return [Contribution(int(rng.integers(1, 10**5)), each) for each in sent]
 
 
-def engines(monkeypatch: pytest.MonkeyPatch, demo: DemoSettings) -> Iterator[Engine]:
-    """One that works strip by strip, and then one with kernels."""
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
-    yield Engine(LAYOUT, demo, "cpu")
-    compiled(monkeypatch)
-    yield Engine(LAYOUT, demo, "cpu")
-
-
-def both_parameters(
-    monkeypatch: pytest.MonkeyPatch, layout: ChunkLayout, given: list[Contribution], rule: Rule
-) -> None:
+def both_parameters(layout: ChunkLayout, given: list[Contribution], rule: Rule) -> None:
     plain, found = tensors(1, layout), tensors(1, layout)
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
-    apply(layout, plain, given, *RATES, rule=rule)
-    compiled(monkeypatch)
-    apply(layout, found, given, *RATES, rule=rule)
-    assert all(found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes)
+    apply(layout, plain, given, *RATES, rule=rule, backend=Plain(layout))
+    apply(layout, found, given, *RATES, rule=rule, backend=kernels_for(layout))
+    assert all(
+        found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes
+    )
+
+
+def both_engines(demo: DemoSettings) -> list[Engine]:
+    """The plain one, and one with kernels."""
+    return [Engine(LAYOUT, demo, "cpu", backend=make(LAYOUT)) for make in (Plain, kernels_for)]
 
 
 @by_both_rules
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_change_parameters_bit_for_bit_as_strips_do(
-    monkeypatch: pytest.MonkeyPatch, rule: Rule, threads: int
-) -> None:
+def test_kernels_change_parameters_bit_for_bit_as_strips_do(rule: Rule, threads: int) -> None:
     torch.set_num_threads(threads)
-    both_parameters(monkeypatch, LAYOUT, votes(3), rule)
+    both_parameters(LAYOUT, votes(3), rule)
 
 
 @settings(max_examples=25, deadline=None)
@@ -86,19 +83,22 @@ def test_kernels_change_parameters_bit_for_bit_as_strips_do(
     empty=st.sampled_from([0.0, 0.5, 1.0]),
     rule=st.sampled_from(RULES),
 )
-def test_matrices_of_any_shape_change_alike(rows: int, columns: int, seed: int, empty: float, rule: Rule) -> None:
+def test_matrices_of_any_shape_change_bit_for_bit_alike(
+    rows: int, columns: int, seed: int, empty: float, rule: Rule
+) -> None:
     layout = ChunkLayout.from_shapes({"m": (rows, columns), "n": (columns, rows)})
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        both_parameters(monkeypatch, layout, votes(seed, layout=layout, empty=empty), rule)
+    both_parameters(layout, votes(seed, layout=layout, empty=empty), rule)
 
 
 @pytest.mark.parametrize("top_k", [1, 32, 255, 256, 4096])
 @pytest.mark.parametrize(("value_bits", "alpha"), [(1, 1.0), (4, 0.25)])
-def test_both_engines_take_the_same(monkeypatch: pytest.MonkeyPatch, top_k: int, value_bits: int, alpha: float) -> None:
+def test_kernels_extract_the_coefficients_of_the_plain_way(
+    top_k: int, value_bits: int, alpha: float
+) -> None:
     taken: list[Extraction] = []
     left: list[torch.Tensor] = []
     active = torch.rand(LAYOUT.chunks, generator=torch.Generator().manual_seed(4)) > 0.2
-    for engine in engines(monkeypatch, DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)):
+    for engine in both_engines(DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)):
         engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
         engine.momentum[7] = 0
         taken.append(engine.extract(active))
@@ -112,25 +112,24 @@ def test_both_engines_take_the_same(monkeypatch: pytest.MonkeyPatch, top_k: int,
     assert (found.indices[7].long().diff() > 0).all()
 
 
-def test_of_equals_any_are_taken_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(monkeypatch)
-    engine = Engine(LAYOUT, DemoSettings(top_k=50), "cpu")
-    engine.momentum.copy_(torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6)))
+def test_among_equal_entries_any_are_taken_and_none_twice() -> None:
+    engine = Engine(LAYOUT, DemoSettings(top_k=50), "cpu", backend=kernels_for(LAYOUT))
+    engine.momentum.copy_(
+        torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6))
+    )
     sent = engine.extract()
     assert (sent.previous.abs() == 2).all()
     assert (sent.indices.long().diff(dim=1) > 0).all()
 
 
-def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zeros(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zeros() -> None:
     odd: dict[str, torch.Tensor | None] = {**tensors(2)}
     odd["one"] = tensors(2)["one"].bfloat16()
     odd["prime"] = tensors(2)["prime"].T.contiguous().T
     active = torch.ones(LAYOUT.chunks, dtype=torch.bool)
     active[[1, 20]] = False
     momenta = []
-    for engine in engines(monkeypatch, DemoSettings(momentum_decay=0.9, recency=0)):
+    for engine in both_engines(DemoSettings(momentum_decay=0.9, recency=0)):
         engine.accumulate(tensors(1))
         engine.accumulate(odd, active)
         engine.accumulate({**odd, "wide": None}, active)
@@ -142,38 +141,38 @@ def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zer
 
 
 @by_both_rules
-def test_both_guess_alike(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+def test_the_guess_of_kernels_differs_from_the_plain_one_in_few_roundings(rule: Rule) -> None:
     guesses = []
-    for engine in engines(monkeypatch, DemoSettings()):
+    for engine in both_engines(DemoSettings()):
         engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
         engine.momentum[7] = 0
         guesses.append(engine.guess(rule, engine.extract()).int())
     plain, found = guesses
-    # Not an update: what stayed is scaled in floats, so that a sign, or a whole number, may fall to the other side.
+    # Not an update: remaining coefficients are scaled in floats, so that a sign or a whole number
+    # may fall to the other side.
     assert (found != plain).float().mean() < 0.01
     assert rule == "sign" or (found - plain).abs().max() <= 2
 
 
-def test_what_kernels_cannot_change_in_place_goes_strip_by_strip(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(monkeypatch)
+def test_parameters_that_kernels_cannot_change_in_place_go_the_plain_way() -> None:
     halves = {name: tensor.bfloat16() for name, tensor in tensors(1).items()}
     expected = {name: tensor.clone() for name, tensor in halves.items()}
-    update(LAYOUT, LAYOUT.views(halves), votes(3), RATES)
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
-    update(LAYOUT, LAYOUT.views(expected), votes(3), RATES)
+    update(LAYOUT, LAYOUT.views(halves), votes(3), RATES, backend=kernels_for(LAYOUT))
+    update(LAYOUT, LAYOUT.views(expected), votes(3), RATES, backend=Plain(LAYOUT))
     assert all(torch.equal(halves[name], expected[name]) for name in SHAPES)
     assert not torch.equal(halves["one"], tensors(1)["one"].bfloat16())
 
 
-def test_many_may_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(monkeypatch)
+def test_several_threads_may_work_at_a_time() -> None:
+    backend = kernels_for(LAYOUT)
     torch.set_num_threads(2)
 
     def work(seed: int) -> bytes:
-        engine, parameters = Engine(LAYOUT, DemoSettings(), "cpu"), tensors(1)
+        engine, parameters = Engine(LAYOUT, DemoSettings(), "cpu", backend=backend), tensors(1)
         for step in range(3):
             engine.accumulate({**tensors(seed + step)})
-            apply(LAYOUT, parameters, [(1, engine.extract().coefficients)], *RATES, rule="orthogonal")
+            sent = [Contribution(1, engine.extract().coefficients)]
+            apply(LAYOUT, parameters, sent, *RATES, rule="orthogonal", backend=backend)
         return engine.momentum.numpy().tobytes() + parameters["wide"].numpy().tobytes()
 
     alone = [work(seed) for seed in range(4)]
@@ -185,82 +184,24 @@ def test_many_may_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_part_is_worked_on_once_and_an_error_reaches_the_caller(
     monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(fused, "PART_CHUNKS", 10)
+    monkeypatch.setattr(cpu_kernels, "PART_CHUNKS", 10)
     torch.set_num_threads(threads)
-    parts: list[fused.Part] = []
-    fused._spread(parts.append, 95)
+    parts: list[cpu_kernels.Part] = []
+    cpu_kernels._spread(parts.append, 95)
     assert sorted(parts) == [(first, min(first + 10, 95)) for first in range(0, 95, 10)]
 
-    def fail(part: fused.Part) -> None:
+    def fail(part: cpu_kernels.Part) -> None:
         raise ValueError(f"no part {part}")
 
     with pytest.raises(ValueError, match="no part"):
-        fused._spread(fail, 95)
-
-
-def test_a_small_model_does_not_wait_for_the_compiler() -> None:
-    code = (
-        "import sys, torch\n"
-        "from node.demo.engine import ChunkLayout, DemoSettings, Engine\n"
-        "engine = Engine(ChunkLayout.from_shapes({'m': (640, 640)}), DemoSettings(), 'cpu')\n"
-        "engine.accumulate({'m': torch.ones(640, 640)})\n"
-        "engine.extract()\n"
-        "assert 'numba' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.fixture
-def _loaded_anew() -> Iterator[None]:
-    fused._kernels.cache_clear()
-    yield
-    fused._kernels.cache_clear()
-
-
-LARGE = ChunkLayout.from_shapes({"m": (64 * 64, 64 * 32)})
-CPU = torch.device("cpu")
-
-
-@pytest.mark.usefixtures("_loaded_anew")
-def test_without_a_compiler_all_is_done_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "node.demo.kernels", None)
-    assert fused.fused(LARGE, CPU) is None
-
-
-@pytest.mark.usefixtures("_loaded_anew")
-def test_a_large_model_gets_kernels_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fused.fused(LAYOUT, CPU) is None
-    compiled(monkeypatch)
-    monkeypatch.undo()
-    assert fused.fused(LARGE, CPU)
-
-
-@pytest.mark.usefixtures("_loaded_anew")
-@pytest.mark.parametrize("off", [0, 1])
-def test_kernels_that_are_off_by_one_bit_or_fail_are_done_without(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, off: int
-) -> None:
-    compiled(monkeypatch)
-    kernels = fused.import_module("node.demo.kernels")
-    plain = kernels.update
-
-    def update(parameter: np.ndarray, place: tuple[int, ...], *others: object) -> None:
-        if not off:
-            raise RuntimeError("no such instruction")
-        plain(parameter, place, *others)
-        parameter[0, 0] = np.nextafter(parameter[0, 0], np.float32(9))
-
-    monkeypatch.setattr(kernels, "update", update)
-    fused._kernels.cache_clear()
-    assert fused.fused(LARGE, CPU) is None
-    assert "all is done without, more slowly" in caplog.text
+        cpu_kernels._spread(fail, 95)
 
 
 def test_kernels_work_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(monkeypatch)
+    pytest.importorskip("numba")
     from numba.core import caching
 
-    from node.demo.kernels.kernel import MATRIX, kernel
+    from node.demo.kernels.compile import MATRIX, kernel
 
     def double(matrix: np.ndarray) -> None:
         matrix *= 2
@@ -277,11 +218,11 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
-    shutil.copy(Path(fused.__file__).parent / "kernels" / "kernel.py", folder)
+    shutil.copy(Path(cpu_kernels.__file__).parent / "kernels" / "compile.py", folder)
     (folder / "used.py").write_text(
         "import numpy as np\n"
-        "from node.demo.kernels import kernel, part\n"
-        "@kernel.kernel(kernel.MATRIX)\n"
+        "from node.demo.kernels import compile, part\n"
+        "@compile.kernel(compile.MATRIX)\n"
         "def change(matrix):\n"
         "    part.change(matrix)\n"
         "matrix = np.ones((1, 1), np.float32)\n"
@@ -291,9 +232,12 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
 
     def used(addend: int) -> str:
         (folder / "part.py").write_text(
-            f"from node.demo.kernels.kernel import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
+            "from node.demo.kernels.compile import inner\n"
+            f"@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
         )
         command = [sys.executable, "-m", "node.demo.kernels.used"]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     assert [used(addend) for addend in (1, 1, 2)] == ["2 0", "2 1", "3 0"]

@@ -1,7 +1,7 @@
 import torch
 
-from node.demo.orthogonal import inverse_orthogonal_, orthogonalised
-from node.demo.transform import dct_matrix, exact_products
+from node.demo.dct import dct_matrix, exact_products
+from node.demo.orthogonalise import inverse_orthogonal_, orthogonalised
 
 CPU = torch.device("cpu")
 
@@ -18,7 +18,9 @@ def votes(seed: int, authors: int = 8, top_k: int = 32, among: int = 4096) -> to
 
 
 def test_directions_that_the_votes_have_move_alike() -> None:
-    """The nearest orthogonal matrix has singular values of one; three iterations come from the votes' to about that."""
+    """The nearest orthogonal matrix has singular values of one; three iterations come from the
+    votes' to about that.
+    """
     sums = votes(0)
     before = torch.linalg.svdvals(sums)
     with exact_products(CPU):
@@ -43,14 +45,14 @@ def test_the_update_is_eight_times_what_the_coefficients_stand_for() -> None:
     assert 0.5 < found.square().mean().sqrt() < 1.1
 
 
-def test_how_many_voted_changes_nothing_but_rounding() -> None:
+def test_the_number_of_voters_changes_nothing_but_rounding() -> None:
     sums = votes(2)
     with exact_products(CPU):
         once, often = orthogonalised(sums.clone()), orthogonalised(sums * 2**18)
     assert torch.equal(once, often)
 
 
-def test_a_chunk_that_nobody_voted_on_does_not_move() -> None:
+def test_a_chunk_without_votes_does_not_move() -> None:
     sums = votes(3)
     sums[5] = 0
     with exact_products(CPU):

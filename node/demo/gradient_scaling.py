@@ -1,18 +1,18 @@
-"""How gradients enter the momentum: as they come, each tensor scaled to one size, or made even by row and column.
+"""How gradients enter the momentum: plain, each tensor scaled to one size, or made even.
 
-Momentum adds up gradients, so whatever is large in them rules what is sent. With "unit" each tensor has a root mean
-square of one, so that no step weighs more than another. Within a tensor too some rows are always large, others hardly
-ever come up. Adam divides each entry by the root of its recent mean square, which takes a second tensor of the
-parameter's size; Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps the recent means of rows and columns alone, and
-"even" does so:
+Momentum adds up gradients, so large ones decide what is sent. With "unit" each tensor has a root
+mean square of one, so that no step weighs more than another. Within a tensor, too, some rows are
+always large and others rarely. Adam divides each entry by the root of its recent mean square, which
+takes a second tensor of the parameter's size. Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps
+the recent means of rows and columns alone, and so does "even":
 
     r <- b r + (1 - b) * mean of G^2 along each row         c the same along each column
     v_ij = r_i c_j / mean(r) / (1 - b^t)                    after t gradients of this tensor
     G_ij <- G_ij / sqrt(v_ij)
 
-A tensor of one dimension is a matrix of one column, so its entries are judged one by one. On an accelerator tensors of
-one shape go together, so that a deep model takes no more operations than a flat one. All this is a node's own
-business: nothing here needs equal bits on two nodes.
+A tensor of one dimension is a matrix of one column, so its entries are judged one by one. On an
+accelerator tensors of one shape are scaled together, so that a deep model takes no more operations
+than a shallow one. Nothing here needs equal bits on two nodes.
 """
 
 import math
@@ -23,8 +23,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from node.demo.backend import is_accelerator
 from node.demo.engine import GradientError
-from node.demo.flat import at_once
 from protocol.errors import LocalProtocolError
 
 Scale = Literal["plain", "unit", "even"]
@@ -33,38 +33,64 @@ Scale = Literal["plain", "unit", "even"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 MEMORY = 0.95
-"""b. Without memory (b = 0) a network learned worse: docs/results/parity.md."""
+"""b. Without memory (b = 0) a network learned worse: docs/results/notes."""
 
 MEAN_LEAST, ROW_LEAST = 1e-30, 1e-8
-"""Least column mean, and least share that a row has of the mean of all: nothing is blown up from next to nothing."""
+"""Least column mean, and least share that a row has of the mean of all rows: tiny gradients are not
+blown up."""
+
+SIZE_LEAST = 1e-15
+"""Least root mean square that "unit" divides a tensor by, for the same reason."""
 
 TOGETHER_PARTS = 4
-"""Tensors that go together are about one in so many of all entries, for they are copied, and so are their squares."""
+"""Bound on the entries that are scaled together, as a fraction of all: they and their squares are
+copied."""
 
 SQUARED_MAX = 1e15
 """Largest entry whose squares have a finite mean, in tensors of any size."""
 
 
 class GradientScaling:
-    """One author's: with "even" it remembers the recent mean squares of every parameter's gradients."""
+    """The scaling of one author's gradients; with "even" it remembers the recent mean squares of
+    every parameter's gradients.
+    """
 
-    def __init__(self, scale: Scale, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str) -> None:
+    def __init__(
+        self,
+        scale: Scale,
+        shapes: Mapping[str, tuple[int, ...]],
+        device: torch.device | str,
+        *,
+        together: bool | None = None,
+    ) -> None:
+        """together: whether tensors of one kind are scaled in one launch, as on an accelerator."""
         self._scale = scale
         remembered = sorted(shapes.items()) if scale == "even" else []
-        lengths = [length for _, shape in remembered for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))]
+        lengths = [
+            length
+            for _, shape in remembered
+            for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))
+        ]
         self.state = torch.zeros(sum(lengths), device=device)
-        """float32 [n]: of each parameter, by name, how many gradients there were, the means of rows and of columns;
-        nothing but with "even"."""
+        """float32 [n]: for each parameter, by name, the count of its gradients and the means of its
+        rows and columns; empty but with "even"."""
         views = iter(torch.split(self.state, lengths))
         self._means = {name: (next(views), next(views), next(views)) for name, _ in remembered}
-        self._alike = _by_kind if at_once(self.state.device) else _one_by_one
+        together = is_accelerator(self.state.device) if together is None else together
+        self._alike = _by_kind if together else _one_by_one
 
     def scale_(self, gradients: Mapping[str, Tensor | None]) -> None:
-        """Scale a step's gradients in place, and take note of them; None is left out, zeros stay zero.
+        """Scale a step's gradients in place, and remember their sizes; None is left out, zeros stay
+        zero.
 
-        `GradientError`, before anything changed, for one whose squares have no finite mean. Waits for the device
-        once, or never with "plain"."""
-        named = {name: tensor.detach() for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
+        `GradientError`, before anything changed, for a gradient whose squares have no finite mean.
+        Waits for the device once, or never with "plain".
+        """
+        named = {
+            name: tensor.detach()
+            for name, tensor in gradients.items()
+            if tensor is not None and tensor.numel()
+        }
         match self._scale:
             case "unit":
                 _to_unit_(named)
@@ -72,14 +98,21 @@ class GradientScaling:
                 self._even_out_(named)
 
     def load(self, state: Tensor) -> None:
-        """Take over the state of an earlier process; `LocalProtocolError` for that of another model."""
+        """Take over the state of an earlier process; `LocalProtocolError` for that of another
+        model.
+        """
         if state.shape != self.state.shape:
-            raise LocalProtocolError(f"expected gradient sizes of {len(self.state)} numbers, got {tuple(state.shape)}")
+            raise LocalProtocolError(
+                f"expected gradient sizes of {len(self.state)} numbers, got {tuple(state.shape)}"
+            )
         self.state.copy_(state)
 
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
         groups = self._alike(gradients)
-        found = [_mean_squares(_together([_matrix(gradients[name]) for name in group])) for group in groups]
+        found = [
+            _mean_squares(_together([_matrix(gradients[name]) for name in group]))
+            for group in groups
+        ]
         _require_finite([*chain(*groups)], [rows.mean(1) for rows, _ in found])
         for group, (new_rows, new_columns) in zip(groups, found, strict=True):
             kept = [*zip(*(self._means[name] for name in group), strict=True)]
@@ -104,8 +137,9 @@ def _one_by_one(tensors: Mapping[str, Tensor]) -> list[list[str]]:
 
 
 def _by_kind(tensors: Mapping[str, Tensor]) -> list[list[str]]:
-    """Names of tensors of one shape and dtype, of which a model of any depth has few kinds; a kind that would take too
-    much memory at once in parts."""
+    """Names of tensors of one shape and dtype, of which even a deep model has few kinds. A kind
+    that would take too much memory at once comes in parts.
+    """
     kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
     for name, tensor in tensors.items():
         kinds.setdefault((tensor.shape, tensor.dtype), []).append(name)
@@ -128,14 +162,14 @@ def _together(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _lay_back(tensors: Sequence[Tensor], together: Tensor) -> None:
-    """What became of tensors together, into each of them; nothing to do where it is a view."""
+    """Copy stacked tensors back into each of them; nothing to do where the stack is a view."""
     parts = [part.view(tensor.shape) for part, tensor in zip(together, tensors, strict=True)]
     if parts[0].data_ptr() != tensors[0].data_ptr():
         torch._foreach_copy_(list(tensors), parts)
 
 
 def _mean_squares(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Of rows and of columns, [n, rows] and [n, columns]."""
+    """Mean squares of rows and of columns, [n, rows] and [n, columns]."""
     squares = matrices.float().square()
     return squares.mean(2), squares.mean(1)
 
@@ -146,13 +180,18 @@ def _mean_squares(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _to_unit_(gradients: Mapping[str, Tensor]) -> None:
     norms = [torch.linalg.vector_norm(tensor.float())[None] for tensor in gradients.values()]
     for tensor, norm in zip(gradients.values(), _require_finite([*gradients], norms), strict=True):
-        tensor.mul_(math.sqrt(tensor.numel()) / norm if norm else 0.0)
+        root = math.sqrt(tensor.numel())
+        tensor.mul_(root / max(norm, SIZE_LEAST * root))
 
 
 def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float]:
-    """The sizes of gradients, which are on the device; `GradientError` for the first that is no number."""
+    """The sizes of gradients, which are on the device; `GradientError` for the first that is NaN or
+    infinite.
+    """
     found: list[float] = torch.cat([*sizes]).tolist() if sizes else []
     for name, size in zip(names, found, strict=True):
         if not math.isfinite(size):
-            raise GradientError(f"expected gradients whose squares have a finite mean, got {name} with {size}")
+            raise GradientError(
+                f"expected gradients whose squares have a finite mean, got {name} with {size}"
+            )
     return found

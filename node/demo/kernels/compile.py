@@ -1,4 +1,4 @@
-"""How functions become kernels, and the types of what they take."""
+"""How functions become kernels, and the types of their arguments."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -11,31 +11,35 @@ MATRIX, CHUNKS, BYTES = types.float32[:, ::1], types.float32[:, :, ::1], types.i
 PLACES, FLAGS = types.int16[:, ::1], types.boolean[::1]
 NUMBER, WORD, FLAG = types.float32, types.int64, types.boolean
 VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32[::1])
-"""`Votes.together`."""
+"""Types of `vote_sum.StackedContributions`."""
 
 TOOLS = (MATRIX, CHUNKS)
-"""A transform's matrix, and SCRATCH chunks to work in."""
+"""Types of a transform's matrix, and of SCRATCH chunks to work in."""
 
 SIDE, HALF, QUARTER, ENTRIES = 64, 32, 16, 4096
-MAGNITUDE = 0x7FFFFFFF
-"""The bits of a float that are its magnitude: whole numbers in the order of the magnitudes."""
+"""Sides and entries of a chunk."""
 
-_SOURCES = sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:16]
-"""numba keeps machine code on disk under a function's name until its own file changes. With this in the name, until any
-file here does."""
+MAGNITUDE = 0x7FFFFFFF
+"""Mask of the bits of a float that are its magnitude: as whole numbers they are in its order."""
+
+_SOURCES = sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()[:16]
+"""Digest of this folder's files. numba keeps machine code on disk under a function's name until the
+file of that function changes; with this in the name, until any file of the folder changes."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def kernel(*arguments: Any) -> Any:
-    """Compiles a function for arguments of these types at once, or loads what was compiled before."""
+    """Compiles a function for arguments of these types at once, or loads its machine code."""
     signature = types.void(*map(_together, arguments))
 
     def compiled(function: Any) -> Any:
         function.__qualname__ += f"_{_SOURCES}"
         try:
             return nb.njit(signature, cache=True, **_OPTIONS)(function)
-        except RuntimeError:  # there is no folder to keep it in
+        except RuntimeError:  # there is no folder to keep the machine code in
             return nb.njit(signature, **_OPTIONS)(function)
 
     return compiled
@@ -47,4 +51,4 @@ def _together(kind: Any) -> Any:
 
 
 inner = nb.njit(**_OPTIONS)
-"""A function that kernels call."""
+"""Decorator of functions that kernels call."""
