@@ -6,8 +6,8 @@
 netem is used where the kernel has it. Only IPv4 is shaped; other protocols (ARP) pass. A
 container's entry point and the namespaces of the laboratory both use this module:
 
-    lockstep wan shape INTERFACE --profile cable                a container: until a signal
-    python -m lockstep.wan.shape INTERFACE LINK-AS-JSON SEED    the laboratory: until the end of standard input, where
+    lockstep.wan.lab.shaping INTERFACE --profile cable                a container: until a signal
+    python -m lockstep.wan.lab.shaping INTERFACE LINK-AS-JSON SEED    the laboratory: until the end of standard input, where
                                                                 each further line is another link to change to
 
 Both print one line that says what was done and by which mechanism, stay, and undo everything when

@@ -273,6 +273,6 @@ async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_remo
 
 
 def test_neither_the_transport_nor_the_relay_imports_torch_or_hivemind() -> None:
-    code = "import sys, node.links.libp2p_pipes, node.links.libp2p_relay; print({'torch', 'hivemind'} & set(sys.modules))"
+    code = "import sys, node.transports.libp2p.transport, node.transports.libp2p.relay_proof; print({'torch', 'hivemind'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
