@@ -1,20 +1,20 @@
-"""Pauses between attempts that fail one after the other. Pure: the caller waits."""
+"""A pause that doubles. Pure: whoever waits brings the clock."""
 
 
 class Backoff:
-    """Pauses in milliseconds: `first_ms`, then each twice the one before, up to `longest_ms`."""
+    """Pauses of `first_ms`, twice that, four times that, up to `longest_ms`."""
 
     def __init__(self, first_ms: int, longest_ms: int) -> None:
         self._first_ms = first_ms
         self._longest_ms = longest_ms
         self._pause_ms = first_ms
 
-    def advance(self) -> int:
-        """Return the pause before the next attempt, and double the one after it."""
-        pause_ms = self._pause_ms
-        self._pause_ms = min(2 * pause_ms, self._longest_ms)
+    def next(self) -> int:
+        """Return the pause after one more failure, in milliseconds, and double it."""
+        pause_ms = min(self._pause_ms, self._longest_ms)
+        self._pause_ms = 2 * pause_ms
         return pause_ms
 
     def reset(self) -> None:
-        """Begin again with the first pause: an attempt succeeded."""
+        """Begin again with the first pause, after a success."""
         self._pause_ms = self._first_ms

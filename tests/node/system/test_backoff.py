@@ -1,21 +1,19 @@
-"""Pauses that double."""
+"""Promises of the doubling pause."""
 
 from node.system.backoff import Backoff
 
 
-def test_pauses_double_from_the_first_to_the_longest() -> None:
+def test_the_pause_doubles_up_to_the_longest() -> None:
     backoff = Backoff(500, 3_000)
-    assert [backoff.advance() for _ in range(5)] == [500, 1_000, 2_000, 3_000, 3_000]
+    assert [backoff.next() for _ in range(5)] == [500, 1_000, 2_000, 3_000, 3_000]
 
 
-def test_a_success_brings_the_first_pause_back() -> None:
+def test_after_a_reset_the_first_pause_comes_again() -> None:
     backoff = Backoff(500, 3_000)
-    for _ in range(4):
-        backoff.advance()
+    assert [backoff.next(), backoff.next()] == [500, 1_000]
     backoff.reset()
-    assert [backoff.advance(), backoff.advance()] == [500, 1_000]
+    assert backoff.next() == 500
 
 
-def test_equal_bounds_give_a_constant_pause() -> None:
-    backoff = Backoff(100, 100)
-    assert {backoff.advance() for _ in range(3)} == {100}
+def test_no_pause_exceeds_a_longest_one_below_the_first() -> None:
+    assert Backoff(500, 100).next() == 100
