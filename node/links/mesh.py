@@ -30,7 +30,6 @@ from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose, Traf
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
-from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import NONCE_BYTES, public_bytes
 from protocol.ids import Digest, PeerId, peer_id, short
@@ -238,9 +237,10 @@ class Mesh:
             raise RemoteProtocolError(
                 f"expected {short(expected)} at {link.pipe.remote}, got {short(peer)}"
             )
-        if link.pipe.peer not in (None, libp2p_id(public_key)):
+        if link.pipe.proves(public_key) is False:
             raise RemoteProtocolError(
-                f"expected the key of {link.pipe.peer} behind its pipe, got that of {short(peer)}"
+                f"expected the key that the transport proved at {link.pipe.remote}, "
+                f"got that of {short(peer)}"
             )
         old, kept = self._links.get(peer), self._kept.get(peer)
         if kept is None and sum(other not in self._kept for other in self._links) >= STRANGERS_MAX:

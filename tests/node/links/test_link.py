@@ -50,11 +50,13 @@ class Counting:
 
 class CountingPipe:
     relayed = False
-    peer = None
 
     def __init__(self, inner: Pipe, transport: Counting) -> None:
         self._inner, self._transport = inner, transport
         self.remote = inner.remote
+
+    def proves(self, public_key: bytes) -> bool | None:
+        return self._inner.proves(public_key)
 
     async def read(self) -> bytes:
         data = await self._inner.read()

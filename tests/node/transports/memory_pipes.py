@@ -157,7 +157,6 @@ class MemoryPipe:
     """A `node.transports.base.Pipe`: one end, with the ways in and out."""
 
     relayed = False
-    peer = None
 
     def __init__(
         self, network: MemoryNetwork, names: tuple[str, str], incoming: Way, outgoing: Way
@@ -170,6 +169,9 @@ class MemoryPipe:
         self._network = network
         self._why = ""  # it is no more
         network.pipes[self] = None
+
+    def proves(self, public_key: bytes) -> None:
+        """Nothing."""
 
     async def read(self) -> bytes:
         """See `Pipe`."""
