@@ -33,7 +33,8 @@ from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
-from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
+from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.uplink import Uplink
 from node.relay.self_check import SelfCheckShelf, self_test
 from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds

@@ -1,4 +1,5 @@
-"""The transports of a node, as its settings name them. libp2p is imported only where it is named."""
+"""The transports of a node, as its settings name them. libp2p is imported only
+when it is named."""
 
 from collections.abc import Sequence
 

@@ -98,8 +98,8 @@ class GrpcPipe:
         raise NotImplementedError
 
     async def _done_or_gone(self, task: "asyncio.Task[Any]") -> None:
-        # In a task of its own: grpc.aio ends the call when one of its reads is cancelled, and raises
-        # CancelledError for ends that nobody here asked for.
+        # In a task of its own: grpc.aio ends the call when one of its reads is cancelled, and also
+        # raises CancelledError for ends that nobody here asked for.
         await asyncio.wait({task, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         self._check_open()
 
@@ -134,7 +134,7 @@ class DialledPipe(GrpcPipe):
     async def _say_goodbye(self) -> None:
         await super()._say_goodbye()
         await self._call.done_writing()
-        # Up to the other end's goodbye: a call that is cancelled sooner loses messages on their way.
+        # Up to the other end's goodbye: a call cancelled sooner loses messages on their way.
         await self._drain()
 
     async def _let_go(self) -> None:

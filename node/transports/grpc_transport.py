@@ -3,7 +3,7 @@
     dialler                                     acceptor
     connect, call lockstep.v1.Peer/Pipe   ->    room for one more?
                                          <-     a header: this is a pipe now, and `accept` runs
-    messages                             <->    messages: bytes as they are, no protobuf (`grpc_pipe`)
+    messages                             <->    messages: plain bytes, no protobuf (`grpc_pipe`)
     goodbye, half-close                   ->
                                          <-     goodbye, status OK
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.gossip.machine import idle_uplink, pull_policy
 from node.gossip.machine.events import SwarmLimits
-from node.links import link, protocol, upload_queue, window
+from node.links import link, protocol, serving, upload_queue, window
 
 WAITS = (
     (window, "QUEUE_MS"),
@@ -20,7 +20,8 @@ WAITS = (
     (idle_uplink, "PAUSE_MS"),
     (protocol, "BEAT_MS"),
     (protocol, "SILENCE_MS"),
-    (link, "PROGRESS_SECONDS"),
+    (link, "PROGRESS_S"),
+    (serving, "ACKNOWLEDGE_S"),
 )
 """Spans of time by which gossip and links judge lines: in each of them a slowed line would carry so many times fewer
 bytes, and a heartbeat waits as many times longer behind those that queue."""

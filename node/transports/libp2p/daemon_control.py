@@ -218,9 +218,9 @@ def parsed(kind: type[M], data: bytes) -> M:
         raise RemoteProtocolError(
             f"expected a {name}, got {len(data)} bytes that do not decode: {data[:40].hex()}"
         ) from None
-    if missing := message.FindInitializationErrors():
+    if not message.IsInitialized():
         raise RemoteProtocolError(
-            f"expected a {kind.DESCRIPTOR.name} with {', '.join(missing)}, got one without"
+            f"expected a {kind.DESCRIPTOR.name} with every required field, got {data[:40].hex()}"
         )
     return message
 

@@ -104,7 +104,8 @@ class Dialler:
         over it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._direct_wait_s):
-                while not _is_direct(peer, await self._client().contacts()):  # noqa: ASYNC110 - the daemon tells nothing by itself
+                # The daemon does not report new connections by itself.
+                while not _is_direct(peer, await self._client().contacts()):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
 
     def _failed(self, address: str, reason: str) -> UnavailableError:

@@ -1,8 +1,8 @@
 """Decides when to try for a direct connection in place of a relayed one. Pure.
 
-    relayed, and four others see us --> hang up, dial through the relay --> a hole is punched, or not
-                                            ^                                              |
-                                            +------- pause, doubling up to six hours <-----+
+    relayed, and four others see us --> hang up, dial through the relay --> a hole is punched or not
+                                            ^                                             |
+                                            +------ pause, doubling up to six hours <-----+
 
 libp2p punches a hole only when a relayed connection opens, and only where both ends know their
 public address by then: from four peers at four public addresses (`OBSERVERS_MIN`, a constant of

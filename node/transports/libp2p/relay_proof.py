@@ -1,9 +1,9 @@
 """A transport that is a libp2p relay too: it carries circuits between nodes that cannot dial each
 other, without torch.
 
-    start a daemon --> two short-lived nodes send `PROOF_BYTES` to each other through it --> announce
-          ^                   cut off? start another daemon, a few times         |
-          +----------------------------------------------------------------------+
+    start a daemon --> two short-lived nodes send each other `PROOF_BYTES` through it --> announce
+          ^                  cut off? start another daemon, a few times        |
+          +--------------------------------------------------------------------+
 
 The daemon sets its relay up twice, once with our limits and once with libp2p's own, which silently
 cut every circuit at 128 KB. Which one stays is a race inside the daemon, lost in about one start of

@@ -58,10 +58,10 @@ def mesh_of(number: int) -> Mesh:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nobody needs the patience of the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
-    monkeypatch.setattr(link, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
+    monkeypatch.setattr(mesh, "LINK_S", 1.0)
+    monkeypatch.setattr(link, "PROGRESS_S", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:

@@ -14,12 +14,15 @@ from node.links import frames
 from node.links.frames import (
     CONTROL_BYTES_MAX,
     HEADER_BYTES,
+    JOINED_BYTES_MAX,
     PART_BYTES_MAX,
     PART_FRAME_OVERHEAD,
     FrameReader,
     Message,
     Part,
     encode,
+    grouped,
+    part_data,
 )
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire_pb2 import Ack, Beat, Cancel, Goodbye, LinkFetch, LinkMessage
@@ -94,6 +97,10 @@ def test_every_flipped_bit_is_refused(message: Message) -> None:
             read(bytes(damaged), after)
 
 
+def kept_bytes(reader: FrameReader) -> int:
+    return len(reader._buffer)
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 8 * (len(PART.data) + PART_FRAME_OVERHEAD) - 1))
 def test_a_flipped_bit_anywhere_in_a_part_gives_nothing(bit: int) -> None:
@@ -104,17 +111,17 @@ def test_a_flipped_bit_anywhere_in_a_part_gives_nothing(bit: int) -> None:
         assert list(reader.feed(bytes(damaged))) == []
     except RemoteProtocolError:
         return
-    assert reader.partial_bytes == len(damaged)  # a longer length: it waits
+    assert kept_bytes(reader) == len(damaged)  # a longer length: it waits
 
 
-def test_a_truncated_stream_gives_nothing_and_says_how_much_it_holds() -> None:
+def test_a_truncated_stream_gives_nothing_until_its_rest_comes() -> None:
     frame = encode(PART)
     for end in [*range(60), len(frame) - 1]:
         reader = FrameReader()
         assert list(reader.feed(frame[:end])) == []
-        assert reader.partial_bytes == end
+        assert kept_bytes(reader) == end
     assert list(reader.feed(frame[-1:])) == [PART]
-    assert reader.partial_bytes == 0
+    assert kept_bytes(reader) == 0
 
 
 def test_a_frame_missing_from_the_middle_is_found() -> None:
@@ -213,7 +220,7 @@ def test_any_bytes_raise_nothing_else_and_are_kept_up_to_a_frame(pieces: list[by
     try:
         for piece in pieces:
             assert all(isinstance(message, LinkMessage | Part) for message in reader.feed(piece))
-            assert reader.partial_bytes <= PART_FRAME_OVERHEAD + PART_BYTES_MAX
+            assert kept_bytes(reader) <= PART_FRAME_OVERHEAD + PART_BYTES_MAX
     except RemoteProtocolError:
         pass
 
@@ -266,3 +273,24 @@ def test_many_frames_at_once_move_their_bytes_a_few_times_only(
         moved += sys.getsizeof(reader._buffer) != size
         size = sys.getsizeof(reader._buffer)
     assert moved < 64  # into a smaller place each time it was half empty
+
+
+# ---- groups and counts
+
+
+def test_small_frames_are_written_together_and_a_large_one_alone() -> None:
+    small, large = encode(LinkMessage()), encode(Part(1, 0, PART_BYTES_MAX, bytes(PART_BYTES_MAX)))
+    many = JOINED_BYTES_MAX // len(small)
+    groups = list(grouped([small] * (many + 1) + [large, small]))
+    assert [len(group) for group in groups] == [many, 1, 1, 1]
+    assert b"".join(b"".join(group) for group in groups) == small * (many + 1) + large + small
+    assert list(grouped([])) == []
+
+
+def test_only_the_data_of_parts_is_not_control() -> None:
+    part, control = encode(Part(7, 0, 5, b"hello")), encode(LinkMessage())
+    assert part_data(part) == (7, 5)
+    assert part_data(control) == (0, 0)
+    reader = FrameReader()
+    assert len(list(reader.feed(part + control + part[:-1]))) == 2
+    assert reader.control_bytes == PART_FRAME_OVERHEAD + len(control)

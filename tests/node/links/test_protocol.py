@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Message, Part, encode
+from node.links.handshake import State
 from node.links.protocol import (
     BEAT_MS,
-    FETCHES_MAX,
     FRAMES_WAITING_MAX,
-    LATE_BYTES_MAX,
-    OFFERS_OPEN_MAX,
     PROOF_MS,
     SILENCE_MS,
     Identity,
@@ -32,6 +30,7 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
+from node.links.requests import FETCHES_MAX, LATE_BYTES_MAX, OFFERS_OPEN_MAX
 from node.links.window import WINDOW_BYTES_MAX
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, public_bytes, sign_link
@@ -258,6 +257,7 @@ def test_a_proof_before_the_hello_or_a_second_of_either_is_refused() -> None:
     one, _ = linked()
     with pytest.raises(RemoteProtocolError, match="expected one proof, after the hello"):
         hear(one, proof(bytes(64)))
+    one, _ = linked()
     with pytest.raises(RemoteProtocolError, match="expected one hello, got a second"):
         hear(one, hello())
 
@@ -450,7 +450,7 @@ def test_parts_that_nobody_asked_for_are_refused() -> None:
         assert offered == 1
         with pytest.raises(
             RemoteProtocolError,
-            match=f"expected parts of what was asked for, got some of .* {request}",
+            match=f"expected parts of open fetches, got some of .* {request}",
         ):
             hear(one, Part(request, 0, 1, b"x"))
     one, other = linked()
@@ -459,7 +459,7 @@ def test_parts_that_nobody_asked_for_are_refused() -> None:
     other.part(Part(request, 0, 3, b"end"), NOW_MS)
     exchange(one, other)
     one.end_fetch(request, complete=True)
-    with pytest.raises(RemoteProtocolError, match="expected parts of what was asked for"):
+    with pytest.raises(RemoteProtocolError, match="expected parts of open fetches"):
         hear(one, Part(request, 0, 3, b"end"))
 
 
@@ -471,7 +471,7 @@ def test_a_peer_that_does_not_stop_after_a_cancel_is_refused() -> None:
     for _ in range(LATE_BYTES_MAX // PART_BYTES_MAX):
         assert hear(one, part) == [part]
         one.taken(PART_BYTES_MAX, NOW_MS)
-    with pytest.raises(RemoteProtocolError, match="expected parts of what was asked for"):
+    with pytest.raises(RemoteProtocolError, match="expected parts of open fetches"):
         hear(one, part)
 
 
@@ -533,7 +533,7 @@ def test_nobody_acknowledges_more_than_came() -> None:
     with pytest.raises(RemoteProtocolError, match=r"expected 0\.\.0 bytes acknowledged, got 1"):
         hear(one, LinkMessage(ack=Ack(part_bytes=1)))
     with pytest.raises(
-        LocalProtocolError, match="expected at most 0 bytes taken, for no more came, got 1"
+        LocalProtocolError, match="expected at most 0 bytes taken, as many as arrived, got 1"
     ):
         other.taken(1, NOW_MS)
 
@@ -660,7 +660,41 @@ def test_nothing_follows_a_goodbye(proven: bool) -> None:
     assert isinstance(events[0], PeerLeft)
     assert events[0].reason.startswith("gone fishing: ?üü")
     assert len(events[0].reason) <= TEXT_BYTES_MAX
-    assert one.receive(encode(ask(2)), NOW_MS) == []
+    assert one.state is State.ENDED
+    with pytest.raises(
+        LocalProtocolError, match=r"after the end of a link, got \d+; .* said goodbye: gone fishing"
+    ):
+        one.receive(encode(ask(2)), NOW_MS)
+
+
+@pytest.mark.parametrize("harm", ["nonsense", "silence", "a broken pipe"])
+def test_a_link_that_ended_takes_no_more_bytes(harm: str) -> None:
+    one, other = linked()
+    assert one.state is State.PROVEN
+    if harm == "nonsense":
+        with pytest.raises(RemoteProtocolError):
+            hear(one, hello())
+    elif harm == "silence":
+        one.tick(NOW_MS)
+        assert ticks(one, NOW_MS, NOW_MS + 60_000)
+    else:
+        one.end("the pipe broke")
+        one.end("a second reason changes nothing")
+    assert one.state is State.ENDED
+    with pytest.raises(LocalProtocolError, match="expected no bytes after the end of a link"):
+        one.receive(sent(other), NOW_MS)
+    with pytest.raises(LocalProtocolError, match=r"expected a proven peer .* that is ended"):
+        one.fetch(DIGEST, 0)
+
+
+def test_the_states_of_a_link_follow_its_messages() -> None:
+    one, other = session(0), session(1)
+    assert one.state is State.GREETING
+    hello, _ = said(other), other.receive(sent(one), NOW_MS)
+    hear(one, *hello)
+    assert one.state is State.GREETED
+    one.receive(sent(other), NOW_MS)
+    assert one.state is State.PROVEN
 
 
 def test_beats_that_outrun_this_end_cost_one_answer() -> None:
@@ -740,11 +774,12 @@ def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_b
             for event in end.receive(piece, NOW_MS + number):
                 assert proven or isinstance(event, PeerLeft)
                 assert not isinstance(event, Proven)
-            assert len(end._asked) <= FETCHES_MAX
-            assert len(end._offered) <= OFFERS_OPEN_MAX
-            assert end._reader.partial_bytes <= PART_BYTES_MAX + 36
-            assert end._arrived_bytes - end._taken_bytes <= WINDOW_BYTES_MAX + PART_BYTES_MAX
-            assert len(end._outgoing) <= 8
+            if end.state is State.ENDED:
+                break
+            assert end.peer_requests.open_fetches <= FETCHES_MAX
+            assert end.peer_requests.open_offers <= OFFERS_OPEN_MAX
+            assert end.received.waiting_bytes <= WINDOW_BYTES_MAX + PART_BYTES_MAX
+            assert end.waiting_frames <= 8
     except (RemoteProtocolError, VersionError) as error:
         assert " " in str(error)  # noqa: PT017 (either is right, and in words)
     assert proven or end.peer is None

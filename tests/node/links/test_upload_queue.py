@@ -54,9 +54,7 @@ def test_a_peer_that_is_being_served_comes_after_those_that_are_not() -> None:
     assert uploads.start(0) == [Upload(A, OWN), Upload(B, COMMON)]
 
 
-def test_small_payloads_are_served_together_as_far_as_the_uplink_carries_them_in_the_time_ahead() -> (
-    None
-):
+def test_small_payloads_are_served_together_within_the_time_ahead() -> None:
     size = RATE_ASSUMED * AHEAD_MS // 1000 // 4
     asked = [Upload(PeerId(f"{number:032x}"), OWN) for number in range(10)]
     assert len(uploads_of(*asked, size=size).start(0)) == 4

@@ -117,7 +117,7 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
 async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 0.5)
+    monkeypatch.setattr(mesh, "LINK_S", 0.5)
     relay = RelayProcess(
         settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test"
     )
@@ -134,7 +134,7 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
 async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 3)
+    monkeypatch.setattr(mesh, "LINK_S", 3)
     both = ("127.0.0.1:1", "127.0.0.1:0")  # port 0 stands for the one that is bound
     relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=both), KEY, "test")
     try:

@@ -57,8 +57,8 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nobody needs the patience of the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
 
 
 # ---- a log with recorded snapshots, and members that serve them

@@ -5,11 +5,12 @@ threads, no time.
     a, b = network.transport("a"), network.transport("b")      # addresses memory:a, memory:b
 
     network.hide("b")           b dials out and cannot be dialled, as behind a router
-    network.cut("a", "b")       every pipe between them breaks at both ends and none opens, until `heal`
+    network.cut("a", "b")       every pipe between them breaks at both ends, none opens until `heal`
     network.stall("a", "b")     what a sends to b does not arrive and nobody is told, until `resume`
     network.corrupt("a", "b")   one bit of the next bytes from a to b arrives turned over
 
-    clock = Clock()             MemoryNetwork(clock, delay_ms=75): bytes arrive when the test has moved the clock
+    clock = Clock()             MemoryNetwork(clock, delay_ms=75): bytes arrive when the test moves
+                                the clock
 
 A direction holds `WINDOW_BYTES`; then its writer waits. Same calls, same order of events.
 """

@@ -1,4 +1,4 @@
-"""Generated messages of libp2p, byte for byte as the hand-written encoder before them wrote them."""
+"""libp2p's messages, byte for byte as the encoder wrote them that was written by hand."""
 
 from pathlib import Path
 

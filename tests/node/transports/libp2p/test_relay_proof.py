@@ -101,9 +101,7 @@ async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(
         await node.__aexit__(None, None, None)
 
 
-async def test_a_relay_that_comes_later_is_used_by_nodes_that_run_and_one_that_goes_is_not_announced_any_more() -> (
-    None
-):
+async def test_running_nodes_use_a_relay_that_comes_and_do_not_announce_one_that_goes() -> None:
     async with (
         relay(Ed25519PrivateKey.generate()) as first,
         private(first) as (node, announced),
@@ -141,7 +139,7 @@ async def test_a_daemon_that_is_replaced_has_its_place_at_the_relay_again() -> N
         assert await node.addresses() == announced
 
 
-async def test_a_node_with_no_router_between_announces_its_own_address_first_and_a_relayed_pipe_gives_way() -> (
+async def test_a_node_without_a_router_announces_its_own_address_first_and_is_dialled_there() -> (
     None
 ):
     settings = Libp2pSettings(listen="127.0.0.1:0", direct_wait_s=0)
@@ -183,7 +181,7 @@ async def test_a_relayed_pipe_stays_when_nobody_answers_at_the_direct_address() 
         assert await receive(pipe, 5) == b"still"
 
 
-async def test_what_is_no_relay_does_not_prove_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_is_no_relay_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(daemon: Daemon) -> None:
         """A daemon needs no preparation."""
 
@@ -226,7 +224,7 @@ async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for
 @pytest.mark.parametrize(
     "nonsense", ["/", "192.0.2.7:1", "/p2p/x", "/ip4/192.0.2.7/tcp/1", "{bare}", "{circuit}"]
 )
-async def test_what_is_no_relay_is_passed_over(nonsense: str) -> None:
+async def test_an_address_of_no_relay_is_skipped(nonsense: str) -> None:
     async with (
         relay(Ed25519PrivateKey.generate()) as address,
         private(address) as (node, announced),

@@ -275,11 +275,14 @@ async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_remo
     await until(lambda: not is_alive(pid))
     os.utime(directory, (0, 0))  # as if it had happened long ago
     async with started() as (transport, _):
-        assert not directory.exists()
+        assert not directory.exists()  # noqa: ASYNC240
         assert transport.directory.exists()
 
 
 def test_neither_the_transport_nor_the_relay_imports_torch_or_hivemind() -> None:
-    code = "import sys, node.transports.libp2p.transport, node.transports.libp2p.relay_proof; print({'torch', 'hivemind'} & set(sys.modules))"
+    code = (
+        "import sys, node.transports.libp2p.transport, node.transports.libp2p.relay_proof; "
+        "print({'torch', 'hivemind'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
