@@ -19,7 +19,7 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.members import MemberList
-from node.links.network import Traffic
+from node.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset

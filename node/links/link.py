@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 from cachetools import LRUCache
 
 from node.links.frames import Part, grouped, part_data
-from node.links.network import BlobRange, Purpose, Traffic
+from node.links.network import BlobRange, Purpose
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import (
     Accepted,
@@ -27,6 +27,7 @@ from node.links.protocol_events import (
     Refused,
 )
 from node.links.serving import Serving, ServingOwner
+from node.traffic import Traffic
 from node.transports.base import Pipe
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
@@ -240,7 +241,8 @@ class Link:
             request, count = part_data(frame)
             self.traffic.control_up += len(frame) - count
             if count:
-                self.traffic.count_up(self._serving.purpose(request), count)
+                catch_up = self._serving.purpose(request) is Purpose.CATCH_UP
+                self.traffic.count_up(count, catch_up=catch_up)
             else:
                 uncharged_bytes += len(frame)
         self._owner.uplink.sent(uncharged_bytes)
@@ -297,13 +299,16 @@ class Link:
 
     def _on_part(self, part: Part) -> None:
         if fetch := self._fetches.get(part.request):
-            self.traffic.count_down(fetch.purpose, len(part.data))
+            self._count_down(fetch.purpose, len(part.data))
             fetch.arrived.put_nowait(part)
         else:  # on its way when its fetch was cancelled
             purpose = self._late.get(part.request, Purpose.PAYLOAD)
-            self.traffic.count_down(purpose, len(part.data))
+            self._count_down(purpose, len(part.data))
             self.traffic.late_down += len(part.data)
             self._took(len(part.data))
+
+    def _count_down(self, purpose: Purpose, count: int) -> None:
+        self.traffic.count_down(count, catch_up=purpose is Purpose.CATCH_UP)
 
     async def _next_part(self, fetch: _Fetch, timeout_s: float) -> Part:
         try:

@@ -26,10 +26,11 @@ from typing import Any
 from node.links.frames import Part
 from node.links.link import Link, PeerLink
 from node.links.link_choice import Candidate, replaces
-from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose, Traffic
+from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
 from node.system.backoff import Backoff
+from node.traffic import Traffic
 from node.transports.base import DIAL_S, Accept, Pipe, Transport
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import NONCE_BYTES, public_bytes

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from node.links.frames import PART_BYTES_MAX, Part
 from node.links.upload_queue import Urgency
+from node.traffic import Traffic
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.wire_pb2 import Offers
@@ -56,39 +57,6 @@ class PeerAddress:
 
     peer_id: PeerId
     addresses: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of frames or messages by their owner: payloads of undecided rounds, blobs that a node
-    catches up with, and control, which is everything else. The bytes that transports and the
-    operating system add are not counted here."""
-
-    payload_up: int = 0
-    payload_down: int = 0
-    catch_up_up: int = 0
-    catch_up_down: int = 0
-    control_up: int = 0
-    control_down: int = 0
-    late_down: int = 0
-    """Part of payload and catch-up: parts that were on their way when their fetch was cancelled."""
-
-    def count_up(self, purpose: Purpose, count: int) -> None:
-        """Count the data of a part that left."""
-        if purpose is Purpose.CATCH_UP:
-            self.catch_up_up += count
-        else:
-            self.payload_up += count
-
-    def count_down(self, purpose: Purpose, count: int) -> None:
-        """Count the data of a part that arrived."""
-        if purpose is Purpose.CATCH_UP:
-            self.catch_up_down += count
-        else:
-            self.payload_down += count
-
-    def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 class LinkServer(Protocol):
