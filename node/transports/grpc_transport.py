@@ -100,7 +100,8 @@ class GrpcTransport:
             raise SettingsError(
                 f"expected at most {ADDRESSES_MAX} addresses to advertise, got {len(advertise)}"
             )
-        self._listen = listen
+        self.listen = listen
+        """HOST:PORT of its settings."""
         self._advertise = advertise
         self._server: Any = None
         self._accept: Accept | None = None
@@ -112,23 +113,23 @@ class GrpcTransport:
     async def start(self, accept: Accept) -> tuple[str, ...]:
         if self._server:
             raise LocalProtocolError(
-                f"expected a transport that is not started, got one listening on {self._listen}"
+                f"expected a transport that is not started, got one listening on {self.listen}"
             )
-        _check_free(self._listen)
+        _check_free(self.listen)
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
         )
         try:
-            port = server.add_insecure_port(self._listen)
+            port = server.add_insecure_port(self.listen)
         except RuntimeError:  # taken since the check; gRPC does not say why
             raise AddressInUseError(
-                f"cannot listen on {self._listen}: another process took the port"
+                f"cannot listen on {self.listen}: another process took the port"
             ) from None
         self._server, self._accept = server, accept
         await server.start()
-        return tuple(with_port(address, port) for address in self._advertise or (self._listen,))
+        return tuple(with_port(address, port) for address in self._advertise or (self.listen,))
 
     async def stop(self) -> None:
         server, self._server, self._accept = self._server, None, None

@@ -139,6 +139,11 @@ class Libp2pTransport:
         return self._supervisor.peer
 
     @property
+    def listen(self) -> str:
+        """HOST:PORT of its settings."""
+        return self._settings.listen
+
+    @property
     def restarts(self) -> int:
         """Daemons that were replaced."""
         return self._supervisor.restarts

@@ -200,12 +200,12 @@ def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a
         each.kind: each
         for each in make_transports(kinds, KEY, "127.0.0.1:50710", (), (), relay=True)
     }
-    assert (made["grpc"]._listen, made["libp2p"]._keeper._listen) == (
+    assert (made["grpc"].listen, made["libp2p"].listen) == (
         "127.0.0.1:50710",
         "127.0.0.1:50711",
     )
     (alone,) = make_transports(("libp2p",), KEY, "127.0.0.1:50710", (), (), relay=True)
-    assert alone._keeper._listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
+    assert alone.listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
 
 
 # ---- at work
