@@ -13,11 +13,21 @@ Integers = npt.NDArray[np.int64]
 
 T: Integers = np.array(
     [
-        [round(128 * math.cos(math.pi * (2 * n + 1) * k / 128)) if k else round(128 / math.sqrt(2)) for n in range(64)]
+        [
+            round(128 * math.cos(math.pi * (2 * n + 1) * k / 128))
+            if k
+            else round(128 / math.sqrt(2))
+            for n in range(64)
+        ]
         for k in range(64)
     ]
 )
-D = np.array([[math.cos(math.pi * (2 * n + 1) * k / 128) / math.sqrt(32) for n in range(64)] for k in range(64)])
+D = np.array(
+    [
+        [math.cos(math.pi * (2 * n + 1) * k / 128) / math.sqrt(32) for n in range(64)]
+        for k in range(64)
+    ]
+)
 D[0] /= math.sqrt(2)
 
 
@@ -186,7 +196,9 @@ class Author:
                 sent *= np.clip(np.round(magnitudes / (magnitudes.max() / largest)), 1, largest)
             values.extend(sent)
             flat[kept] *= 1 - alpha
-        return Coefficients(np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16))
+        return Coefficients(
+            np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16)
+        )
 
 
 def random_coefficients(
@@ -198,5 +210,7 @@ def random_coefficients(
     total = int(counts.sum())
     values = rng.integers(1, value_max + 1, total) * rng.choice([-1, 1], total)
     return Coefficients(
-        counts.astype(np.uint16), np.concatenate([*indices, []]).astype(np.uint16), values.astype(np.int16)
+        counts.astype(np.uint16),
+        np.concatenate([*indices, []]).astype(np.uint16),
+        values.astype(np.int16),
     )

@@ -43,7 +43,9 @@ def parameters(seed: int = 0) -> dict[str, torch.Tensor]:
     return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
-def contributions(seed: int, *, authors: int = 5, top_k: int = 40, value_max: int = 1) -> list[Contribution]:
+def contributions(
+    seed: int, *, authors: int = 5, top_k: int = 40, value_max: int = 1
+) -> list[Contribution]:
     rng = np.random.default_rng(seed)
     return [
         (
@@ -57,20 +59,34 @@ def contributions(seed: int, *, authors: int = 5, top_k: int = 40, value_max: in
 def on_one_coefficient(values: list[int], chunk: int = 3, index: int = 1234) -> list[Coefficients]:
     counts = np.zeros(LAYOUT.chunks, np.uint16)
     counts[chunk] = 1
-    return [Coefficients(counts, np.array([index], np.uint16), np.array([value], np.int16)) for value in values]
+    return [
+        Coefficients(counts, np.array([index], np.uint16), np.array([value], np.int16))
+        for value in values
+    ]
 
 
 def extremes() -> dict[str, list[Contribution]]:
     rng = np.random.default_rng(9)
-    dense = [reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0) for _ in range(2)]
+    dense = [
+        reference.random_coefficients(rng, LAYOUT.chunks, top_k=4096, value_max=128, empty=0)
+        for _ in range(2)
+    ]
     return {
-        "a sum that rounds above the bound": [(4095, sent) for sent in on_one_coefficient([1], chunk=5)]
-        + [(6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))],
+        "a sum that rounds above the bound": [
+            (4095, sent) for sent in on_one_coefficient([1], chunk=5)
+        ]
+        + [
+            (6, reference.random_coefficients(rng, LAYOUT.chunks, top_k=1200, value_max=1, empty=0))
+        ],
         "no contribution": [],
-        "one empty payload": [(7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))],
+        "one empty payload": [
+            (7, reference.random_coefficients(rng, LAYOUT.chunks, top_k=3, value_max=1, empty=1))
+        ],
         "all authors on one coefficient": [(3, sent) for sent in on_one_coefficient([-128] * 50)],
         "votes that cancel out": [(5, sent) for sent in on_one_coefficient([1, -1])],
-        "the whole bound on one coefficient": [(VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])]
+        "the whole bound on one coefficient": [
+            (VOTE_SUM_MAX - 1, sent) for sent in on_one_coefficient([1])
+        ]
         + [(1, sent) for sent in on_one_coefficient([-1])],
         "the whole bound on every coefficient": [
             ((VOTE_SUM_MAX - 128) // 128, dense[0]),
@@ -180,8 +196,14 @@ def test_rates_that_are_not_float32_values_are_refused() -> None:
 def test_contributions_that_do_not_fit_the_model_are_refused() -> None:
     good = on_one_coefficient([1])[0]
     refused([(0, good)], "weight of at least 1, got 0")
-    refused([(1, Coefficients(good.counts[:-1], good.indices, good.values))], "counts, 1 indices and values, got")
-    refused([(1, Coefficients(good.counts, good.indices[:0], good.values))], "counts, 1 indices and values, got")
+    refused(
+        [(1, Coefficients(good.counts[:-1], good.indices, good.values))],
+        "counts, 1 indices and values, got",
+    )
+    refused(
+        [(1, Coefficients(good.counts, good.indices[:0], good.values))],
+        "counts, 1 indices and values, got",
+    )
     far = np.array([4096], np.uint16)
     refused([(1, Coefficients(good.counts, far, good.values))], "indices below 4096, got 4096")
 

@@ -58,7 +58,9 @@ def test_steps_are_those_of_the_plain_description(
     for seed, decay in enumerate(decays):
         engine.accumulate(gradients(seed))
         found = engine.extract().coefficients
-        expected = author.step(as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha)
+        expected = author.step(
+            as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha
+        )
         assert np.array_equal(found.counts, expected.counts)
         # float32 may prefer another of two nearly equal coefficients, or round a value on a half the other way
         same = found.indices == expected.indices
@@ -95,7 +97,9 @@ def magnitudes_of_every_kind(seed: int) -> torch.Tensor:
     few = torch.randint(0, 5, (4, 4096), generator=generator).float()
     sparse = normal * (torch.rand(normal.shape, generator=generator) < 0.005)
     steep = normal**40 * torch.linspace(1, 1e-3, 4096)
-    return torch.cat([normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep])
+    return torch.cat(
+        [normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep]
+    )
 
 
 @pytest.mark.parametrize("top_k", [1, 7, 32, 128, 255, 256, 511, 512, 2000, 4096])
@@ -114,7 +118,9 @@ def test_both_ways_to_the_largest_take_the_same(top_k: int) -> None:
     groups = magnitudes.view(9, 16, 256)
     found = _largest_above_peaks(magnitudes, groups.amax(1), top_k)
     assert found is not None
-    assert torch.equal(found.sort(1).values, _largest_in_groups(groups, groups.amax(1), top_k).sort(1).values)
+    assert torch.equal(
+        found.sort(1).values, _largest_in_groups(groups, groups.amax(1), top_k).sort(1).values
+    )
 
 
 def test_rows_of_equals_are_left_to_the_way_that_any_ties_take() -> None:
@@ -168,7 +174,9 @@ def test_a_momentum_remembers_the_longer_the_longer_it_goes_on() -> None:
     decays = [settings.decay(count) for count in (1, 3, 2996, 2998, 10**9)]
     assert decays == [1 / 4, 1 / 2, 2996 / 2999, 0.999, 0.999]
     assert [DemoSettings(recency=0.0).decay(count) for count in (1, 2)] == [0.999, 0.999]
-    since = [settings.decay(count) for count in range(401, 201, -1)]  # what is left of the 201st of 401 gradients
+    since = [
+        settings.decay(count) for count in range(401, 201, -1)
+    ]  # what is left of the 201st of 401 gradients
     assert math.prod(since) == pytest.approx((201 / 401) ** 3, rel=0.02)
 
 
@@ -215,7 +223,9 @@ def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
     assert torch.equal(engine.momentum[~active], before[~active])
     assert not torch.equal(engine.momentum[active], before[active])
     extraction = engine.extract(active)
-    assert torch.equal(engine.momentum[~active].view(torch.int32), before[~active].view(torch.int32))
+    assert torch.equal(
+        engine.momentum[~active].view(torch.int32), before[~active].view(torch.int32)
+    )
     assert (extraction.coefficients.counts > 0).tolist() == active.tolist()
     everywhere = engine_after(2)
     everywhere.accumulate(gradients(5))
@@ -225,7 +235,9 @@ def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_broken_gradient_is_named_before_the_momentum_is_touched(bad: float, dtype: torch.dtype) -> None:
+def test_a_broken_gradient_is_named_before_the_momentum_is_touched(
+    bad: float, dtype: torch.dtype
+) -> None:
     engine = engine_after(1)
     before = engine.momentum.clone()
     broken = gradients(1)
@@ -248,7 +260,11 @@ def votes_of(engine: Engine, sent: Extraction) -> Tensor:
     """float64 [chunks, 64, 64]: five times the size of what stayed for each coefficient sent, and what stayed."""
     stayed = engine.momentum.mT.double()
     votes = stayed / stayed.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
-    places = (torch.arange(len(votes))[:, None], sent.indices.long() // 64, sent.indices.long() % 64)
+    places = (
+        torch.arange(len(votes))[:, None],
+        sent.indices.long() // 64,
+        sent.indices.long() % 64,
+    )
     return votes.index_put(places, 5.0 * sent.values.sign().double(), accumulate=True)
 
 
@@ -264,7 +280,9 @@ def test_the_guess_is_the_update_of_what_was_sent_and_of_what_stayed() -> None:
     assert torch.equal(engine.momentum, before)
 
 
-def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> None:
+def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> (
+    None
+):
     layout = ChunkLayout.from_shapes({"matrix": (64, 128), "line": (50,)})
     engine = Engine(layout, DemoSettings(), "cpu")
     engine.momentum.normal_(generator=torch.Generator().manual_seed(0))
@@ -288,7 +306,12 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
     assert torch.equal(other.momentum, engine.momentum)
     assert other.accumulations == engine.accumulations == 2
     counted = engine.state_dict() | {"accumulations": torch.tensor([-1])}
-    for foreign in ({}, {"momentum": torch.zeros(1, 64, 64)}, {"momentum": engine.momentum}, counted):
+    for foreign in (
+        {},
+        {"momentum": torch.zeros(1, 64, 64)},
+        {"momentum": engine.momentum},
+        counted,
+    ):
         with pytest.raises(LocalProtocolError, match="expected momentum of"):
             other.load_state_dict(foreign)
 
@@ -342,7 +365,9 @@ def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
 
 @pytest.mark.parametrize("value_bits", [1, 4])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
-def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(value_bits: int, alpha: float) -> None:
+def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(
+    value_bits: int, alpha: float
+) -> None:
     engine = engine_after(3, DemoSettings(top_k=24, alpha=alpha, value_bits=value_bits))
     engine.momentum[0] = 0
     engine.momentum[0, 3, :5] = torch.arange(1.0, 6)
@@ -380,7 +405,9 @@ def test_a_revived_extraction_is_reclaimed_as_the_one_it_was() -> None:
     engine.accumulate(gradients(7))
     again = Engine(LAYOUT, engine.settings, "cpu")
     again.load_state_dict(engine.state_dict())
-    revived = again.revive({name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction))
+    revived = again.revive(
+        {name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction)
+    )
     engine.reclaim(extraction)
     again.reclaim(revived)
     assert torch.equal(again.momentum, engine.momentum)

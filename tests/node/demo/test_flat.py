@@ -68,7 +68,11 @@ def test_missing_tensors_are_zeros_and_any_dtype_and_strides_are_gathered() -> N
     tensors: dict[str, Tensor | None] = {**tensors_of(LAYOUT), "conv": None, "gain": None}
     tensors["embedding"] = tensors_of(LAYOUT)["embedding"].T.contiguous().T.double()
     tensors["wide"] = tensors_of(LAYOUT)["wide"].bfloat16()
-    views, plain, found = LAYOUT.views(tensors), torch.empty(LAYOUT.chunks, 64, 64), torch.empty(LAYOUT.chunks, 64, 64)
+    views, plain, found = (
+        LAYOUT.views(tensors),
+        torch.empty(LAYOUT.chunks, 64, 64),
+        torch.empty(LAYOUT.chunks, 64, 64),
+    )
     LAYOUT.gather_strip(views, 0, plain)
     flat_order(LAYOUT, CPU).gather(views, 0, found)
     assert torch.equal(found, plain)
@@ -90,7 +94,11 @@ def test_strips_move_tensors_as_one_by_one(
             move(first, changes[first:stop], -0.3)
         found.append(tensors)
     assert all(torch.equal(found[0][name], found[1][name]) for name in layout.shapes)
-    assert not any(torch.equal(found[0][name], tensor) for name, tensor in tensors_of(layout).items() if tensor.numel())
+    assert not any(
+        torch.equal(found[0][name], tensor)
+        for name, tensor in tensors_of(layout).items()
+        if tensor.numel()
+    )
 
 
 def test_only_tensors_that_are_there_are_moved() -> None:
@@ -105,7 +113,9 @@ def test_only_tensors_that_are_there_are_moved() -> None:
 @pytest.mark.usefixtures("accelerated")
 @pytest.mark.parametrize("case", ["random", *test_aggregate.extremes()])
 @pytest.mark.parametrize("strip_chunks", [1, 5, 10_000])
-def test_a_step_at_once_is_that_of_the_whole_number_reference(case: str, rule: Rule, strip_chunks: int) -> None:
+def test_a_step_at_once_is_that_of_the_whole_number_reference(
+    case: str, rule: Rule, strip_chunks: int
+) -> None:
     given = test_aggregate.extremes() | {"random": test_aggregate.contributions(1, value_max=128)}
     test_aggregate.check(given[case], rule, strip_chunks)
 
@@ -113,7 +123,10 @@ def test_a_step_at_once_is_that_of_the_whole_number_reference(case: str, rule: R
 @pytest.mark.usefixtures("accelerated")
 def test_votes_that_came_in_one_piece_sum_to_the_same() -> None:
     rng = np.random.default_rng(5)
-    given = [(weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8)) for weight in (1, 3, 70_000)]
+    given = [
+        (weight, reference.random_coefficients(rng, 9, top_k=30, value_max=8))
+        for weight in (1, 3, 70_000)
+    ]
     layout = ChunkLayout.from_shapes({"m": (64 * 9, 64)})
     found, plain = torch.empty(9, 64, 64), torch.zeros(9, 4096, dtype=torch.int64)
     there = Votes(layout, given, CPU)
@@ -149,9 +162,13 @@ def test_early_gradients_are_taken_at_the_same_parameters_either_way(
     for one_by_one in ({"cpu"}, set()):
         monkeypatch.setattr(flat, "ONE_BY_ONE", one_by_one)
         working = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
-        working["conv"] = working["conv"].transpose(0, 1).contiguous().transpose(0, 1)  # no view as a matrix
+        working["conv"] = (
+            working["conv"].transpose(0, 1).contiguous().transpose(0, 1)
+        )  # no view as a matrix
         look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay))
-        assert all(torch.equal(committed[name], tensor) for name, tensor in tensors_of(LAYOUT, 7).items())
+        assert all(
+            torch.equal(committed[name], tensor) for name, tensor in tensors_of(LAYOUT, 7).items()
+        )
         found.append(working)
     assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
     assert all((found[0][name] != committed[name]).any() for name in ("embedding", "conv", "bias"))
@@ -161,7 +178,9 @@ def test_early_gradients_are_taken_at_the_same_parameters_either_way(
 def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(
     missing: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes: dict[str, tuple[int, ...]] = {f"w{i}": (5, 70) for i in range(3)} | {f"b{i}": (7,) for i in range(3)}
+    shapes: dict[str, tuple[int, ...]] = {f"w{i}": (5, 70) for i in range(3)} | {
+        f"b{i}": (7,) for i in range(3)
+    }
     shapes |= {"conv": (5, 7, 10), "scalar": (), "none": (0, 7), "other": (70, 5)}
     found = []
     for one_by_one in ({"cpu"}, set()):
@@ -169,10 +188,15 @@ def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(
         scaling = GradientScaling("even", shapes, CPU)
         for seed in range(3):
             random = torch.Generator().manual_seed(seed)
-            gradients = {name: torch.randn(shape, generator=random) * 10.0**seed for name, shape in shapes.items()}
+            gradients = {
+                name: torch.randn(shape, generator=random) * 10.0**seed
+                for name, shape in shapes.items()
+            }
             gradients["w2"] = gradients["w2"].T.contiguous().T
             gradients["conv"] = gradients["conv"].transpose(0, 1).contiguous().transpose(0, 1)
-            scaling.scale_({name: None if name in missing else tensor for name, tensor in gradients.items()})
+            scaling.scale_(
+                {name: None if name in missing else tensor for name, tensor in gradients.items()}
+            )
         found.append((gradients, scaling.state))
     (plain, plain_state), (together, state) = found
     assert all(torch.allclose(plain[name], together[name], rtol=1e-5) for name in shapes)
@@ -193,24 +217,39 @@ def test_a_broken_gradient_among_whole_strips_is_named(bad: float) -> None:
 
 @pytest.mark.usefixtures("accelerated")
 def test_what_is_too_large_to_be_made_even_is_named_among_whole_strips() -> None:
-    given: dict[str, Tensor | None] = {**tensors_of(LAYOUT), "conv": torch.full(SHAPES["conv"], 100.0)}
+    given: dict[str, Tensor | None] = {
+        **tensors_of(LAYOUT),
+        "conv": torch.full(SHAPES["conv"], 100.0),
+    }
     tried = Engine(LAYOUT, DemoSettings(), CPU)
     tried.require_finite(given, 100.0)
-    with pytest.raises(GradientError, match="of magnitude up to 99, got conv with entries from 100 to 100"):
+    with pytest.raises(
+        GradientError, match="of magnitude up to 99, got conv with entries from 100 to 100"
+    ):
         tried.require_finite(given, 99.0)
 
 
 @pytest.mark.usefixtures("accelerated")
 def test_models_of_any_size_are_cut_into_strips_small_beside_them() -> None:
-    assert [strip_chunks_for(CPU, chunks) for chunks in (1, 5, 6, 5000, 10**6)] == [1, 1, 2, 1000, 8192]
+    assert [strip_chunks_for(CPU, chunks) for chunks in (1, 5, 6, 5000, 10**6)] == [
+        1,
+        1,
+        2,
+        1000,
+        8192,
+    ]
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
     """Most bytes of tensors that are alive at once during `work`, beyond those from before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+    events = [
+        event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    return max(
+        accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    )
 
 
 def test_peak_bytes_are_of_tensors_alive_at_once() -> None:
@@ -225,7 +264,9 @@ def test_peak_bytes_are_of_tensors_alive_at_once() -> None:
 @by_both_rules
 @pytest.mark.usefixtures("accelerated")
 def test_a_step_at_once_takes_no_more_than_one_and_a_half_momenta(rule: Rule) -> None:
-    shapes: dict[str, tuple[int, ...]] = {f"matrix{i}": (1024, 512) for i in range(3)} | {"line": (9000,)}
+    shapes: dict[str, tuple[int, ...]] = {f"matrix{i}": (1024, 512) for i in range(3)} | {
+        "line": (9000,)
+    }
     layout = ChunkLayout.from_shapes(shapes)
     gradients, parameters, working = (
         {name: torch.rand(shape) for name, shape in layout.shapes.items()} for _ in range(3)
@@ -240,7 +281,9 @@ def test_a_step_at_once_takes_no_more_than_one_and_a_half_momenta(rule: Rule) ->
         "accumulate": lambda: author.accumulate(gradients),
         "extract": lambda: author.extract().body(PayloadShape(layout.chunks, 32, 1)),
         "apply": lambda: apply(layout, parameters, commit, *rates, rule=rule),
-        "guess": lambda: look_ahead(layout, parameters, author.guess(rule, sent), working, rates=rates),
+        "guess": lambda: look_ahead(
+            layout, parameters, author.guess(rule, sent), working, rates=rates
+        ),
     }
     peaks = {name: peak_bytes(work) / author.momentum.nbytes for name, work in steps.items()}
     assert all(0 < peak <= 1.5 for peak in peaks.values()), peaks
@@ -261,14 +304,24 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def operations(
+    shapes: dict[str, tuple[int, ...]], rule: Rule
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Of making a step's gradients even; of taking them in; of what follows, to the payload and changed parameters."""
     layout = ChunkLayout.from_shapes(shapes)
-    gradients: dict[str, Tensor | None] = {name: torch.ones(shape) for name, shape in shapes.items()}
+    gradients: dict[str, Tensor | None] = {
+        name: torch.ones(shape) for name, shape in shapes.items()
+    }
     parameters = {name: torch.zeros(shape) for name, shape in shapes.items()}
     rng = np.random.default_rng(0)
-    given = [(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1)) for _ in range(2)]
-    author, scaling = Engine(layout, DemoSettings(top_k=4), CPU), GradientScaling("even", shapes, CPU)
+    given = [
+        (1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1))
+        for _ in range(2)
+    ]
+    author, scaling = (
+        Engine(layout, DemoSettings(top_k=4), CPU),
+        GradientScaling("even", shapes, CPU),
+    )
     count = author.state_dict()["accumulations"]
     with Kernels(count) as evened:
         scaling.scale_(gradients)
@@ -285,7 +338,9 @@ def operations(shapes: dict[str, tuple[int, ...]], rule: Rule) -> tuple[Counter[
 
 @by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_sixty_tensors_take_no_more_operations_than_four_and_the_device_is_asked_for_two_numbers(rule: Rule) -> None:
+def test_sixty_tensors_take_no_more_operations_than_four_and_the_device_is_asked_for_two_numbers(
+    rule: Rule,
+) -> None:
     four, twenty, sixty = (
         {f"line{i:02}": (30 // count,) for i in range(count)}
         | {f"matrix{i:02}": (64 * 30 // count, 64) for i in range(count)}
@@ -294,5 +349,7 @@ def test_sixty_tensors_take_no_more_operations_than_four_and_the_device_is_asked
     operations(four, rule)  # makes what is made once
     evened, taken, made = operations(sixty, rule)
     assert (taken, made) == operations(four, rule)[1:]
-    assert evened == operations(twenty, rule)[0]  # no more than a quarter of the model is made even at once
+    assert (
+        evened == operations(twenty, rule)[0]
+    )  # no more than a quarter of the model is made even at once
     assert [seen["aten._local_scalar_dense.default"] for seen in (evened, taken, made)] == [0, 2, 0]

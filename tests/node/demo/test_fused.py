@@ -46,7 +46,10 @@ def tensors(seed: int, layout: ChunkLayout = LAYOUT) -> dict[str, torch.Tensor]:
 
 def votes(seed: int, *, layout: ChunkLayout = LAYOUT, empty: float = 0.2) -> list[Contribution]:
     rng = np.random.default_rng(seed)
-    sent = [reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty) for k in (1, 30, 300)]
+    sent = [
+        reference.random_coefficients(rng, layout.chunks, top_k=k, value_max=8, empty=empty)
+        for k in (1, 30, 300)
+    ]
     return [(int(rng.integers(1, 10**5)), each) for each in sent]
 
 
@@ -66,7 +69,9 @@ def both_parameters(
     apply(layout, plain, given, *RATES, rule=rule)
     compiled(monkeypatch)
     apply(layout, found, given, *RATES, rule=rule)
-    assert all(found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes)
+    assert all(
+        found[name].numpy().tobytes() == plain[name].numpy().tobytes() for name in layout.shapes
+    )
 
 
 @by_both_rules
@@ -86,7 +91,9 @@ def test_kernels_change_parameters_bit_for_bit_as_strips_do(
     empty=st.sampled_from([0.0, 0.5, 1.0]),
     rule=st.sampled_from(RULES),
 )
-def test_matrices_of_any_shape_change_alike(rows: int, columns: int, seed: int, empty: float, rule: Rule) -> None:
+def test_matrices_of_any_shape_change_alike(
+    rows: int, columns: int, seed: int, empty: float, rule: Rule
+) -> None:
     layout = ChunkLayout.from_shapes({"m": (rows, columns), "n": (columns, rows)})
     with pytest.MonkeyPatch.context() as monkeypatch:
         both_parameters(monkeypatch, layout, votes(seed, layout=layout, empty=empty), rule)
@@ -94,11 +101,15 @@ def test_matrices_of_any_shape_change_alike(rows: int, columns: int, seed: int, 
 
 @pytest.mark.parametrize("top_k", [1, 32, 255, 256, 4096])
 @pytest.mark.parametrize(("value_bits", "alpha"), [(1, 1.0), (4, 0.25)])
-def test_both_engines_take_the_same(monkeypatch: pytest.MonkeyPatch, top_k: int, value_bits: int, alpha: float) -> None:
+def test_both_engines_take_the_same(
+    monkeypatch: pytest.MonkeyPatch, top_k: int, value_bits: int, alpha: float
+) -> None:
     taken: list[Extraction] = []
     left: list[torch.Tensor] = []
     active = torch.rand(LAYOUT.chunks, generator=torch.Generator().manual_seed(4)) > 0.2
-    for engine in engines(monkeypatch, DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)):
+    for engine in engines(
+        monkeypatch, DemoSettings(alpha=alpha, top_k=top_k, value_bits=value_bits)
+    ):
         engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
         engine.momentum[7] = 0
         taken.append(engine.extract(active))
@@ -115,7 +126,9 @@ def test_both_engines_take_the_same(monkeypatch: pytest.MonkeyPatch, top_k: int,
 def test_of_equals_any_are_taken_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(monkeypatch)
     engine = Engine(LAYOUT, DemoSettings(top_k=50), "cpu")
-    engine.momentum.copy_(torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6)))
+    engine.momentum.copy_(
+        torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6))
+    )
     sent = engine.extract()
     assert (sent.previous.abs() == 2).all()
     assert (sent.indices.long().diff(dim=1) > 0).all()
@@ -154,7 +167,9 @@ def test_both_guess_alike(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     assert rule == "sign" or (found - plain).abs().max() <= 2
 
 
-def test_what_kernels_cannot_change_in_place_goes_strip_by_strip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_kernels_cannot_change_in_place_goes_strip_by_strip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled(monkeypatch)
     halves = {name: tensor.bfloat16() for name, tensor in tensors(1).items()}
     expected = {name: tensor.clone() for name, tensor in halves.items()}
@@ -173,7 +188,9 @@ def test_many_may_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         engine, parameters = Engine(LAYOUT, DemoSettings(), "cpu"), tensors(1)
         for step in range(3):
             engine.accumulate({**tensors(seed + step)})
-            apply(LAYOUT, parameters, [(1, engine.extract().coefficients)], *RATES, rule="orthogonal")
+            apply(
+                LAYOUT, parameters, [(1, engine.extract().coefficients)], *RATES, rule="orthogonal"
+            )
         return engine.momentum.numpy().tobytes() + parameters["wide"].numpy().tobytes()
 
     alone = [work(seed) for seed in range(4)]
@@ -228,7 +245,9 @@ def test_without_a_compiler_all_is_done_the_plain_way(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("_loaded_anew")
-def test_a_large_model_gets_kernels_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_gets_kernels_and_a_small_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert fused.fused(LAYOUT, CPU) is None
     compiled(monkeypatch)
     monkeypatch.undo()
@@ -294,6 +313,8 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
             f"from node.demo.kernels.kernel import inner\n@inner\ndef change(matrix):\n    matrix[0, 0] += {addend}\n"
         )
         command = [sys.executable, "-m", "node.demo.kernels.used"]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     assert [used(addend) for addend in (1, 1, 2)] == ["2 0", "2 1", "3 0"]

@@ -19,16 +19,23 @@ HEADER = Header(RunId("ab" * 16), 7, PeerId("01" * 16))
 
 
 def on_the_host(indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
-    return Extraction(indices, values, torch.zeros(values.shape), None, accumulations=0, changes=0).body(shape)
+    return Extraction(
+        indices, values, torch.zeros(values.shape), None, accumulations=0, changes=0
+    ).body(shape)
 
 
-def extracted(shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES) -> list[Tensor]:
+def extracted(
+    shape: PayloadShape, seed: int, *, sent_share: float = 1.0, span: int = CHUNK_ENTRIES
+) -> list[Tensor]:
     """Indices [chunks, k] drawn from the last `span` entries of a chunk, and values, some of them 0."""
     rng = np.random.default_rng(seed)
     places = [np.sort(rng.permutation(span)[: shape.top_k]) for _ in range(shape.chunks)]
     values = rng.integers(1, shape.value_max + 1, (shape.chunks, shape.top_k)) * rng.choice([-1, 1])
     values *= rng.random(values.shape) < sent_share
-    return [torch.from_numpy(array.astype(np.int16)) for array in (np.array(places) + CHUNK_ENTRIES - span, values)]
+    return [
+        torch.from_numpy(array.astype(np.int16))
+        for array in (np.array(places) + CHUNK_ENTRIES - span, values)
+    ]
 
 
 @settings(deadline=None, max_examples=150)
@@ -51,7 +58,9 @@ def test_any_extraction_is_packed_as_on_the_host(
 
 @pytest.mark.parametrize("top_k", [1, 32, CHUNK_ENTRIES])
 @pytest.mark.parametrize("last", [False, True])
-def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(top_k: int, last: bool) -> None:
+def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(
+    top_k: int, last: bool
+) -> None:
     shape = PayloadShape(3, top_k, 1)
     first = CHUNK_ENTRIES - top_k if last else 0
     indices = torch.arange(first, first + top_k, dtype=torch.int16).expand(3, -1).contiguous()
@@ -59,7 +68,9 @@ def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(top_k: int,
     assert packed(indices, values, shape) == on_the_host(indices, values, shape)
 
 
-def test_an_accelerator_sends_what_decodes_to_what_the_engine_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_sends_what_decodes_to_what_the_engine_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(flat, "ONE_BY_ONE", frozenset())
     layout = ChunkLayout.from_shapes({"a": (130, 70), "b": (97,), "c": (65, 3, 43)})
     shape = PayloadShape(layout.chunks, 24, 4)

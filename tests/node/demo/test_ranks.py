@@ -31,7 +31,10 @@ Story = Callable[[int], Any]
 
 def parameters() -> list[torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator)) for shape in SHAPES.values()]
+    return [
+        torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator))
+        for shape in SHAPES.values()
+    ]
 
 
 def loss_of(params: list[torch.nn.Parameter], rank: int, step: int) -> torch.Tensor:
@@ -51,7 +54,9 @@ def gradients(params: list[torch.nn.Parameter], rank: int, step: int) -> float:
 
 def scaled(scaling: GradientScaling, params: list[torch.nn.Parameter]) -> dict[str, torch.Tensor]:
     """Copies of the gradients, made even."""
-    found = {name: p.grad.clone() for name, p in zip(SHAPES, params, strict=True) if p.grad is not None}
+    found = {
+        name: p.grad.clone() for name, p in zip(SHAPES, params, strict=True) if p.grad is not None
+    }
     scaling.scale_(found)
     return found
 
@@ -86,7 +91,9 @@ def missing_gradients(rank: int) -> list[torch.Tensor]:
 
 def two_groups_of_unlike_length(rank: int) -> list[torch.Tensor]:
     params = parameters()
-    optimizer = DeMo([{"params": params[:2], "top_k": 100}, {"params": params[2:], "value_bits": 8}], lr=LR)
+    optimizer = DeMo(
+        [{"params": params[:2], "top_k": 100}, {"params": params[2:], "value_bits": 8}], lr=LR
+    )
     for step in range(3):
         gradients(params, rank, step)
         if rank:
@@ -119,7 +126,13 @@ def broken_gradients(rank: int) -> dict[str, Any]:
     gradients(params, rank, 2)
     optimizer.step()
     said = str(caught.value)
-    return {"said": said, "before": before, "after": after, "kept": kept, "parameters": tensors(params)}
+    return {
+        "said": said,
+        "before": before,
+        "after": after,
+        "kept": kept,
+        "parameters": tensors(params),
+    }
 
 
 def unequal_starts(rank: int) -> list[str]:
@@ -227,11 +240,18 @@ def test_ranks_make_the_steps_of_the_reference(told: list[dict[str, Any]]) -> No
     assert equal(told[0]["training"]["after three"], expected)
 
 
-def test_a_gradient_on_one_rank_moves_all_and_on_none_moves_nothing(told: list[dict[str, Any]]) -> None:
+def test_a_gradient_on_one_rank_moves_all_and_on_none_moves_nothing(
+    told: list[dict[str, Any]],
+) -> None:
     first, second = (each["missing_gradients"] for each in told)
     assert equal(first, second)
     start = tensors(parameters())
-    assert [torch.equal(a, b) for a, b in zip(first, start, strict=True)] == [False, False, True, False]
+    assert [torch.equal(a, b) for a, b in zip(first, start, strict=True)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_payloads_of_unlike_length_and_several_groups_arrive(told: list[dict[str, Any]]) -> None:
@@ -240,7 +260,9 @@ def test_payloads_of_unlike_length_and_several_groups_arrive(told: list[dict[str
     assert not equal(first, tensors(parameters()))
 
 
-def test_a_broken_gradient_on_one_rank_raises_on_all_and_training_goes_on(told: list[dict[str, Any]]) -> None:
+def test_a_broken_gradient_on_one_rank_raises_on_all_and_training_goes_on(
+    told: list[dict[str, Any]],
+) -> None:
     first, second = (each["broken_gradients"] for each in told)
     assert first["said"] == "expected finite gradients on all ranks, got others on ranks [1]"
     assert "with entries NaN" in second["said"]
@@ -251,7 +273,9 @@ def test_a_broken_gradient_on_one_rank_raises_on_all_and_training_goes_on(told: 
     assert equal(first["parameters"], second["parameters"])
 
 
-def test_unequal_parameters_or_settings_are_refused_on_all_ranks(told: list[dict[str, Any]]) -> None:
+def test_unequal_parameters_or_settings_are_refused_on_all_ranks(
+    told: list[dict[str, Any]],
+) -> None:
     for each in told:
         assert len(each["unequal_starts"]) == 2
         for said in each["unequal_starts"]:
@@ -268,7 +292,9 @@ def test_exchange_returns_payloads_by_rank_and_flags_of_any(told: list[dict[str,
     assert told[0]["exchanges"] == told[1]["exchanges"] == expected
 
 
-def test_a_destroyed_process_group_ends_and_takes_its_threads_along(told: list[dict[str, Any]]) -> None:
+def test_a_destroyed_process_group_ends_and_takes_its_threads_along(
+    told: list[dict[str, Any]],
+) -> None:
     assert all(each["group is gone"] for each in told)
 
 

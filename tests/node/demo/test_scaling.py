@@ -35,7 +35,9 @@ def test_plain_gradients_are_left_as_they_are() -> None:
     scaling = GradientScaling("plain", SHAPES, "cpu")
     assert not scaling.state.numel()
     found = scaled(scaling, gradients(1))
-    assert all(tensor is None or torch.equal(found[name], tensor) for name, tensor in gradients(1).items())
+    assert all(
+        tensor is None or torch.equal(found[name], tensor) for name, tensor in gradients(1).items()
+    )
 
 
 def test_unit_gradients_have_a_root_mean_square_of_one_and_their_direction() -> None:
@@ -53,7 +55,10 @@ def test_unit_gradients_have_a_root_mean_square_of_one_and_their_direction() -> 
 def test_each_step_is_adafactors_formula() -> None:
     scaling = GradientScaling("even", SHAPES, "cpu")
     means = {
-        name: (torch.zeros(shape[0] if shape else 1).double(), torch.zeros(math.prod(shape[1:])).double())
+        name: (
+            torch.zeros(shape[0] if shape else 1).double(),
+            torch.zeros(math.prod(shape[1:])).double(),
+        )
         for name, shape in SHAPES.items()
     }
     for step in range(1, 5):
@@ -67,7 +72,9 @@ def test_each_step_is_adafactors_formula() -> None:
             rows.mul_(MEMORY).add_(plain.square().mean(1), alpha=1 - MEMORY)
             columns.mul_(MEMORY).add_(plain.square().mean(0), alpha=1 - MEMORY)
             second = rows[:, None] * columns / rows.mean() / (1 - MEMORY**step)
-            assert torch.allclose(found[name].double().reshape(plain.shape), plain / second.sqrt(), rtol=1e-4), name
+            assert torch.allclose(
+                found[name].double().reshape(plain.shape), plain / second.sqrt(), rtol=1e-4
+            ), name
 
 
 def test_rows_and_columns_of_a_first_gradient_come_out_of_one_size() -> None:
@@ -79,14 +86,19 @@ def test_rows_and_columns_of_a_first_gradient_come_out_of_one_size() -> None:
 def test_nothing_stays_nothing_and_next_to_nothing_is_not_blown_up() -> None:
     scaling = GradientScaling("even", SHAPES, "cpu")
     for scale in (0.0, 1e-30):
-        found = scaled(scaling, {name: None if t is None else t.sign() * scale for name, t in gradients(1).items()})
+        found = scaled(
+            scaling,
+            {name: None if t is None else t.sign() * scale for name, t in gradients(1).items()},
+        )
         assert all(tensor.abs().max() <= 1e-6 for tensor in found.values() if tensor.numel())
     assert scaled(scaling, {"matrix": None}) == {}
 
 
 @pytest.mark.parametrize("entry", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("scale", ["unit", "even"])
-def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(scale: Scale, entry: float) -> None:
+def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(
+    scale: Scale, entry: float
+) -> None:
     scaling = GradientScaling(scale, SHAPES, "cpu")
     scaling.scale_(gradients(1))
     before, given = scaling.state.clone(), gradients(2)
@@ -98,7 +110,9 @@ def test_a_gradient_without_finite_squares_is_refused_before_anything_changed(sc
         scaling.scale_(given)
     assert torch.equal(scaling.state, before)
     assert all(
-        torch.equal(tensor, kept[name]) for name, tensor in given.items() if tensor is not None and name != "vector"
+        torch.equal(tensor, kept[name])
+        for name, tensor in given.items()
+        if tensor is not None and name != "vector"
     )
 
 

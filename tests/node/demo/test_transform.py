@@ -68,14 +68,18 @@ def test_the_dct_is_orthonormal_and_undone_by_its_inverse(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_in_bfloat16_the_dct_is_off_by_its_rounding_alone(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+def test_in_bfloat16_the_dct_is_off_by_its_rounding_alone(
+    monkeypatch: pytest.MonkeyPatch, scale: float
+) -> None:
     chunks = torch.randn(50, 64, 64) * scale
     monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
     expected = forward(chunks).double()
     monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: True)
     error = forward(chunks).double() - expected
     size = expected.square().mean().sqrt()
-    assert 0 < error.square().mean().sqrt() < 0.006 * size  # 2^-9 at most of each number, thrice; and of the matrix
+    assert (
+        0 < error.square().mean().sqrt() < 0.006 * size
+    )  # 2^-9 at most of each number, thrice; and of the matrix
     assert abs(error.mean()) < 1e-4 * size
 
 
@@ -138,7 +142,9 @@ def test_signs_equal_the_reference_with_torch_s_own_product_too(
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 128])
-def test_both_ways_to_multiply_agree_on_whole_numbers_to_the_bit(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_multiply_agree_on_whole_numbers_to_the_bit(
+    chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(chunks)
     rows = torch.randint(-2047, 2048, (chunks * 64, 64), generator=generator).float()
     matrix = integer_matrix(CPU)
@@ -150,7 +156,9 @@ def test_both_ways_to_multiply_agree_on_whole_numbers_to_the_bit(chunks: int, mo
         monkeypatch.setattr(transform, "_linear_of_onednn", lambda: None)
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("no such schema"), TypeError("no such argument"), None])
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("no such schema"), TypeError("no such argument"), None]
+)
 def test_an_operator_that_has_changed_or_is_wrong_is_done_without(
     fault: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +209,9 @@ def test_most_signs_are_those_of_the_float_transform() -> None:
     assert (inverse_signs(torch.from_numpy(sums).float()).numpy() == exact).mean() > 0.99
 
 
-def test_a_zero_update_has_no_sign_bit_whatever_zeros_a_product_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zero_update_has_no_sign_bit_whatever_zeros_a_product_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def minus_zeros(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return torch.full((len(left), len(right)), -0.0)
 

@@ -272,7 +272,7 @@ def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
     virtually(main())
 
 
-def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is() -> None:
+def test_an_upload_counts_acknowledged_bytes_and_keeps_its_turn_until_the_last() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest, uplink, window = (
@@ -299,7 +299,7 @@ def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is()
     virtually(main())
 
 
-def test_a_node_is_idle_unless_somebody_wants_a_blob_of_it() -> None:
+def test_a_node_is_idle_unless_a_peer_wants_a_blob_of_it() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest, seen = pair.one.hold(BLOB), set[tuple[bool, bool]]()
@@ -477,7 +477,7 @@ def test_a_bug_in_the_server_is_logged_ends_the_link_and_no_other(
     assert "ZeroDivisionError: a bug" in caplog.text
 
 
-def test_who_takes_nothing_is_dropped_and_frees_its_place() -> None:
+def test_a_peer_that_acknowledges_nothing_is_dropped_and_frees_its_place() -> None:
     """It reads, and shows signs of life, but acknowledges not a byte."""
 
     async def main() -> None:
@@ -497,7 +497,7 @@ def test_who_takes_nothing_is_dropped_and_frees_its_place() -> None:
     virtually(main())
 
 
-def test_who_acknowledges_slowly_is_served_to_the_end() -> None:
+def test_a_peer_that_acknowledges_slowly_is_served_to_the_end() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
             size = 400_000
@@ -516,7 +516,7 @@ def test_who_acknowledges_slowly_is_served_to_the_end() -> None:
     virtually(main())
 
 
-def test_who_never_reads_is_dropped_after_the_longest_write() -> None:
+def test_a_peer_that_never_reads_is_dropped_after_the_longest_write() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
             message = member.message(*[bytes([number % 256]) * 32 for number in range(OFFERS_MAX)])
@@ -616,7 +616,7 @@ def test_the_traffic_counters_agree_with_the_bytes_of_the_pipes() -> None:
 
 @pytest.mark.parametrize("who", ["one", "two"])
 def test_a_goodbye_says_why_after_all_that_was_said_before(who: str) -> None:
-    """Whoever dialled: `two` did."""
+    """From either end; `two` dialled."""
 
     async def main() -> None:
         async with linked() as pair:
@@ -636,7 +636,7 @@ def test_a_goodbye_says_why_after_all_that_was_said_before(who: str) -> None:
     virtually(main())
 
 
-def test_a_link_that_ends_tells_everybody_who_waits_for_it() -> None:
+def test_every_fetch_and_offer_on_a_link_ends_with_it() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest = pair.one.hold(BLOB)

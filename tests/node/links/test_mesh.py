@@ -43,7 +43,7 @@ def faulty_transports(*, relayed: bool = False) -> tuple[list[Faulty], Callable[
     return transports, make
 
 
-async def test_every_pair_keeps_one_link_whoever_dialled() -> None:
+async def test_every_pair_keeps_one_link_whichever_end_dialled() -> None:
     async with meshes(4) as members:
         await until(lambda: linked_to_all(members))
         await until(lambda: all(len(member.mesh.carried) == 3 for member in members))
@@ -83,7 +83,7 @@ async def test_blobs_cross_both_ways_and_several_at_once() -> None:
         )
 
 
-async def test_who_has_no_address_is_reached_over_the_link_that_it_dialled() -> None:
+async def test_a_peer_without_an_address_is_reached_over_the_link_that_it_dialled() -> None:
     async with meshes(2, linked=False) as (hidden, public):
         public.mesh.keep([PeerAddress(hidden.peer, ())])
         hidden.mesh.keep([public.remote])
@@ -111,7 +111,7 @@ async def test_an_offer_in_anothers_name_ends_the_link() -> None:
         assert two.offers == []
 
 
-async def test_what_is_not_held_or_makes_no_sense_is_refused_in_words() -> None:
+async def test_a_fetch_of_an_unknown_blob_or_offset_is_refused_with_the_reason() -> None:
     async with meshes(2) as (one, two):
         digest = one.hold(b"payload")
         with pytest.raises(NotHeldError, match="not held"):
@@ -121,7 +121,7 @@ async def test_what_is_not_held_or_makes_no_sense_is_refused_in_words() -> None:
         assert await two.fetched(one.remote, digest) == b"payload"
 
 
-async def test_a_peer_that_nobody_knows_is_dialled_when_it_is_asked() -> None:
+async def test_a_peer_that_is_not_kept_is_dialled_for_a_fetch() -> None:
     async with meshes(2, linked=False) as (one, two):
         digest = one.hold(BLOB)
         assert await two.fetched(one.remote, digest) == BLOB
@@ -531,7 +531,7 @@ def test_strangers_are_served_up_to_a_number_and_members_beyond_it() -> None:
     virtually(main())
 
 
-def test_who_proves_no_key_takes_no_place_for_long() -> None:
+def test_a_pipe_without_a_proof_takes_no_place_for_long() -> None:
     async def main() -> None:
         async with World(2) as world:
             host, honest = world.members
@@ -550,7 +550,7 @@ def test_who_proves_no_key_takes_no_place_for_long() -> None:
     virtually(main())
 
 
-def test_a_mesh_that_was_stopped_reaches_nobody_and_leaves_nothing() -> None:
+def test_a_stopped_mesh_reaches_no_peer_and_leaves_nothing() -> None:
     async def main() -> None:
         async with World(2) as world:
             one, two = world.members

@@ -1,5 +1,5 @@
-"""Two ends of a link over a queue of bytes: who they are, what they ask, and that nothing a peer
-says does harm."""
+"""Two ends of a link over a queue of bytes: their proofs, their requests, and the harm that no
+message of a peer does."""
 
 import random
 from collections.abc import Callable
@@ -194,7 +194,7 @@ def test_the_bytes_of_another_meeting_prove_nothing() -> None:
         again.receive(recorded, NOW_MS)
 
 
-def test_who_relays_anothers_greeting_under_the_own_name_is_refused() -> None:
+def test_an_end_that_relays_anothers_greeting_under_its_own_key_is_refused() -> None:
     """In the middle: one's nonce under the middle's key to the third; the third's proof back to
     one."""
     one, third = session(0), session(2)
@@ -243,7 +243,7 @@ def test_a_proof_of_another_key_is_refused() -> None:
     ids=lambda message: message.WhichOneof("kind") if isinstance(message, LinkMessage) else "part",
 )
 @pytest.mark.parametrize("greeted", [False, True])
-def test_nothing_is_heard_before_the_proof(message: Message, greeted: bool) -> None:
+def test_messages_before_the_proof_are_refused(message: Message, greeted: bool) -> None:
     end = session()
     if greeted:
         hear(end, hello())
@@ -262,7 +262,7 @@ def test_a_proof_before_the_hello_or_a_second_of_either_is_refused() -> None:
         hear(one, hello())
 
 
-def test_nothing_is_asked_of_a_peer_that_is_not_proven() -> None:
+def test_requests_to_an_unproven_peer_are_our_own_mistake() -> None:
     for call in (lambda end: end.fetch(DIGEST, 0), lambda end: end.offer(offers())):
         with pytest.raises(LocalProtocolError, match="expected a proven peer"):
             call(session())
@@ -306,7 +306,7 @@ def test_two_idle_ends_keep_each_other_and_know_the_round_trip() -> None:
     assert one.rtt_ms == other.rtt_ms == 60
 
 
-def test_a_beat_leaves_each_second_and_not_behind_what_waits() -> None:
+def test_a_beat_leaves_each_second_unless_frames_wait() -> None:
     one, _ = linked()
     beats = 0
     for now_ms in range(NOW_MS + TICK_MS, NOW_MS + 4_001, TICK_MS):
@@ -443,7 +443,7 @@ def test_a_cancel_that_meets_the_last_part_is_no_event() -> None:
     assert exchange(one, other) == ([Part(request, 0, 3, b"end")], [])
 
 
-def test_parts_that_nobody_asked_for_are_refused() -> None:
+def test_parts_without_a_fetch_are_refused() -> None:
     for request in (0, 1, 5, 2**32 - 1):
         one, other = linked()
         offered = one.offer(offers(sender=PEERS[0]))
@@ -528,7 +528,7 @@ def test_a_peer_that_sends_more_than_any_window_unacknowledged_is_refused() -> N
         hear(one, part)
 
 
-def test_nobody_acknowledges_more_than_came() -> None:
+def test_no_end_acknowledges_more_than_arrived() -> None:
     one, other = linked()
     with pytest.raises(RemoteProtocolError, match=r"expected 0\.\.0 bytes acknowledged, got 1"):
         hear(one, LinkMessage(ack=Ack(part_bytes=1)))
@@ -763,7 +763,7 @@ messages = st.one_of(
     st.lists(messages.map(encode) | st.binary(max_size=30), max_size=30),
     st.integers(0, 3),
 )
-def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_bounded(
+def test_any_messages_raise_only_a_fault_of_the_peer_and_the_state_stays_bounded(
     proven: bool, wire: list[bytes], fetches: int
 ) -> None:
     end = linked()[0] if proven else session()
@@ -911,7 +911,7 @@ def test_two_busy_ends_complete_all_that_is_not_cancelled_in_any_order(seed: int
     ]
 
 
-def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
+def test_a_withdrawn_fetch_gets_the_parts_that_were_begun_and_then_its_refusal() -> None:
     one, other = linked()
     request = one.fetch(DIGEST, 0)
     exchange(one, other)

@@ -103,7 +103,7 @@ def test_a_limit_is_used_but_for_its_reserve(limit: int) -> None:
     assert virtually(main()) >= 0.85 * limit
 
 
-def test_what_never_waits_delays_what_does() -> None:
+def test_control_frames_never_wait_and_delay_the_parts_behind_them() -> None:
     async def main() -> list[int]:
         uplink = Uplink(100_000, loop_ms)
         uplink.sent(25_000)  # the whole bucket
@@ -212,13 +212,13 @@ def test_turns_come_in_the_order_of_urgency(ranks: list[int]) -> None:
 
     begun = virtually(main())
     assert begun[0] == 0, "nobody else was waiting yet"
-    # After half a minute whoever still waits goes by age, so that nobody starves: that is past the
+    # After half a minute a waiting upload goes by age, so that none starves: that is past the
     # fourth turn.
     assert begun[1:3] == sorted(range(1, 6), key=ranks.__getitem__)[:2]
     assert sorted(begun) == list(range(6))
 
 
-def test_turns_of_equal_urgency_come_in_the_order_of_asking() -> None:
+def test_turns_of_equal_urgency_come_in_the_order_of_their_requests() -> None:
     async def main() -> list[int]:
         return await in_turns(Uplink(None, loop_ms), [3, 1, 2, 0])
 
@@ -307,7 +307,7 @@ def test_a_cancelled_take_charges_nothing_and_lets_the_next_one_through() -> Non
 # ---- what was guessed too low
 
 
-def test_what_was_carried_and_not_charged_is_charged_when_it_is_known() -> None:
+def test_bytes_that_were_carried_uncharged_are_charged_when_they_are_known() -> None:
     async def main() -> int:
         uplink = Uplink(100_000, loop_ms)
         await uplink.acquire(10_000)

@@ -236,7 +236,7 @@ def test_a_full_window_on_an_empty_link_doubles_in_a_round_trip() -> None:
     assert window.part_bytes == PART_BYTES_MAX
 
 
-def test_a_late_part_shrinks_the_window_to_what_the_link_carries_in_the_time_it_may_take() -> None:
+def test_a_late_part_shrinks_the_window_to_the_bytes_that_the_link_carries_in_time() -> None:
     window = Window()
     window.send(PART_BYTES_MIN, 0)
     window.acknowledge(PART_BYTES_MIN, 50)
@@ -291,7 +291,7 @@ def test_one_acknowledgement_of_several_parts_tells_the_base_of_the_one_that_lef
 
 
 @pytest.mark.parametrize("total", [-1, 99, 1001])
-def test_only_what_was_sent_can_be_acknowledged_and_only_once(total: int) -> None:
+def test_only_sent_bytes_can_be_acknowledged_and_only_once(total: int) -> None:
     window = Window()
     window.send(1000, 0)
     window.acknowledge(100, 1)
@@ -304,7 +304,7 @@ def test_only_what_was_sent_can_be_acknowledged_and_only_once(total: int) -> Non
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 2**20)), max_size=60))
-def test_whatever_the_peer_acknowledges_the_window_keeps_its_bounds_and_never_shuts_for_good(
+def test_any_acknowledgements_keep_the_window_in_its_bounds_and_never_shut_it_for_good(
     steps: list[tuple[int, int]],
 ) -> None:
     window, now_ms = Window(), 0

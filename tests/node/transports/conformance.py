@@ -446,7 +446,7 @@ async def fill(pipe: Pipe) -> None:
 
 
 async def receive(pipe: Pipe, size: int) -> bytes:
-    """Exactly so many bytes, for tests that send no more than these."""
+    """Exactly `size` bytes, for tests that send no more."""
     received = bytearray()
     while len(received) < size:
         piece = await pipe.read()

@@ -95,7 +95,7 @@ class MemoryNetwork:
         self.corrupting.add((sender, receiver))
 
     def reach(self, dialler: str, name: str) -> "MemoryTransport":
-        """Who listens there. `UnavailableError` when a dial would not get through."""
+        """The transport that listens at an address. `UnavailableError` when a dial fails."""
         silent = {(dialler, name), (name, dialler)} & self.stalled
         if (
             silent

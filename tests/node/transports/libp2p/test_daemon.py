@@ -144,7 +144,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(
+async def test_any_answer_of_a_daemon_is_understood_or_unavailable(
     directory: SocketDirectory, kind: str
 ) -> None:
     answer, words = ANSWERS[kind]
@@ -153,7 +153,7 @@ async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(
             await client.identify()
 
 
-async def test_a_daemon_that_does_not_answer_hangs_nobody(
+async def test_questions_to_a_daemon_that_does_not_answer_time_out(
     directory: SocketDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)

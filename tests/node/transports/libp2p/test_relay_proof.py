@@ -196,7 +196,7 @@ async def test_a_node_that_is_no_relay_fails_the_proof(monkeypatch: pytest.Monke
         await plain.stop()
 
 
-async def test_a_relay_that_carries_little_is_not_announced_and_nobody_waits_for_it(
+async def test_a_relay_that_carries_little_is_neither_announced_nor_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def believed(relay: str) -> None:
