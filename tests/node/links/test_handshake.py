@@ -106,6 +106,6 @@ def test_a_transition_that_the_picture_lacks_raises_with_states_and_reason() -> 
     with pytest.raises(RemoteProtocolError):
         one.greet(two.hello())
     with pytest.raises(
-        LocalProtocolError, match="is ended to become no state, got proven; .* it was silent"
+        LocalProtocolError, match=r"is ended to become no state, got proven; .* it was silent"
     ):
         one._become(State.PROVEN)
