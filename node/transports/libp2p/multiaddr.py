@@ -213,8 +213,11 @@ def host_of(address: str) -> str:
 
 def tcp_port(address: str) -> int:
     """The TCP port that an address names; 0 when it names none."""
-    _, mark, rest = address.partition("/tcp/")
-    return int(rest.partition("/")[0]) if mark else 0
+    words = address.split("/")[1:]
+    for name, value in zip(words[::2], words[1::2], strict=False):
+        if name == "tcp" and value.isascii() and value.isdecimal():
+            return int(value)
+    return 0
 
 
 def with_port(address: str, port: int) -> str:

@@ -1,10 +1,13 @@
 """libp2p's messages, byte for byte as the encoder wrote them that was written by hand."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.transports.libp2p.circuit_pb2 import DialBackMessage, DialResponse, HopMessage, Identify
 from node.transports.libp2p.daemon import private_key_message
@@ -15,7 +18,7 @@ from node.transports.libp2p.daemon_control import (
     open_request,
     parsed,
 )
-from node.transports.libp2p.multiaddr import decode, id_text, libp2p_id
+from node.transports.libp2p.multiaddr import decode, encode, id_text, libp2p_id
 from node.transports.libp2p.p2pd_pb2 import Request, Response, StreamInfo
 from node.transports.libp2p.reservations import dial_back_message, reached_port, reserve_message
 from protocol.errors import RemoteProtocolError
@@ -110,6 +113,28 @@ def test_status_numbers_are_those_of_the_specification() -> None:
         "BAD_REQUEST": 200,
         "INTERNAL_ERROR": 300,
     }
+
+
+@given(st.sampled_from([Response, StreamInfo, HopMessage, Identify]), st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_an_error_of_their_sender(
+    kind: type[Message], data: bytes
+) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        assert parsed(kind, data).IsInitialized()
+
+
+@given(st.sampled_from(list(DialResponse.Status.values())), st.binary(max_size=40))
+def test_any_address_of_a_dial_back_is_a_port_or_an_error_of_the_relay(
+    status: DialResponse.Status, address: bytes
+) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        response = DialResponse(status=status, address=address)
+        assert 0 <= reached_port(DialBackMessage(response=response)) < 1 << 16
+
+
+def test_a_host_called_tcp_in_a_dial_back_does_no_harm() -> None:
+    response = DialResponse(status=DialResponse.OK, address=encode("/dns/tcp/tcp/5"))
+    assert reached_port(DialBackMessage(response=response)) == 5
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05x", b"\x0d1"])

@@ -122,6 +122,8 @@ def test_only_port_0_is_replaced() -> None:
         ("/ip4/192.0.2.7/tcp/5/p2p/x", "192.0.2.7", 5),
         ("/dns/node.example/tcp/65535", "node.example", 65535),
         ("/ip6/::1/udp/4", "::1", 0),
+        ("/dns/tcp/tcp/5", "tcp", 5),
+        ("/dns/tcp/tcp/x", "tcp", 0),
         ("/", "", 0),
         ("", "", 0),
     ],
