@@ -41,7 +41,8 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """(host, port) of HOST:PORT or [IPV6]:PORT, the host without brackets; `SettingsError` for
-    anything else."""
+    anything else.
+    """
     found = _HOST_PORT.fullmatch(address)
     if found is None or int(found["port"]) > PORT_MAX:
         raise SettingsError(

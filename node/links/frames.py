@@ -11,7 +11,8 @@ damage of a transport; `protocol` proves the sender. Two kinds: a control frame 
 `LinkMessage`, a part frame raw bytes of a blob.
 
 Traffic is counted here, once: the data of parts belongs to the owner of their blob, all other bytes
-are control."""
+are control.
+"""
 
 import hashlib
 import struct
@@ -74,7 +75,8 @@ Message = LinkMessage | Part
 
 def encode(message: Message) -> bytes:
     """The frame of a message; `LocalProtocolError` for one above its limit, or a part without
-    data."""
+    data.
+    """
     if isinstance(message, Part):
         kind, fields, data = (
             Kind.PART,
@@ -94,7 +96,8 @@ def encode(message: Message) -> bytes:
 
 def grouped(frames: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Frames in order, in groups to be written together: small ones up to `JOINED_BYTES_MAX`, a
-    large one alone. No group is larger than a pipe takes."""
+    large one alone. No group is larger than a pipe takes.
+    """
     together = list[bytes]()
     for frame in frames:
         if together and len(frame) + sum(map(len, together)) > JOINED_BYTES_MAX:
@@ -126,7 +129,8 @@ class FrameReader:
         """The messages that are complete now, one by one, so that many tiny frames never lie in
         memory together.
 
-        `RemoteProtocolError` for bytes that are no frames; every later call raises it again."""
+        `RemoteProtocolError` for bytes that are no frames; every later call raises it again.
+        """
         self._buffer += data
         while self._whole():
             yield self._take()

@@ -6,7 +6,8 @@
                                                                     the pipe breaks: at any time
 
 Each end sends a hello with a random nonce, at once, and a proof when the other's hello has come:
-its signature over both hellos (`protocol.handshake`)."""
+its signature over both hellos (`protocol.handshake`).
+"""
 
 from enum import Enum
 
@@ -75,7 +76,8 @@ class Handshake:
 
     def greet(self, hello: LinkHello) -> LinkProof:
         """Take the other end's hello; returns this end's proof. `RemoteProtocolError`,
-        `VersionError`."""
+        `VersionError`.
+        """
         if self.state is not State.GREETING:
             raise RemoteProtocolError("expected one hello, got a second")
         if hello.protocol_version != PROTOCOL_VERSION:

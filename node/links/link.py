@@ -4,7 +4,8 @@
                                         requests to `serving`
     pipe <-write-- protocol <-commands- offers, fetches, parts
 
-The link ends as a whole: every offer and fetch on it ends with the reason."""
+The link ends as a whole: every offer and fetch on it ends with the reason.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,6 +15,7 @@ from typing import Protocol, assert_never
 from cachetools import LRUCache
 
 from node.links.frames import Part, grouped, part_data
+from node.links.link_choice import Candidate
 from node.links.network import BlobRange, Purpose
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import (
@@ -88,7 +90,8 @@ class _Fetch:
 
 class Link:
     """A link from the opening of its pipe to its end. `run` carries it; the other methods may be
-    called once it is proven."""
+    called once it is proven.
+    """
 
     def __init__(self, pipe: Pipe, kind: str, protocol: LinkProtocol, owner: LinkOwner) -> None:
         self.pipe = pipe
@@ -119,6 +122,11 @@ class Link:
         """Whether the peer is being served."""
         return self._serving.busy
 
+    @property
+    def candidate(self) -> Candidate:
+        """The link as one of two between the same nodes."""
+        return Candidate(self.protocol.instance, self.protocol.dialled, self.pipe.relayed)
+
     def describe(self) -> PeerLink:
         """The link as it is now; its traffic is a copy."""
         return PeerLink(
@@ -133,7 +141,8 @@ class Link:
 
     async def run(self) -> None:
         """Carry the link until it ends, and raise the reason: `UnavailableError`,
-        `RemoteProtocolError` or `VersionError`."""
+        `RemoteProtocolError` or `VersionError`.
+        """
         self._to_write.set()
         error: LockstepError = UnavailableError("the link was closed here")
         try:
@@ -159,12 +168,14 @@ class Link:
 
     def retire(self, reason: str) -> None:
         """Leave when nothing is under way here any more. By then both ends use another link for new
-        requests."""
+        requests.
+        """
         asyncio.get_running_loop().call_later(RETIRE_S, self._retire, reason)
 
     async def offer(self, offers: Offers) -> None:
         """Hand over offers; returns when the peer accepted them. `RemoteProtocolError` when it
-        refused them."""
+        refused them.
+        """
         self._require_open()
         answer = asyncio.get_running_loop().create_future()
         request = self.protocol.offer(offers)
@@ -183,7 +194,8 @@ class Link:
 
     async def fetch(self, blob: BlobRange, purpose: Purpose) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them; `NotHeldError`, `UnavailableError`,
-        `RemoteProtocolError`."""
+        `RemoteProtocolError`.
+        """
         self._require_open()
         request = self.protocol.fetch(blob.digest, blob.offset, blob.count)
         fetch = self._fetches[request] = _Fetch(blob.digest, purpose)
@@ -201,7 +213,8 @@ class Link:
 
     def withdraw(self, digest: Digest, unless_soon: bool = False) -> None:
         """Ask for no more of a blob than the peer has begun, or can begin soon: `WithdrawnError`
-        ends its fetch."""
+        ends its fetch.
+        """
         for request, fetch in self._fetches.items():
             if fetch.digest == digest:
                 self.protocol.withdraw(request, unless_soon)

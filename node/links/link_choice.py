@@ -17,7 +17,8 @@ class Candidate:
 
 def replaces(new: Candidate, old: Candidate, *, own_is_lower: bool) -> bool:
     """Whether a new link takes the place of an old one. `own_is_lower`: this end's peer id is the
-    lower one of the two."""
+    lower one of the two.
+    """
     if new.instance != old.instance:
         return True  # the peer's process started anew: the old link is dead
     if new.relayed != old.relayed:

@@ -25,7 +25,7 @@ from typing import Any
 
 from node.links.frames import Part
 from node.links.link import Link, PeerLink
-from node.links.link_choice import Candidate, replaces
+from node.links.link_choice import replaces
 from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
@@ -85,7 +85,8 @@ class _Kept:
 
 class Mesh:
     """A `node.links.network.PeerNetwork` over any transports. `clock_ms()` is a monotonic clock;
-    `peer_limit` bounds the bytes per second that one peer may take."""
+    `peer_limit` bounds the bytes per second that one peer may take.
+    """
 
     server: LinkServer
 
@@ -121,7 +122,8 @@ class Mesh:
         """Listen on every transport; returns the addresses to announce, in the transports' order.
 
         The node goes on without a transport that cannot start, unless it is the only one. Raises
-        the errors of `Transport.start`."""
+        the errors of `Transport.start`.
+        """
         self.server = server
         self.uplink.urgency = server.urgency
         addresses = list[str]()
@@ -155,7 +157,8 @@ class Mesh:
 
     def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Keep links to these peers from now on, the most important first; links to others stay
-        until they end."""
+        until they end.
+        """
         wanted = {
             remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
         }
@@ -245,7 +248,7 @@ class Mesh:
             link.leave(f"busy with {STRANGERS_MAX} links of others")
             return
         own_is_lower = self._own < peer
-        if old and not replaces(_candidate(link), _candidate(old), own_is_lower=own_is_lower):
+        if old and not replaces(link.candidate, old.candidate, own_is_lower=own_is_lower):
             link.leave("another link between the two is open")
             return
         self._links[peer] = link
@@ -321,7 +324,8 @@ class Mesh:
 
     async def _keep_linked(self, peer: PeerId, kept: _Kept) -> None:
         """Dial whenever there is no link, or only a relayed one, for as long as the peer is
-        kept."""
+        kept.
+        """
         backoff = Backoff(*BACKOFF_MS)
         head_start_s = HEAD_START_S if peer < self._own else 0.0
         await _changed(kept, head_start_s)
@@ -340,7 +344,8 @@ class Mesh:
 
     async def _dial(self, peer: PeerId, address: str, kept: _Kept) -> None:
         """Try one address, unless there is a direct link; return once the new link is proven or has
-        failed."""
+        failed.
+        """
         transport = next(
             (transport for transport in self._transports if transport.dials(address)), None
         )
@@ -389,10 +394,6 @@ async def _changed(kept: _Kept, timeout_s: float | None) -> None:
         async with asyncio.timeout(timeout_s):
             await kept.changed.wait()
     kept.changed.clear()
-
-
-def _candidate(link: Link) -> Candidate:
-    return Candidate(link.protocol.instance, link.protocol.dialled, link.pipe.relayed)
 
 
 def _names(link: Link) -> dict[str, str | None]:

@@ -5,7 +5,8 @@ rounds. Nodes use `node.links.mesh`; tests have other implementations.
 
 Foreign exceptions are translated below: a link raises only `UnavailableError`, its kinds
 `NotHeldError` and `WithdrawnError`, `RemoteProtocolError`, and from `start` also
-`AddressInUseError` and `SettingsError`."""
+`AddressInUseError` and `SettingsError`.
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,8 @@ class LinkServer(Protocol):
         """(size of the blob, at most `count` of its bytes from `offset` on), or None when the blob
         is not held.
 
-        Raises `RemoteProtocolError` for an offset outside the blob, `StorageError`."""
+        Raises `RemoteProtocolError` for an offset outside the blob, `StorageError`.
+        """
 
     def purpose(self, digest: Digest) -> Purpose:
         """The purpose for which peers fetch a blob."""
@@ -113,11 +115,13 @@ class PeerNetwork(Protocol):
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
         """Listen; returns the addresses to announce. Raises `AddressInUseError` or
-        `SettingsError`."""
+        `SettingsError`.
+        """
 
     async def stop(self) -> None:
         """End every transfer and stop listening; nothing is left behind. May be called twice, or
-        without a start."""
+        without a start.
+        """
 
     def keep(self, remotes: Sequence[PeerAddress]) -> None:
         """Keep links to these peers from now on, the most important first."""
@@ -126,7 +130,8 @@ class PeerNetwork(Protocol):
         """Hand over offers; returns when the peer accepted them.
 
         Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused
-        them."""
+        them.
+        """
 
     def fetch(
         self, source: PeerAddress, blob: BlobRange, purpose: Purpose
@@ -134,7 +139,8 @@ class PeerNetwork(Protocol):
         """The parts of a blob as the peer sends them, unchecked.
 
         Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for
-        too long) or `RemoteProtocolError`. Closing the generator ends the transfer."""
+        too long) or `RemoteProtocolError`. Closing the generator ends the transfer.
+        """
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         """Ask a source for no more of a blob than it has begun to send, or can begin soon."""

@@ -100,7 +100,8 @@ class _Heartbeat:
 
 class LinkProtocol:
     """The machine of one end. `dialled`: whether this end opened the pipe. `nonce`: 32 random
-    bytes."""
+    bytes.
+    """
 
     def __init__(self, identity: Identity, nonce: bytes, dialled: bool, now_ms: int) -> None:
         self.dialled = dialled
@@ -154,7 +155,8 @@ class LinkProtocol:
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
         """The events in the bytes that arrived. `RemoteProtocolError` or `VersionError`: the link
-        has ended for this reason. `LocalProtocolError` after the end."""
+        has ended for this reason. `LocalProtocolError` after the end.
+        """
         if self.state is State.ENDED:
             raise LocalProtocolError(
                 f"expected no bytes after the end of a link, got {len(data)}; "
@@ -168,7 +170,8 @@ class LinkProtocol:
 
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat when it is time. `UnavailableError`: the link has ended, because the
-        peer fell silent, or never proved its key."""
+        peer fell silent, or never proved its key.
+        """
         self._heartbeat.forgive(now_ms)
         try:
             self._check_silence(now_ms)
@@ -190,7 +193,8 @@ class LinkProtocol:
 
     def offer(self, offers: Offers) -> int:
         """Offer blobs to the peer; returns the number of its answer. `UnavailableError`: too many
-        earlier offers are not answered yet."""
+        earlier offers are not answered yet.
+        """
         self._require_proven_peer()
         request = self._requests.open_offer(self._handshake.name)
         self._send(LinkMessage(offers=LinkOffers(request=request, offers=offers)))
@@ -203,7 +207,8 @@ class LinkProtocol:
 
     def fetch(self, digest: Digest, offset: int, count: int = 0) -> int:
         """Ask for a blob, or for `count` bytes of it; returns the number of its parts.
-        `UnavailableError`: too many fetches are open."""
+        `UnavailableError`: too many fetches are open.
+        """
         self._require_proven_peer()
         end = offset + count if count else 0
         request = self._requests.open_fetch(end, self._handshake.name)
@@ -213,7 +218,8 @@ class LinkProtocol:
 
     def withdraw(self, request: int, unless_soon: bool = False) -> None:
         """Ask for no more of a fetch than the peer has begun, or can begin soon; its refusal
-        follows, or the rest of its parts."""
+        follows, or the rest of its parts.
+        """
         if self._requests.is_fetch(request):
             cancel = Cancel(request=request, gently=True, unless_soon=unless_soon)
             self._send(LinkMessage(cancel=cancel))
@@ -230,7 +236,8 @@ class LinkProtocol:
 
     def part(self, part: Part, now_ms: int) -> None:
         """Send the next part, of about `window.part_bytes`, when `window.open`. A part of a
-        cancelled fetch is dropped."""
+        cancelled fetch is dropped.
+        """
         if not self.peer_requests.is_fetch(part.request):
             return
         if not self.window.open:

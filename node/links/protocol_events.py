@@ -47,7 +47,8 @@ class FetchRequested:
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """The peer wants no more parts of a fetch. `gently`: refuse it once the parts that were begun
-    have left; `unless_soon`: or serve it if its turn comes soon."""
+    have left; `unless_soon`: or serve it if its turn comes soon.
+    """
 
     request: int
     gently: bool

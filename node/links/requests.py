@@ -2,7 +2,8 @@
 
 Each end numbers its requests upwards, offers and fetches together, so that no number comes twice.
 An offer is open until it is accepted or refused; a fetch until its last part, its refusal, or its
-cancellation. Every count here is bounded, whatever the peer says."""
+cancellation. Every count here is bounded, whatever the peer says.
+"""
 
 from collections.abc import Sized
 
@@ -33,14 +34,16 @@ class OwnRequests:
 
     def open_offer(self, name: str) -> int:
         """Open an offer to the peer of that name; returns its number. `UnavailableError` when too
-        many are open."""
+        many are open.
+        """
         request = self._next(self._offers, OFFERS_OPEN_MAX, name)
         self._offers.add(request)
         return request
 
     def open_fetch(self, end: int, name: str) -> int:
         """Open a fetch up to `end`, 0 for the blob's end; returns its number. `UnavailableError`
-        when too many are open."""
+        when too many are open.
+        """
         request = self._next(self._fetches, FETCHES_MAX, name)
         self._fetches[request] = end
         return request
@@ -55,7 +58,8 @@ class OwnRequests:
 
     def close_answered(self, answer: Accepted | Refused) -> bool:
         """Close the request that the peer answered; False for a fetch that was cancelled meanwhile.
-        `RemoteProtocolError` for an answer to no request."""
+        `RemoteProtocolError` for an answer to no request.
+        """
         request = answer.request
         if request in self._offers:
             self._offers.discard(request)
@@ -108,7 +112,8 @@ class PeerRequests:
 
     def open_fetch(self, request: int, end: int) -> None:
         """Open a fetch up to `end`, 0 for the blob's end; `RemoteProtocolError` for a used number,
-        or too many."""
+        or too many.
+        """
         self._check(request, self._fetches, FETCHES_MAX)
         self._fetches[request] = end
 
@@ -158,7 +163,8 @@ class Received:
 
     def arrive(self, part: Part, *, is_late: bool) -> None:
         """Count a part; `is_late`: of no open fetch. `RemoteProtocolError` for more bytes than an
-        honest peer sends."""
+        honest peer sends.
+        """
         if is_late:
             self._late_bytes_left -= len(part.data)
             if self._late_bytes_left < 0:
@@ -195,7 +201,8 @@ class Received:
 
 def is_well_cut(part: Part, end: int) -> bool:
     """Whether a part lies within the requested range of its blob (`end` 0: to the end), and is
-    large enough or the last."""
+    large enough or the last.
+    """
     missing = min(end or part.total_bytes, part.total_bytes) - part.offset - len(part.data)
     return missing == 0 or (missing > 0 and len(part.data) >= PART_BYTES_MIN)
 

@@ -4,7 +4,8 @@
                     limits, send it --> ... --> all acknowledged
 
 Each fetch has a task. The tasks of one link take turns for each part. A fetch ends early when the
-peer cancels it, or when its blob cannot be read; the peer is told why."""
+peer cancels it, or when its blob cannot be read; the peer is told why.
+"""
 
 import asyncio
 from collections import deque
@@ -53,7 +54,8 @@ class _SentPart(NamedTuple):
 
 class Serving:
     """The uploads of one link. `wake()` makes the link write; `on_end()` is called after each
-    upload."""
+    upload.
+    """
 
     def __init__(
         self,
@@ -102,7 +104,8 @@ class Serving:
 
     def on_received(self) -> None:
         """Record the acknowledgements among the bytes that the link received: the uplink's rate is
-        that of acknowledged bytes, not of bytes handed over."""
+        that of acknowledged bytes, not of bytes handed over.
+        """
         while self._on_the_way and self._on_the_way[0].end <= self._protocol.window.acknowledged:
             part = self._on_the_way.popleft()
             self._owner.uplink.progressed(part.upload, part.data_bytes)

@@ -1,7 +1,8 @@
 """Token bucket of an upload limit. Pure: time comes in as an argument.
 
 Tokens are bytes. The bucket fills a little slower than the limit and holds a quarter of a second,
-so that no five seconds carry more than the limit."""
+so that no five seconds carry more than the limit.
+"""
 
 from protocol.errors import SettingsError
 

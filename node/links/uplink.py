@@ -10,7 +10,8 @@ session with the coordinator and circuits of libp2p's daemon.
 
 Control frames never wait (heartbeats, offers, acknowledgements: some 400 bytes a second on each
 link) and are charged all the same. So a limit holds for as many links as it has room for: the least
-one for 40."""
+one for 40.
+"""
 
 import asyncio
 import math
@@ -35,7 +36,8 @@ PACKET_BYTES = 80
 
 class Uplink:
     """The upload of one node. `bytes_per_second` None: no limit. `clock_ms()` is a monotonic
-    clock."""
+    clock.
+    """
 
     def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
         self._bucket = (
@@ -44,7 +46,8 @@ class Uplink:
         self._ahead = 0.0  # bytes charged that, as far as is known, were not carried
         self._carried = 0
         self._clock_ms = clock_ms
-        self._uploads = Uploads(lambda peer, digest: self.urgency(peer, digest))
+        # The swarm sets `urgency` later.
+        self._uploads = Uploads(lambda peer, digest: self.urgency(peer, digest))  # noqa: PLW0108
         self._waiting: dict[Upload, list[asyncio.Future[None]]] = {}
         self._turn = asyncio.Lock()
         self.urgency: Callable[[PeerId, Digest], Urgency] = lambda peer, digest: ()
@@ -110,7 +113,8 @@ class Uplink:
         """Charge the bytes that left since the start, `total` in all, and were not charged yet.
 
         Excess charges, by an estimate or for a part that has not left yet, are credited up to the
-        size of a part."""
+        size of a part.
+        """
         self._ahead = min(self._ahead - (total - self._carried), self.part_bytes_max)
         self._carried = total
         self._charge(max(0.0, -self._ahead))

@@ -128,7 +128,8 @@ class Uploads:
 
     def start(self, now_ms: int) -> list[Upload]:
         """Begin the uploads that may run now, and return them; called after each event, and
-        regularly."""
+        regularly.
+        """
         serving = {upload for upload, asked in self._asked.items() if asked.begun_ms is not None}
         if not serving:
             self._restart_meter(now_ms)
@@ -158,7 +159,8 @@ class Uploads:
 
     def _explains(self, asked: _Asked, now_ms: int) -> int:
         """Bytes that an upload may have on their way: twice the best rate that it can have, with
-        one piece whose arrival is not known yet."""
+        one piece whose arrival is not known yet.
+        """
         elapsed_ms = 1 if asked.begun_ms is None else max(1, now_ms - asked.begun_ms)
         return min(asked.left, PIECE_BYTES, 2 * AHEAD_MS * (asked.sent + PIECE_BYTES) // elapsed_ms)
 

@@ -18,7 +18,8 @@ none takes the others' queue for its own base for long (as BBR probes, for the s
 costs one round trip in `BASE_MS`.
 
 The delay is one-way, until the peer took the part, by its clock: acknowledgements may wait in the
-peer's own full uplink, which is no reason to send less."""
+peer's own full uplink, which is no reason to send less.
+"""
 
 from collections import deque
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ class Window:
         were never sent.
 
         `taken_ms`: the time, by the peer's clock of any origin; None when the peer does not
-        tell."""
+        tell.
+        """
         if not self.acknowledged <= total <= self.sent:
             raise RemoteProtocolError(
                 f"expected {self.acknowledged}..{self.sent} bytes acknowledged, got {total}"

@@ -1,2 +1,3 @@
 """Reliable byte pipes between two machines: one interface, two implementations. May import
-`node.system`."""
+`node.system`.
+"""

@@ -10,7 +10,8 @@ link trustworthy lies above it, once for all transports. A new transport needs t
 the conformance suite in tests/node/transports.
 
 A transport raises only `UnavailableError`, and from `start` also `AddressInUseError` and
-`SettingsError`; it translates foreign exceptions."""
+`SettingsError`; it translates foreign exceptions.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -29,7 +30,8 @@ class Pipe(Protocol):
 
     The bytes that one end writes the other end reads in the same order, cut into other pieces. A
     broken pipe raises `UnavailableError` in `read` and in `write`; it never hides that bytes are
-    missing."""
+    missing.
+    """
 
     @property
     def remote(self) -> str:
@@ -41,20 +43,24 @@ class Pipe(Protocol):
 
     def proves(self, public_key: bytes) -> bool | None:
         """Whether the transport has proven that the other end holds the key; None when it proves
-        no keys."""
+        no keys.
+        """
 
     async def read(self) -> bytes:
         """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it
-        loses nothing."""
+        loses nothing.
+        """
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Hand bytes over; returns when the transport can take more, and `data` may change.
 
-        Cancelling it breaks the pipe."""
+        Cancelling it breaks the pipe.
+        """
 
     async def close(self) -> None:
         """Let go; bytes on their way may be lost. May be called twice, and during a read or a
-        write, which then end with `UnavailableError`."""
+        write, which then end with `UnavailableError`.
+        """
 
 
 Accept = Callable[[Pipe], Awaitable[None]]
@@ -72,15 +78,18 @@ class Transport(Protocol):
         """Listen; returns the addresses to announce, the best first.
 
         Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` when it cannot start on
-        this machine."""
+        this machine.
+        """
 
     async def stop(self) -> None:
         """Close every pipe and stop listening; nothing is left behind. May be called twice, or
-        without a start."""
+        without a start.
+        """
 
     def dials(self, address: str) -> bool:
         """Whether an address is of this transport's kind; no promise that a peer is there."""
 
     async def dial(self, address: str) -> Pipe:
         """Open a pipe to the peer that listens at an address. `UnavailableError` within `DIAL_S`
-        when nobody answers."""
+        when nobody answers.
+        """

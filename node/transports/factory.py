@@ -1,5 +1,6 @@
 """The transports of a node, as its settings name them. libp2p is imported only
-when it is named."""
+when it is named.
+"""
 
 from collections.abc import Sequence
 
@@ -37,7 +38,8 @@ def make_transports(
 
     `listen` is HOST:PORT. With both kinds gRPC takes this port and libp2p the next one, or each a
     free one where the port is 0. `advertise` may name addresses of both. `relays` are libp2p
-    addresses of the relays known now; `relay`: be one."""
+    addresses of the relays known now; `relay`: be one.
+    """
     transports = list[Transport]()
     for kind in kinds:
         if kind == "grpc":

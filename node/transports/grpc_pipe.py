@@ -5,7 +5,8 @@
     "" (a message without bytes)   <->    this end closed, and had sent everything before
 
 A call that ends without the empty message is a broken pipe; gRPC alone does not tell the accepting
-end which of the two it was."""
+end which of the two it was.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -144,7 +145,8 @@ class DialledPipe(GrpcPipe):
 
     async def _drain(self) -> None:
         """Read on until the call ends: gRPC keeps the call, and a task, while a message is
-        unread."""
+        unread.
+        """
         if self._reading:
             await asyncio.wait({self._reading})
         async for _ in self._messages:
@@ -153,7 +155,8 @@ class DialledPipe(GrpcPipe):
 
 class AcceptedPipe(GrpcPipe):
     """The end that is called. gRPC forgets the call when its handler returns, once the pipe is
-    released."""
+    released.
+    """
 
     def __init__(self, context: Any) -> None:
         # "ipv4:192.0.2.7:50701"

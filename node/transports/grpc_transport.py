@@ -15,7 +15,8 @@ connection without a pipe is closed.
 
 gRPC chooses windows and buffers itself, by a probe of each connection: behind a delay of 50 and of
 150 ms, 8 MB took one round trip and 10 ms. Fixed windows, longer frames and larger reads were no
-faster, and without the probe it took three round trips."""
+faster, and without the probe it took three round trips.
+"""
 
 import asyncio
 import errno
@@ -86,7 +87,8 @@ class GrpcTransport:
 
     `listen` is "host:port", port 0 for any free one; "[::]:port" is every address of the machine,
     of both families. `advertise` are the addresses that peers are told instead, where port 0 stands
-    for the port that was bound."""
+    for the port that was bound.
+    """
 
     kind = "grpc"
 
@@ -145,7 +147,8 @@ class GrpcTransport:
 
     def dials(self, address: str) -> bool:
         """Whether an address is HOST:PORT. A zone (`%eth0`) is refused: gRPC takes it for part of a
-        URI."""
+        URI.
+        """
         try:
             split_address(address)
         except SettingsError:
@@ -178,7 +181,7 @@ class GrpcTransport:
         await channel.close(None)
 
     async def _serve(self, _: Any, context: Any) -> None:
-        """gRPC's handler of a call; it lasts as long as the pipe."""
+        """GRPC's handler of a call; it lasts as long as the pipe."""
         pipe = AcceptedPipe(context)
         if refusal := self._refusal(pipe.host):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)

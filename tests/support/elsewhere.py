@@ -15,7 +15,8 @@ async def elsewhere(module: str, *arguments: str) -> AsyncIterator[tuple[Process
     """(the process, the address that it prints); it is killed at the end, and its standard input
     held open until then.
 
-    `module`: one whose `__main__` prints where it listens and ends with its standard input."""
+    `module`: one whose `__main__` prints where it listens and ends with its standard input.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE
     )

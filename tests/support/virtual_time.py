@@ -39,7 +39,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def virtually(main: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine, run in virtual time that begins at 0; tasks that it leaves are
-    cancelled."""
+    cancelled.
+    """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 

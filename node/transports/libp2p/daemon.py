@@ -13,7 +13,8 @@ Never -autoRelay: it knows only the relays of its start, and sets a lost one asi
 
 The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only
 our user can enter. The daemon ends with our lifeline to it, so it does not outlive its owner, even
-a killed one; the next daemon that starts removes the directory that such an owner left."""
+a killed one; the next daemon that starts removes the directory that such an owner left.
+"""
 
 import asyncio
 import contextlib
@@ -115,7 +116,8 @@ class Daemon:
         cls, key: Ed25519PrivateKey, settings: DaemonSettings, directory: "SocketDirectory"
     ) -> "Daemon":
         """Start a daemon and wait until it answers. `UnavailableError` with its last words when it
-        does not within `START_TIMEOUT_S`."""
+        does not within `START_TIMEOUT_S`.
+        """
         daemon = cls(await _launch(key, settings, directory.path / _CONTROL), directory)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -178,7 +180,8 @@ class Daemon:
 
 class SocketDirectory:
     """A new directory for sockets, which only our user can enter. Directories that killed processes
-    left are removed."""
+    left are removed.
+    """
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
@@ -200,7 +203,8 @@ class SocketDirectory:
 
 def _remove_ownerless(directory: Path) -> None:
     """Remove a directory whose owner is dead: the system drops the lock with its process.
-    Directories of other users do not open."""
+    Directories of other users do not open.
+    """
     with contextlib.suppress(OSError):
         lock = os.open(directory, os.O_RDONLY)
         try:

@@ -7,7 +7,8 @@
 
 Messages are those of p2pd.proto, each behind its length. Every question has a time limit, here and
 in the daemon: a stuck one fails its caller and blocks nobody else. The client that hivemind ships
-imports torch, has no time limits, and copies every byte through asyncio's streams."""
+imports torch, has no time limits, and copies every byte through asyncio's streams.
+"""
 
 import asyncio
 import socket
@@ -44,14 +45,16 @@ M = TypeVar("M", bound=Message)
 
 class DaemonClient:
     """Asks the daemon whose control socket is at `control`. Every method may raise
-    `UnavailableError`."""
+    `UnavailableError`.
+    """
 
     def __init__(self, control: Path) -> None:
         self._control = control
 
     async def identify(self) -> tuple[str, tuple[str, ...]]:
         """(the daemon's peer id, the addresses at which it believes to be reachable, without the
-        peer id)."""
+        peer id).
+        """
         answer = await self._ask(Request(type=Request.IDENTIFY))
         if not answer.HasField("identity"):
             raise UnavailableError(
@@ -88,7 +91,8 @@ class DaemonClient:
 
     async def inquire(self, peer: str, protocol: str, message: bytes, timeout_s: int) -> bytes:
         """The answer of a connected peer to one message, or to the opening of the stream when the
-        message is empty."""
+        message is empty.
+        """
         stream, _ = await self.open(peer, protocol, timeout_s)
         with stream:
             try:
@@ -172,7 +176,8 @@ def open_request(peer: str, protocol: str, timeout_s: int) -> Request:
 
 async def receive_caller(stream: socket.socket) -> Contact:
     """The peer that opened a stream which the daemon handed over. `UnavailableError` when the
-    daemon does not name it in time."""
+    daemon does not name it in time.
+    """
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             return _contact(parsed(StreamInfo, await receive_sized(stream)))
@@ -184,7 +189,8 @@ async def receive_caller(stream: socket.socket) -> Contact:
 
 async def receive_sized(connection: socket.socket) -> bytes:
     """One message, and no byte behind it, which may be a stream's. `OSError` or
-    `RemoteProtocolError`."""
+    `RemoteProtocolError`.
+    """
     prefix = b""
     while not prefix or prefix[-1] > 0x7F:
         prefix += await receive(connection, 1)

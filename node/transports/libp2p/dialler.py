@@ -4,7 +4,8 @@
                                                 --> connect --> wait for a hole --> open a stream
 
 libp2p opens no second connection to a peer. So a relayed connection is closed before a direct dial,
-and before a new relayed one where the daemons may punch a hole (`hole_punching`)."""
+and before a new relayed one where the daemons may punch a hole (`hole_punching`).
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +42,8 @@ LOOK_S = 0.05
 
 class Dialler:
     """Dials for the node with the libp2p peer id `own`. `client()` is the daemon's client;
-    `direct_wait_s`: time that a dial through a relay waits for a hole."""
+    `direct_wait_s`: time that a dial through a relay waits for a hole.
+    """
 
     def __init__(self, own: str, client: Callable[[], DaemonClient], direct_wait_s: float) -> None:
         self._client = client
@@ -55,7 +57,8 @@ class Dialler:
     async def dial(self, address: str) -> tuple[socket.socket, Contact]:
         """Open a stream to the peer that an address names, at the address or over a connection to
         the peer that exists already: (its socket, which the caller closes, its contact).
-        `UnavailableError` within `DIAL_S`."""
+        `UnavailableError` within `DIAL_S`.
+        """
         if failure := self._failures.get(address):
             failed_s, reason = failure
             rest_s = failed_s + REDIAL_S - time.monotonic()
@@ -101,7 +104,8 @@ class Dialler:
 
     async def _until_direct(self, peer: str) -> None:
         """Wait a moment for a direct connection beside the relayed one: libp2p opens new streams
-        over it."""
+        over it.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._direct_wait_s):
                 # The daemon does not report new connections by itself.

@@ -14,7 +14,8 @@ Seen with the daemon of hivemind 1.1.12, over TCP, through two port-restricted r
 ports, both ends dialling at once from the port that they listen on: it worked each time with four
 observers, never with three. It worked once in nine times while the daemons told peers their public
 addresses, which are then dialled first; hence `announce` in `transport`. Behind a router that gives
-each connection another port no four observers agree, and the relay stays."""
+each connection another port no four observers agree, and the relay stays.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Attempts:
 
     def begin(self, peer: str, contacts: Sequence[Contact], now_ms: int) -> bool:
         """Begin an attempt with a peer that only a relay connects, if one is due; returns whether
-        it is. The caller then hangs up and dials again."""
+        it is. The caller then hangs up and dials again.
+        """
         pause = self._pauses.get(peer)
         if self._own > peer or (pause and now_ms < pause.until_ms):
             return False

@@ -10,7 +10,8 @@ bytes, so every node can compute it from a public key. In binary, the form that 
 each component is a code and its value. Only the components of a TCP address are known here.
 
 This stays our own code: py-multiaddr is marked pre-alpha and needs trio, psutil, py-cid and nine
-more packages. Source: multiformats/multiaddr, libp2p/specs peer-ids."""
+more packages. Source: multiformats/multiaddr, libp2p/specs peer-ids.
+"""
 
 import contextlib
 import ipaddress
@@ -167,7 +168,8 @@ def decode(binary: bytes) -> str:
 
 def split_peer(address: str) -> tuple[str, str]:
     """(where, peer) of an announced address: the address that the daemon can dial, perhaps empty,
-    and the peer id at the end. `SettingsError` when it cannot be dialled."""
+    and the peer id at the end. `SettingsError` when it cannot be dialled.
+    """
     where, mark, peer = address.rpartition("/p2p/")
     if not mark:
         raise SettingsError(
@@ -180,7 +182,8 @@ def split_peer(address: str) -> tuple[str, str]:
 
 def from_host_port(address: str) -> str:
     """libp2p's form of HOST:PORT; an address in libp2p's form stays. `SettingsError` for
-    neither."""
+    neither.
+    """
     if address.startswith("/"):
         return address
     host, port = split_address(address)

@@ -7,7 +7,8 @@ end from a break.
 The daemon turns a peer's close, its death and a broken connection into the same end of file, and
 drops the bytes on their way as soon as either direction ends. So an end of file without a goodbye
 is a break, and the end that says goodbye lets the other end go first. Bytes go between the socket
-and the caller's memory without a copy in between."""
+and the caller's memory without a copy in between.
+"""
 
 import asyncio
 import contextlib
@@ -33,7 +34,8 @@ class SocketPipe:
     """A `node.transports.base.Pipe` over a connected socket, which belongs to the pipe from now on.
 
     `contact` is the connection that carries it. `on_close` is called when the pipe has let go of
-    its socket; until then its maker must hold a reference, for nothing else may."""
+    its socket; until then its maker must hold a reference, for nothing else may.
+    """
 
     def __init__(
         self,
@@ -138,14 +140,16 @@ class SocketPipe:
 
     async def _discard(self) -> None:
         """Read until the other end's goodbye, but at most `PIPE_BYTES_MAX`: an end that goes on
-        writing sees a break."""
+        writing sees a break.
+        """
         discarded = 0
         while discarded < PIPE_BYTES_MAX and (data := await self._next(closing=True)):
             discarded += len(data)
 
     async def _receive(self, size: int, closing: bool) -> bytes:
         """The bytes that the socket holds, at most `size`, once it holds any. Cancelling it takes
-        none."""
+        none.
+        """
         loop = asyncio.get_running_loop()
         while True:
             self._check(closing)
@@ -195,7 +199,8 @@ class SocketPipe:
 
     def _say_goodbye(self) -> bool:
         """Send the goodbye unless it was sent; returns whether it has left. It does not behind half
-        a write, nor over a broken or full pipe."""
+        a write, nor over a broken or full pipe.
+        """
         if self._broken or self._writing or self._said_goodbye:
             return self._said_goodbye
         with contextlib.suppress(OSError):

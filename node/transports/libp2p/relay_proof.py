@@ -9,7 +9,8 @@ The daemon sets its relay up twice, once with our limits and once with libp2p's 
 cut every circuit at 128 KB. Which one stays is a race inside the daemon, lost in about one start of
 four; no flag decides it. So no relay is announced before it has proven itself, and new daemons are
 tried until one does. A bad one already tells its limit when it grants a reservation, before any
-byte is sent."""
+byte is sent.
+"""
 
 import asyncio
 import contextlib
@@ -35,7 +36,8 @@ def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransp
 
 async def prove(relay: str) -> None:
     """Send `PROOF_BYTES` both ways between two nodes that only the relay connects;
-    `UnavailableError` when it fails."""
+    `UnavailableError` when it fails.
+    """
     settings = Libp2pSettings(
         listen="127.0.0.1:0", relays=(relay,), behind_router_for_test=True, direct_wait_s=0
     )

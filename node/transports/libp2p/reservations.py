@@ -120,7 +120,8 @@ class Reservation:
 class Reservations:
     """The reservations of the daemon with the libp2p peer id `peer`. `changed` is called whenever
     `circuits` or `direct` may have changed; `port()` is the port on which the daemon listens;
-    `looks`: whether relays are asked to look."""
+    `looks`: whether relays are asked to look.
+    """
 
     def __init__(
         self, peer: str, port: Callable[[], int], changed: Callable[[], None], *, looks: bool = True
@@ -139,13 +140,15 @@ class Reservations:
     @property
     def circuits(self) -> tuple[str, ...]:
         """Addresses at which peers dial this node through relays, without this node's peer id. A
-        relay that is lost for a while keeps its address."""
+        relay that is lost for a while keeps its address.
+        """
         return tuple(each.circuit for each in self._reservations.values() if each.made)
 
     @property
     def direct(self) -> tuple[str, ...]:
         """Addresses at which relays have reached this node, without its peer id; the last ones,
-        when no relay is in use any more."""
+        when no relay is in use any more.
+        """
         if not self._reservations:
             return self._last
         found = (each.direct for each in self._reservations.values() if each.direct)
@@ -159,7 +162,8 @@ class Reservations:
 
     def use(self, relays: Sequence[str]) -> None:
         """Use these relays of the run from now on, each with its peer id; other addresses are
-        skipped."""
+        skipped.
+        """
         self._last = self.direct
         wanted = {each.relay: each for each in choose_relays(self._peer, relays)}
         old, self._reservations = self._reservations, {}
@@ -184,7 +188,8 @@ class Reservations:
 
     async def settle(self) -> None:
         """Wait a moment until peers can reach this node, for one that dials too early waits until
-        its next try; return early when every relay has refused."""
+        its next try; return early when every relay has refused.
+        """
         if not self._reservations:
             return
         with suppress(TimeoutError):
@@ -244,7 +249,8 @@ class Reservations:
 
     async def _hold(self, client: DaemonClient, reservation: Reservation) -> None:
         """Hold a reservation until it is lost; `UnavailableError` or `RemoteProtocolError` says
-        why."""
+        why.
+        """
         try:
             stream, _ = await client.open(reservation.relay, _PING, ANSWER_TIMEOUT_S)
             with stream:
@@ -321,7 +327,8 @@ def dial_back_message(peer: str, address: str) -> DialBackMessage:
 
 def reached_port(message: DialBackMessage) -> int:
     """The TCP port at which a relay got through, 0 when nobody answered it; `RemoteProtocolError`
-    when it did not dial."""
+    when it did not dial.
+    """
     response = message.response
     if response.HasField("status") and response.status == DialResponse.OK:
         return tcp_port(decode(response.address))
@@ -344,7 +351,8 @@ async def _reserve(client: DaemonClient, relay: str) -> None:
 
 async def _ping(stream: socket.socket) -> None:
     """Ping once, then wait for `PING_INTERVAL_S`, or until the stream ends; `UnavailableError` when
-    it does."""
+    it does.
+    """
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await asyncio.get_running_loop().sock_sendall(stream, bytes(_PING_BYTES))

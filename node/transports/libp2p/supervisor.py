@@ -5,7 +5,8 @@
 
 The port is held by a socket of ours that does not listen, so that it stays ours while there is no
 daemon; the daemon shares it (SO_REUSEPORT). The owner prepares each new daemon in `prepare`; a
-daemon for which that fails is replaced like one that died."""
+daemon for which that fails is replaced like one that died.
+"""
 
 import asyncio
 import errno
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 class DaemonSupervisor:
     """One daemon that is replaced when it dies. `listen` is HOST:PORT or [IPV6]:PORT, port 0 for
-    any free one; `starts_max` daemons are tried until one is prepared."""
+    any free one; `starts_max` daemons are tried until one is prepared.
+    """
 
     def __init__(
         self,
@@ -67,7 +69,8 @@ class DaemonSupervisor:
 
     async def start(self) -> None:
         """Start the daemon. Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` with
-        its last words."""
+        its last words.
+        """
         if self._directory is not None:
             raise LocalProtocolError(f"expected a daemon that is not started, got {self.peer}")
         self._directory = SocketDirectory()
@@ -125,7 +128,8 @@ class DaemonSupervisor:
     @property
     def local_address(self) -> str:
         """Address at which this machine reaches the daemon, without its peer id; for a supervisor
-        that has started."""
+        that has started.
+        """
         assert self._held
         host = self._held.getsockname()[0]
         return _tcp_address(_LOOPBACK.get(host, host), self.port)

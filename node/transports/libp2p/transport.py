@@ -19,7 +19,8 @@ carries the pipe. libp2p opens no second connection to a peer, so the relayed on
 
 The daemon is watched: when it dies or does not answer, every pipe breaks at once and another daemon
 starts in its place, with the same identity and port (`supervisor`). It is driven without hivemind's
-Python, which would import torch and cannot pass the flags that make relays usable (`daemon`)."""
+Python, which would import torch and cannot pass the flags that make relays usable (`daemon`).
+"""
 
 import asyncio
 import contextlib
@@ -95,7 +96,8 @@ class Libp2pTransport:
     """A `node.transports.base.Transport` over libp2p, with the identity of the given key.
 
     With a `proof` it carries circuits for others: a new daemon is rejected unless `proof(its
-    address)` returns."""
+    address)` returns.
+    """
 
     kind = "libp2p"
 
@@ -199,12 +201,14 @@ class Libp2pTransport:
 
     async def dial(self, address: str) -> SocketPipe:
         """Open a pipe to the peer that an address names, at the address or over a connection to the
-        peer that exists already."""
+        peer that exists already.
+        """
         return self._pipe(*await self._dialler.dial(address))
 
     async def addresses(self) -> tuple[str, ...]:
         """The addresses to announce now, the best first: they change with the relays, and with
-        their looks. `UnavailableError` while there is no daemon."""
+        their looks. `UnavailableError` while there is no daemon.
+        """
         _, found = await self._supervisor.client.identify()
         settings, reservations = self._settings, self._reservations
         direct = [
@@ -231,12 +235,14 @@ class Libp2pTransport:
 
     def use_relays(self, relays: Sequence[str]) -> None:
         """Use these relays of the run from now on, each with its peer id. A public node needs
-        none."""
+        none.
+        """
         self._reservations.use(() if self._settings.public else relays)
 
     async def contacts(self) -> list[Contact]:
         """The open connections of the daemon. `UnavailableError` while there is no daemon, or it
-        does not answer."""
+        does not answer.
+        """
         return await self._supervisor.client.contacts()
 
     def _pipe(self, stream: socket.socket, contact: Contact) -> SocketPipe:
@@ -322,7 +328,8 @@ def _is_loopback(address: str) -> bool:
 
 def _is_one_address(listen: str) -> bool:
     """Whether HOST:PORT names one interface: not all of them, and not by a name, which others may
-    not know."""
+    not know.
+    """
     with contextlib.suppress(SettingsError):
         ip = ip_of(from_host_port(listen))
         return ip is not None and not ip.is_unspecified

@@ -4,7 +4,8 @@ library does. Pure.
     varint(300) = ac 02        seven bits to a byte, the lowest first; the last byte is below 0x80
     sized(b"ab") = 02 61 62    on streams each message is sized; in an address each value is
 
-Source: multiformats/unsigned-varint."""
+Source: multiformats/unsigned-varint.
+"""
 
 from protocol.errors import RemoteProtocolError
 

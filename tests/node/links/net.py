@@ -106,7 +106,8 @@ class Member:
 
 class Faulty:
     """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made
-    to damage bytes."""
+    to damage bytes.
+    """
 
     kind = "grpc"
 

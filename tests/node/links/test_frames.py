@@ -275,7 +275,8 @@ def test_many_frames_at_once_move_their_bytes_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each frame that is taken leaves the rest of a megabyte where it is: a copy of the rest each
-    time would be n²."""
+    time would be n².
+    """
     reader, moved, size = FrameReader(), 0, 0
     for _ in reader.feed(encode(LinkMessage()) * 60_000):
         moved += sys.getsizeof(reader._buffer) != size

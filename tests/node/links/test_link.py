@@ -1,5 +1,6 @@
 """Promises of one open link, between two meshes in virtual time; and against an end that the test
-plays itself."""
+plays itself.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -122,7 +123,8 @@ async def happens(condition: Callable[[], object], within: float = 60) -> None:
 
 async def settled(pair: Pair) -> None:
     """Everything that was sent has arrived and is acknowledged; time leaps only when nothing is
-    left to do."""
+    left to do.
+    """
     await happens(
         lambda: all(
             link.protocol.window.sent == link.protocol.window.acknowledged for link in pair.links
@@ -150,7 +152,8 @@ async def each_part(pair: Pair, digest: Digest, arrived: Callable[[Part], None])
 
 class Scripted:
     """The other end of a link, played by the test: an honest session, and whatever else is
-    written."""
+    written.
+    """
 
     def __init__(self, pipe: Pipe, member: Member) -> None:
         self.pipe = pipe

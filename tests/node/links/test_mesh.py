@@ -404,7 +404,8 @@ async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_
 @pytest.mark.parametrize("deaf", [0, 1])
 async def test_a_loss_of_one_way_is_noticed_by_both_and_healed(deaf: int) -> None:
     """What one sends does not arrive: the other hears nothing and leaves, and then the first hears
-    nothing either."""
+    nothing either.
+    """
     transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
@@ -570,13 +571,14 @@ def test_a_stopped_mesh_reaches_no_peer_and_leaves_nothing() -> None:
 
 async def _serve(number: int, listen: str, dials: list[str]) -> None:
     """The other process: a member that holds a blob, at an address that is printed, until standard
-    input ends."""
+    input ends.
+    """
     member = Member(key_of(number), [GrpcTransport(listen)], None, os.getpid())
     member.hold(OTHERS_BLOB)
     addresses = await member.mesh.start(member)
     if dials:
         member.mesh.keep([PeerAddress(PeerId(dials[0]), tuple(dials[1:]))])
-    print(addresses[0], flush=True)
+    print(addresses[0], flush=True)  # noqa: T201 - the test reads it
     await asyncio.to_thread(sys.stdin.read)
 
 

@@ -1,5 +1,6 @@
 """Two ends of a link over a queue of bytes: their proofs, their requests, and the harm that no
-message of a peer does."""
+message of a peer does.
+"""
 
 import random
 from collections.abc import Callable
@@ -196,7 +197,8 @@ def test_the_bytes_of_another_meeting_prove_nothing() -> None:
 
 def test_an_end_that_relays_anothers_greeting_under_its_own_key_is_refused() -> None:
     """In the middle: one's nonce under the middle's key to the third; the third's proof back to
-    one."""
+    one.
+    """
     one, third = session(0), session(2)
     sent(one), sent(third)
     hear(third, hello(1, nonce=bytes([10]) * 32))

@@ -1,5 +1,6 @@
 """Promises of the uplink, in virtual time: a person's limit holds over any five seconds, turns come
-by urgency."""
+by urgency.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -65,7 +66,8 @@ def test_no_five_seconds_carry_more_than_the_limit(
     limit: int, bursts: list[tuple[int, int, bool]]
 ) -> None:
     """Bursts of parts from several links, after pauses, with control frames among them that never
-    wait."""
+    wait.
+    """
     sent: Sent = []
 
     async def one_link(uplink: Uplink, parts: int, small: bool) -> None:
@@ -186,7 +188,8 @@ def test_a_limit_below_the_least_is_refused_with_both_numbers() -> None:
 
 def in_turns(uplink: Uplink, numbers: list[int]) -> Coroutine[Any, Any, list[int]]:
     """The order in which uploads of a megabyte that were asked for at once begin, each ending
-    before the next."""
+    before the next.
+    """
 
     async def main() -> list[int]:
         begun: list[int] = []
@@ -341,7 +344,8 @@ def test_the_limit_holds_when_more_leaves_than_was_guessed(
     limit: int, more: float, links: int
 ) -> None:
     """The kernel is asked every second; each part takes up to a third more than the guess, from the
-    start."""
+    start.
+    """
     sent: Sent = []
 
     async def one_link(uplink: Uplink) -> None:

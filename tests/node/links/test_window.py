@@ -2,7 +2,8 @@
 and becomes.
 
 The model is fluid: one first-in-first-out queue that is served at a rate, then a delay there and
-back; the taker acknowledges each part at once. The sender always has more to send."""
+back; the taker acknowledges each part at once. The sender always has more to send.
+"""
 
 import heapq
 import itertools
@@ -45,7 +46,8 @@ class Wire:
     back adds.
 
     The taker's clock is `clock_ms` ahead of the sender's; None: it does not say when it took a
-    part."""
+    part.
+    """
 
     mbit: Callable[[float], float]
     rtt_ms: float
@@ -126,7 +128,8 @@ def test_a_link_is_full_and_has_no_long_queue(mbit: float, rtt_ms: int) -> None:
 
 def test_a_heartbeat_gets_through_the_thinnest_home_uplink_in_a_second() -> None:
     """It leaves behind what is on its way: on 0.4 Mbit/s that is never more than a second, from the
-    first byte on."""
+    first byte on.
+    """
     wire = Wire(lambda now_ms: 0.4, 70)
     wire.run([Window()], 600_000)
     assert 0 < wire.queue_ms(0, 600_000) <= 1000
@@ -175,7 +178,8 @@ def test_acknowledgements_that_wait_on_their_way_back_cost_nothing_when_the_peer
     clock_ms: int,
 ) -> None:
     """The other end's own uplink is full of its own bytes, and its queue comes and goes within half
-    a minute."""
+    a minute.
+    """
 
     def back_ms(now_ms: float) -> float:
         return 250 * (1 - math.cos(now_ms * math.tau / 30_000))

@@ -136,7 +136,8 @@ class Way:
 
     def take(self) -> bytes | None:
         """What has arrived, up to the most that a read returns; empty at the end, None when nothing
-        has."""
+        has.
+        """
         arrived = bytearray()
         while self._pieces and self._ends not in self._network.stalled:
             due, piece = self._pieces[0]

@@ -103,7 +103,6 @@ async def test_a_daemon_that_is_never_ready_is_given_up_and_killed(
 @asynccontextmanager
 async def a_daemon_that_says(path: Path, answer: bytes | None) -> AsyncIterator[DaemonClient]:
     """A client of a control socket that gives one answer to everything, or none."""
-
     open_connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
