@@ -9,7 +9,8 @@
 A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
 finished transactions: what is being written is never served. SQLite's own errors are translated to
-`StorageError` here."""
+`StorageError` here.
+"""
 
 import sqlite3
 import threading
@@ -99,7 +100,8 @@ class Journal:
         state: bytes | None = None,
     ) -> None:
         """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or
-        nothing. With `state`, the machines after these events, a restart begins from here."""
+        nothing. With `state`, the machines after these events, a restart begins from here.
+        """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
         ]
@@ -149,7 +151,8 @@ class Journal:
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
         """(sequence, time, event) of all events behind number `after`; `StorageError` naming the
-        first damaged one."""
+        first damaged one.
+        """
         with self._translated():
             rows = self._database.execute(
                 "SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,)
@@ -190,7 +193,8 @@ class Journal:
 
     def close(self) -> None:
         """Close, after what another thread is reading or writing: SQLite crashes when its database
-        is pulled away."""
+        is pulled away.
+        """
         with self._reading, self._writing:
             self._reader.close()
             self._database.close()
@@ -240,7 +244,8 @@ class Journal:
 
 def _locked(path: Path) -> sqlite3.Connection:
     """An open transaction on a file beside the journal, which ends with this process however it
-    ends: two coordinators on one directory would both decide its rounds."""
+    ends: two coordinators on one directory would both decide its rounds.
+    """
     lock = sqlite3.connect(
         path.with_name(path.name + "-lock"),
         timeout=0,

@@ -2,7 +2,8 @@
 
 Checked: the file itself, that no event is missing or damaged, that every commit on record is the
 one that the events decide, signed by this run's key and linked to the one before, and that every
-snapshot is the state of its events."""
+snapshot is the state of its events.
+"""
 
 from dataclasses import dataclass
 
@@ -26,7 +27,8 @@ class Checked:
 
 def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> Checked:
     """Fold `journal` into the fresh machine `rounds`. Raises `StorageError` that says where it is
-    damaged."""
+    damaged.
+    """
     if damage := journal.damage():
         raise StorageError(f"the journal's file is damaged: {damage}")
     recorded = _recorded(journal)

@@ -1,5 +1,6 @@
 """The coordinator's numbers for Prometheus: base units, `_total` on counters, no unbounded
-labels."""
+labels.
+"""
 
 from collections.abc import Iterator
 
@@ -19,7 +20,8 @@ STATES = ("ready", "muted", "held", "catching up", "away")
 
 class RoundsCollector(Collector):
     """Reads the machine at each scrape; nothing is counted twice because nothing is counted
-    here."""
+    here.
+    """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -74,7 +76,8 @@ class TrafficCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One family. No counter falls, which Prometheus takes for a restart: bytes in buffers make
-        overhead waver."""
+        overhead waver.
+        """
         family = CounterMetricFamily(
             "lockstep_coordinator_traffic_bytes", "Bytes on the line.", labels=["kind", "direction"]
         )

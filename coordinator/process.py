@@ -1,5 +1,6 @@
 """A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and
-the admin port."""
+the admin port.
+"""
 
 import asyncio
 import time
@@ -29,7 +30,8 @@ GOODBYE_POLL_SECONDS = 0.1
 
 class CoordinatorProcess:
     """One run's coordinator. `key` signs its commits and, with the run file, names the run;
-    `overhead` tells what nobody owns of its traffic."""
+    `overhead` tells what nobody owns of its traffic.
+    """
 
     def __init__(
         self,
@@ -53,7 +55,8 @@ class CoordinatorProcess:
 
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
-        `SettingsError`, `VersionError`."""
+        `SettingsError`, `VersionError`.
+        """
         self._journal.bind(self.run_id, run_json(self._rounds.spec))
         await asyncio.to_thread(self._core.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -76,7 +79,8 @@ class CoordinatorProcess:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
         were let go.
 
-        Raises what ended the core: `StorageError` when the journal could not be written."""
+        Raises what ended the core: `StorageError` when the journal could not be written.
+        """
         assert self._loop_task is not None, "start() comes first"
         deadline = None
         while True:

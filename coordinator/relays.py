@@ -1,7 +1,8 @@
 """The relays of a run: who forwards payloads and does not train. Nothing of them is journalled.
 
 A relay has a session like a node, hears what everybody hears, and is told to all in the member
-list. It is no member: the machine knows nothing of it, and when its session ends it is gone."""
+list. It is no member: the machine knows nothing of it, and when its session ends it is gone.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

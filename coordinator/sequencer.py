@@ -2,7 +2,8 @@
 
 Whoever has an event awaits `submit`. A single loop takes what has gathered, lets the machine handle
 it, writes the batch to the journal in one transaction, and only then lets the effects out: a crash
-at any instruction loses at most what nobody was told."""
+at any instruction loses at most what nobody was told.
+"""
 
 import asyncio
 import contextlib
@@ -76,7 +77,8 @@ class Sequencer:
         """Fold the journal into the machine; the number of events. Call once, before `run`.
 
         Raises `StorageError` when the events do not lead to the newest commit on record: to decide
-        a round anew would break the chain that nodes have applied."""
+        a round anew would break the chain that nodes have applied.
+        """
         count, state = self._journal.newest_snapshot()
         if state is not None:
             recall(self.rounds, state)
@@ -104,12 +106,14 @@ class Sequencer:
 
     def now_ms(self) -> int:
         """The run's clock: starts at the wall clock or where the journal ended, then never runs
-        backwards."""
+        backwards.
+        """
         return self._clock_origin_ms + int(time.monotonic() * 1000)
 
     async def submit(self, event: Event) -> None:
         """Return once the event is on disk and its effects are out; raises the machine's
-        `RemoteProtocolError`."""
+        `RemoteProtocolError`.
+        """
         done = asyncio.get_running_loop().create_future()
         await self._queue.put((event, done))
         await done
@@ -121,7 +125,8 @@ class Sequencer:
 
     async def run(self) -> None:
         """Work until cancelled. A `StorageError` from the journal ends it: nothing may leave
-        unwritten."""
+        unwritten.
+        """
         while True:
             waiting = await self._gather()
             batch, now_ms = _Batch(), self.now_ms()
@@ -140,7 +145,8 @@ class Sequencer:
     def _was_held_up(self, now_ms: int) -> bool:
         """Did this process sleep through an instant (a stopped process, a suspended machine, a
         stuck disk)? Then its members are not to blame for the silence: it goes on as after a
-        restart, with leases and instants extended."""
+        restart, with leases and instants extended.
+        """
         due_ms = self.rounds.next_due_ms()
         return due_ms is not None and now_ms - due_ms > HELD_UP_MS
 
@@ -178,7 +184,8 @@ class Sequencer:
         """What waits now; if nothing does, whatever comes first until the next instant is due.
 
         What has arrived goes before what is due: after a slow write nobody is late or lapsed whose
-        word is here."""
+        word is here.
+        """
         waiting: list[tuple[Event, asyncio.Future[None]]] = []
         if self._queue.empty():
             due_ms = self.rounds.next_due_ms()

@@ -3,7 +3,8 @@
 A session is one bidirectional stream per node: challenge, hello, then events. What the machine
 wants a node to hear goes through the session's outbox; a node that does not read is cut off, not
 waited for: when its outbox is full, or when one message cannot be handed to the network for a
-minute, whichever comes first. What everybody hears is encoded once."""
+minute, whichever comes first. What everybody hears is encoded once.
+"""
 
 import asyncio
 import contextlib
@@ -105,7 +106,8 @@ class CoordinatorService(CoordinatorServicer):
 
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
         """Register with a server, as the generated code would, but with streams that end when
-        nobody reads, and count the bytes."""
+        nobody reads, and count the bytes.
+        """
         came, left, unary = traffic.came, traffic.left, grpc.unary_unary_rpc_method_handler
         run, commits = (
             left(wire.Run.SerializeToString, "catch_up"),
@@ -275,7 +277,8 @@ class CoordinatorService(CoordinatorServicer):
         self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
     ) -> None:
         """Submit what the node says until it stops; its own mistakes end its session with a
-        reason."""
+        reason.
+        """
         peer = joined.peer
         try:
             await self._core.submit(joined)

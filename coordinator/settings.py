@@ -1,5 +1,6 @@
 """What the operator of a coordinator chooses on this machine; what the run agrees on is in the run
-file."""
+file.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

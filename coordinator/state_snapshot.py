@@ -3,7 +3,8 @@
 The state is what the events have made of the machines; these bytes are only a shorter way to the
 same state, and `lockstep coordinator --check` folds the whole history to see that they are. What is
 listed in `MachineState` is all that `Rounds` changes; a test compares the two, so that a new field cannot
-be forgotten."""
+be forgotten.
+"""
 
 from dataclasses import dataclass, fields, replace
 
@@ -22,7 +23,8 @@ from protocol.shuffle import DataOrder
 @dataclass(frozen=True, slots=True)
 class MachineState:
     """The fields of `Rounds`, and of its member list the roster and the lapsed, that events
-    change."""
+    change.
+    """
 
     roster: dict[PeerId, Member]
     lapsed_ms: dict[PeerId, int]
@@ -63,7 +65,8 @@ def remember(rounds: Rounds) -> bytes:
 
 def recall(rounds: Rounds, state: bytes) -> None:
     """Put fresh machines of the same run into a remembered state; `StorageError` for bytes that are
-    none."""
+    none.
+    """
     memory = _decoded(state)
     for field in fields(MachineState):
         setattr(_owner(rounds, field.name), field.name, getattr(memory, field.name))
@@ -71,7 +74,8 @@ def recall(rounds: Rounds, state: bytes) -> None:
 
 def durable(state: bytes) -> MachineState:
     """A remembered state without what heartbeats move (leases, the time, the words about now):
-    equal for machines that took the same durable events."""
+    equal for machines that took the same durable events.
+    """
     memory = _decoded(state)
     roster = {peer: replace(member, lease_until_ms=0) for peer, member in memory.roster.items()}
     loss = (

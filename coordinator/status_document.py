@@ -14,7 +14,8 @@ def status(
     rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
 ) -> dict[str, Any]:
     """Everything an operator asks first; times in seconds, losses in nats per token, digests in
-    hexadecimal."""
+    hexadecimal.
+    """
     return {
         "run_id": rounds.run_id,
         "name": rounds.spec.name,

@@ -1,6 +1,7 @@
 """Between the wire and the machine: node messages to events, effects to coordinator messages.
 
-Everything a stranger can write is bounded here, with the sender's name in the error."""
+Everything a stranger can write is bounded here, with the sender's name in the error.
+"""
 
 import math
 from collections.abc import Iterable
@@ -50,7 +51,8 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
 
 def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
     """The event in a message of an open session; `RemoteProtocolError` for what does not belong
-    there."""
+    there.
+    """
     match message.WhichOneof("kind"):
         case "ready":
             ready = message.ready
@@ -99,7 +101,8 @@ def members_message(members: Membership) -> wire.Members:
 
 def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire.CoordinatorMessage:
     """What several changes together make of the member list: a whole list to everybody at each join
-    would cost a run of N members N cubed lines."""
+    would cost a run of N members N cubed lines.
+    """
     touched = {peer for change in changes for peer in (*change.came, *change.gone)}
     told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
     gone = sorted(peer for peer in touched if members.get(peer) is None)
@@ -156,7 +159,8 @@ def commits_reply(
     """One page of the log: `recorded`, oldest first, as far as it fits one message.
 
     When something is left for the next page, `decided_round` ends at the last commit told, because
-    a node takes every round up to there that no commit names for skipped."""
+    a node takes every round up to there that no commit names for skipped.
+    """
     sizes = accumulate(len(row.signed.body) for row in recorded)
     told = [
         row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2

@@ -57,7 +57,8 @@ class EngineError(Exception):
 
 def faults(seed: int, every_s: float) -> Iterator[Fault]:
     """An endless schedule; waits are exponential with mean `every_s`, so that no fault can be
-    waited for."""
+    waited for.
+    """
     draw = random.Random(seed)
     while True:
         yield Fault(

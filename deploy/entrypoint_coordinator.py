@@ -5,7 +5,8 @@ coordinator`.
     later starts   /state/run.toml as it is: a run is what it was when it began
 
 A run's name is a hash of its run file, so changing it would be another run: that needs an empty
-volume."""
+volume.
+"""
 
 import os
 import sys
@@ -28,7 +29,8 @@ STATE = Path("/state")
 
 def prepare(template: Path, run_file: Path, environment: Mapping[str, str]) -> None:
     """Writes `run_file`, unless it is there; `SettingsError` names what is wrong with template or
-    environment."""
+    environment.
+    """
     asked = with_settings(read_run_file(template), environment)
     if not run_file.exists():
         write_run_file(run_file, asked)

@@ -2,7 +2,8 @@
 words.
 
 The engine runs it and shows the reason (`docker inspect`). Standard library only: it runs every few
-seconds."""
+seconds.
+"""
 
 import sys
 from urllib.error import HTTPError

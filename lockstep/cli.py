@@ -4,7 +4,8 @@ Commands are thin: each names its options and calls one function of one module, 
 so that `lockstep --help` is quick and what needs no torch runs without it. Settings come from the
 default, the settings file, the environment and the flag, the later winning
 (`lockstep.settings_file`). An error ends as one line on standard error and a documented exit code
-(`lockstep.exit_codes`); --debug shows where it came from."""
+(`lockstep.exit_codes`); --debug shows where it came from.
+"""
 
 import logging
 import os
@@ -311,7 +312,8 @@ def relay(
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU
-    and no torch."""
+    and no torch.
+    """
     from lockstep.commands.relay import relay as relay_run
     from lockstep.service.serve import ServeOptions
     from node.relay.process import RelaySettings

@@ -4,7 +4,8 @@ or more.
 Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would
 be silent there, `progress` prints a line at every tenth instead, so that a log file tells the same
 story. Standard output carries results, standard error everything else, so that `--json -` can be
-piped."""
+piped.
+"""
 
 import json
 import sys

@@ -2,7 +2,8 @@
 
 The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a
 program. The table below is the only one: `lockstep --help` and docs/guide/troubleshooting.md print
-it."""
+it.
+"""
 
 from enum import IntEnum
 
@@ -83,7 +84,8 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def error_of(code: int) -> type[LockstepError]:
     """The kind of error that ends a process with `code`: how a parent passes on what its child died
-    of."""
+    of.
+    """
     kinds = (
         kind for kind, own in _CODES.items() if own == code and issubclass(kind, LockstepError)
     )

@@ -1,5 +1,6 @@
 """A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds
-signals and the admin port."""
+signals and the admin port.
+"""
 
 import asyncio
 import logging
@@ -59,7 +60,8 @@ TRAFFIC_SECONDS = 1
 
 class NodeProcess:
     """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its
-    traffic."""
+    traffic.
+    """
 
     def __init__(
         self,
@@ -86,7 +88,8 @@ class NodeProcess:
         """Everything up to the point where rounds can come.
 
         Raises `UnavailableError` when no coordinator has ever answered at the address,
-        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
+        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`.
+        """
         settings, progress = self._settings, self._progress
         progress.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
@@ -149,7 +152,8 @@ class NodeProcess:
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; why it ended, in words.
 
-        Raises `RefusedError` and `DivergedError`; whatever the network does is waited out."""
+        Raises `RefusedError` and `DivergedError`; whatever the network does is waited out.
+        """
         if self._trainer is None or self._swarm is None:
             raise LocalProtocolError("expected start() before run()")
         session = asyncio.create_task(
@@ -209,7 +213,8 @@ class NodeProcess:
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
         """An answer of the coordinator: for ever once it has answered, else within
-        `first_contact.FIRST_CONTACT_SECONDS`."""
+        `first_contact.FIRST_CONTACT_SECONDS`.
+        """
 
         def say(why: str) -> None:
             self._progress.phase = why

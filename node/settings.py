@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
 from node.transports.factory import parse_kinds
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError

@@ -1,5 +1,6 @@
 """What a node says about itself: one record that the trainer writes and the status page and metrics
-read."""
+read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -9,8 +9,41 @@ overhead     added by transports and the operating system, where the kernel coun
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from node.links.network import Traffic
 from protocol.traffic import Overhead
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of frames or messages by their owner: payloads of undecided rounds, blobs that a node
+    catches up with, and control, which is everything else. The bytes that transports and the
+    operating system add are not counted here.
+    """
+
+    payload_up: int = 0
+    payload_down: int = 0
+    catch_up_up: int = 0
+    catch_up_down: int = 0
+    control_up: int = 0
+    control_down: int = 0
+    late_down: int = 0
+    """Part of payload and catch-up: parts that were on their way when their fetch was cancelled."""
+
+    def count_up(self, count: int, *, catch_up: bool) -> None:
+        """Count the data of a part that left."""
+        if catch_up:
+            self.catch_up_up += count
+        else:
+            self.payload_up += count
+
+    def count_down(self, count: int, *, catch_up: bool) -> None:
+        """Count the data of a part that arrived."""
+        if catch_up:
+            self.catch_up_down += count
+        else:
+            self.payload_down += count
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ never judges itself.
 
 The state is saved between extract and announce: what others know of, the file knows of too. A kill
 loses at most what the rounds since the last save left in the momentum, and nothing counts twice
-(`node.round.crash_recovery`)."""
+(`node.round.crash_recovery`).
+"""
 
 import asyncio
 import logging
@@ -130,7 +131,8 @@ class Trainer:
 
     async def _settle_early(self, opened_round: int, left_ms: int) -> bool:
         """In the middle of a round's work: settle the one in front of it if all that takes is here,
-        and if more time is left for work than was last taken."""
+        and if more time is left for work than was last taken.
+        """
         word = self._parts.ledger.at_hand()
         if word is None or word.round >= opened_round or left_ms < 2 * self._apply_ms:
             return False
@@ -144,7 +146,8 @@ class Trainer:
         its work.
 
         What leaves the momentum is in the book at the same instant: no interruption finds it in
-        neither."""
+        neither.
+        """
         announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
         payload, extraction = b"", None
         if work:
@@ -168,14 +171,16 @@ class Trainer:
     async def _resume(self, pending: Pending) -> None:
         """An undecided round from before the restart. Its payload is made again from the saved
         extraction: what was announced may be committed, and after a kill or a power cut nobody else
-        need have it."""
+        need have it.
+        """
         self._parts.swarm.open(pending.round)
         payload = self._encoded(pending.round, pending.extraction) if pending.extraction else b""
         await self._publish(pending, payload)
 
     async def _publish(self, pending: Pending, payload: bytes) -> None:
         """To the log first: what the coordinator hears of can be had, whatever happens to this
-        process."""
+        process.
+        """
         if payload:
             await self._parts.swarm.publish(pending.round, payload)
         self._pending[pending.round] = self._unannounced.pop(pending.round)
@@ -223,7 +228,8 @@ class Trainer:
 
     async def _settle_rest(self) -> None:
         """Wait for the last words, but not for ever: what is undecided then is saved with the
-        state."""
+        state.
+        """
         self._over = True
         if self._pending:
             await asyncio.to_thread(self._parts.save, self.position)
@@ -246,7 +252,8 @@ class Trainer:
 
     def _report(self, word: Decision, digest: int, snapshot: bytes) -> None:
         """Tell the coordinator: while the node catches up only what it asked about, and the last
-        state with `Ready`."""
+        state with `Ready`.
+        """
         if word.recorded_digest is not None and word.recorded_digest != digest:
             self._say_different(f"after round {word.round}", digest, word.recorded_digest)
         if not self._unready or (self._obeyed.number and word.round == self._obeyed.round):
@@ -298,7 +305,8 @@ class Trainer:
 
     async def _catch_up(self) -> None:
         """One word nearer to the end of the log; many, by a snapshot, when the log is too long for
-        its keepers."""
+        its keepers.
+        """
         parts = self._parts
         self._limit_word()
         parts.progress.phase = (
@@ -314,7 +322,8 @@ class Trainer:
 
     async def _jump(self, reason: str) -> None:
         """Go on from a snapshot in place of the rounds before it; if there is none to be had, a
-        little later."""
+        little later.
+        """
         parts = self._parts
         log.warning("looks for a snapshot reason=%s", reason)
         jump = None

@@ -15,7 +15,8 @@ outvoted twice or contradicting itself, and two sound machines never are.
 
 A node is only blamed for a state that it had after it was told to start over: each request has a
 number, and `Ready` repeats the last one heard. A request that was lost with its session is made
-again and counts once."""
+again and counts once.
+"""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +50,8 @@ WRONG_RESULTS = "this machine computes wrong results"
 @dataclass(slots=True)
 class Record:
     """What the coordinator remembers of a node that was once told to start over; it outlives its
-    membership."""
+    membership.
+    """
 
     asked: int = 0
     """Number of the last request to start over; 0 once it has been obeyed, for a new process knows
@@ -67,7 +69,8 @@ class Record:
 @dataclass(slots=True)
 class DigestVerdicts(DigestTally):
     """Votes, and the records of those who were on the wrong side; `held` says why a node gets no
-    work."""
+    work.
+    """
 
     records: dict[PeerId, Record] = field(default_factory=dict)
     held: dict[PeerId, str] = field(default_factory=dict)
@@ -94,7 +97,8 @@ class DigestVerdicts(DigestTally):
 
     def report(self, said: Applied | Readied, members: Membership, now_ms: int) -> list[Effect]:
         """A member says what its state is. An `AskResync` or `Evict` for it means that it is not
-        ready."""
+        ready.
+        """
         record = self.records.get(said.peer)
         if isinstance(said, Readied) and record:
             if said.resyncs < record.asked:

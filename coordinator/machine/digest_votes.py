@@ -32,7 +32,8 @@ VOICES_FINAL = 2
 @dataclass(slots=True)
 class DigestReports:
     """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node, and what was
-    made of them."""
+    made of them.
+    """
 
     voters: set[PeerId] = field(default_factory=set)
     awaited: set[PeerId] = field(default_factory=set)
@@ -55,7 +56,8 @@ class DigestReports:
         self, among: dict[PeerId, tuple[int, bytes]] | None = None
     ) -> tuple[int | None, int]:
         """The digest that most reports name and its lead over the next; (None, 0) when two are
-        level."""
+        level.
+        """
         counted = self.reports if among is None else among
         ranked = Counter(digest for digest, _ in counted.values()).most_common(2)
         if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
@@ -84,7 +86,8 @@ class DigestReports:
 
     def forget(self, peer: PeerId) -> bool:
         """The node went and, while nothing is final, takes its word along; was it in this
-        ballot?"""
+        ballot?
+        """
         known = peer in self.awaited or peer in self.reports
         self.awaited.discard(peer)
         self.before.pop(peer, None)
@@ -108,7 +111,8 @@ class DigestTally:
     """Ballots by round; a later report of the same node replaces its earlier one.
 
     `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed`
-    those among them in which two digests were ever reported, `last` is the newest verdict."""
+    those among them in which two digests were ever reported, `last` is the newest verdict.
+    """
 
     ballots: dict[int, DigestReports] = field(default_factory=dict)
     newest: int = -1
@@ -146,7 +150,8 @@ class DigestTally:
 
     def pass_by(self, peer: PeerId, round: int) -> list[int]:
         """The node has reported a state of `round`: it says no more about earlier ones, and which
-        of those awaited it."""
+        of those awaited it.
+        """
         passed = [
             earlier
             for earlier, ballot in self.ballots.items()
@@ -169,7 +174,8 @@ class DigestTally:
 
     def excuse(self, peer: PeerId) -> None:
         """The node was told to start over: nobody waits for what it would have said, and what it
-        said of the state that it discards counts nowhere any more."""
+        said of the state that it discards counts nowhere any more.
+        """
         for ballot in self.ballots.values():
             ballot.awaited.discard(peer)
             if ballot.verdict is None and not ballot.before:

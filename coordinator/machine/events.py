@@ -3,7 +3,8 @@
 Events that change durable state are journalled before any effect of theirs leaves the process;
 `Renewed` is the one volatile event: it moves a lease, which a restart extends anyway. Time enters
 only as `now_ms` and as `Lapsed` and `Reached`, which the machine itself asks for (`Rounds.due`), so
-that the journal replays without the heartbeats."""
+that the journal replays without the heartbeats.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -203,7 +204,8 @@ class SkipRound:
 @dataclass(frozen=True, slots=True)
 class RecordDigest:
     """Record what the majority reported for a committed round; no reports withdraw an earlier
-    record."""
+    record.
+    """
 
     round: int
     state_digest: int
@@ -215,7 +217,8 @@ class RecordDigest:
 @dataclass(frozen=True, slots=True)
 class AskResync:
     """Tell a node to discard its state and catch up, and to say what it comes to after `round` on
-    the way."""
+    the way.
+    """
 
     peer: PeerId
     round: int

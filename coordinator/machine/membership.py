@@ -42,7 +42,8 @@ from protocol.runfile import MembershipSpec
 @dataclass(slots=True)
 class Member:
     """One row of the member list. Speed is in thousandths of a sample per second, 0 while
-    unknown."""
+    unknown.
+    """
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -64,7 +65,8 @@ class Member:
 
 class Membership:
     """The member list (`roster`), and when those who lapsed did; changes in `handle`, and through
-    the verdicts of the rounds: `renew`, `set_back`, `evict`, `punctual` and `late`."""
+    the verdicts of the rounds: `renew`, `set_back`, `evict`, `punctual` and `late`.
+    """
 
     def __init__(self, spec: MembershipSpec) -> None:
         self._spec = spec
@@ -99,7 +101,8 @@ class Membership:
 
     def keeps_time(self, peer: PeerId) -> bool:
         """Is the node one whose needs the slot of a round follows? Not when it has been late again
-        and again, though the slot grew meanwhile."""
+        and again, though the slot grew meanwhile.
+        """
         return self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
 
     def muted_reason(self, member: Member) -> str:
@@ -191,7 +194,8 @@ class Membership:
 
     def next_lapse_ms(self) -> int | None:
         """When the first lease may run out, never too late: leases only grow, so it is reckoned
-        anew when it has come and not with each sign of life."""
+        anew when it has come and not with each sign of life.
+        """
         if self._no_lapse_before_ms is None:
             leases_ms = (member.lease_until_ms for member in self.roster.values())
             self._no_lapse_before_ms = min(leases_ms, default=None)

@@ -11,7 +11,8 @@ half as much again. So one slow member does not slow the others, and many slow o
 who has not announced, or is not copied, when a round ends needed at least the time until then, and
 the slot grows from round to round until they fit or the run file's bound is reached. It grows at
 once and shrinks by a quarter of the way, for a deadline missed costs more than one not needed: a
-round closes as soon as everything is there."""
+round closes as soon as everything is there.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ MARGIN_PERCENT = 150
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What members needed in one round, in milliseconds, ascending: from the end of their compute
-    until they had announced, and from there until enough others held the payload."""
+    until they had announced, and from there until enough others held the payload.
+    """
 
     publish_ms: tuple[int, ...]
     exchange_ms: tuple[int, ...]
@@ -50,7 +52,8 @@ class Pace:
 
 def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
     """The pace after a round with these needs. `hides`: will the exchange be hidden behind the next
-    round's compute?"""
+    round's compute?
+    """
     if rounds.stretch == 1 or not needs.publish_ms:
         return pace
     stated, old = stated_slot(rounds), pace.slot
@@ -84,7 +87,8 @@ def samples_per_share(
     asked for what it can do until the bell, halved per strike, at least one sample. When the sum
     exceeds `batch_samples_max`, everyone keeps one sample and what is wanted beyond it is cut down
     in proportion, the remainder going to the largest fractions, ties by id; so the sum exceeds the
-    bound only when there are more members than samples."""
+    bound only when there are more members than samples.
+    """
     wanted = {peer: _wanted(*speeds[peer], rounds, compute_ms) for peer in sorted(speeds)}
     total = sum(wanted.values())
     if total <= rounds.batch_samples_max:

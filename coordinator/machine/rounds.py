@@ -73,7 +73,8 @@ from protocol.shuffle import DataOrder
 
 class Rounds:
     """State of one run as its coordinator knows it. Fields are read by
-    `coordinator.status_document`, written here."""
+    `coordinator.status_document`, written here.
+    """
 
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
@@ -104,7 +105,8 @@ class Rounds:
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event at a time that never runs backwards; return what must follow, in order.
 
-        Raises `RemoteProtocolError` for what no honest node sends, with the state untouched."""
+        Raises `RemoteProtocolError` for what no honest node sends, with the state untouched.
+        """
         if now_ms < self.last_ms:
             raise LocalProtocolError(
                 f"expected time at or after {self.last_ms}, got {now_ms} with {event}"
@@ -122,7 +124,8 @@ class Rounds:
 
     def due(self, now_ms: int) -> list[Event]:
         """Events that time alone has brought about; the shell journals and handles them one by
-        one."""
+        one.
+        """
         lapsed: list[Event] = [Lapsed(peer) for peer in self.members.lapsed(now_ms)]
         reached: list[Event] = []
         for flight in self.in_flight:
@@ -238,7 +241,8 @@ class Rounds:
 
     def _judged(self, effects: list[Effect], now_ms: int) -> list[Effect]:
         """With what follows when a verdict has removed members, or sent them back to the log: what
-        they were to train on a state that is discarded is lost, and nobody waits for it."""
+        they were to train on a state that is discarded is lost, and nobody waits for it.
+        """
         for effect in effects:
             if isinstance(effect, Evict):
                 effects = effects + self._gone(effect.peer, now_ms)
@@ -397,7 +401,8 @@ class Rounds:
 
     def _muted(self, ready: list[Member]) -> dict[PeerId, str]:
         """Who does not count this round, and why. Nobody is muted when the others are fewer than
-        the quorum: a run must not wait for members that only a round can free."""
+        the quorum: a run must not wait for members that only a round can free.
+        """
         reasons = {member.peer: reason for member in ready if (reason := self.muted_reason(member))}
         return reasons if len(ready) - len(reasons) >= self.spec.rounds.quorum else {}
 

@@ -35,7 +35,8 @@ class UndecidedRound:
 
     `silent` and `short` are kept up to date with every event, so that "may it be decided?" costs
     the same in a run of a thousand members as in one of two: those asked who have not announced,
-    and the authors whose payload has fewer than `copies_min` other holders."""
+    and the authors whose payload has fewer than `copies_min` other holders.
+    """
 
     round: int
     step: int
@@ -81,7 +82,8 @@ class UndecidedRound:
 
     def needs(self, live: Callable[[PeerId], bool], now_ms: int) -> Needs:
         """What live members took, at least, when the round is decided now; nothing when it was
-        disturbed."""
+        disturbed.
+        """
         if self.disturbed:
             return Needs((), ())
         opened, bell = self.instants.opened, self.instants.bell
@@ -130,7 +132,8 @@ class UndecidedRound:
 
     def waits_for_copies(self, members: Collection[PeerId]) -> bool:
         """Is there a payload that somebody holds, and too few? One that nobody holds any more does
-        not come back."""
+        not come back.
+        """
         return any(
             self.holding(Digest(self.announced[author].digest))
             and not self._copied(author, members)
@@ -145,7 +148,8 @@ class UndecidedRound:
         """Payloads that enough members hold: `copies_min` besides the author, fewer when fewer of
         those who exchange this round are members. Who is still catching up holds nothing yet, and
         is not waited for. A payload that nobody holds any more is not available, however few are
-        left."""
+        left.
+        """
         return [
             payload
             for payload in self.payloads()
@@ -154,7 +158,8 @@ class UndecidedRound:
 
     def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
         """Some of the members that hold a payload, sorted; which ones depends on the digest, to
-        spread the load."""
+        spread the load.
+        """
         told_max = min(HOLDERS_TOLD_MAX, max(1, HOLDERS_TOLD_IN_ALL // max(1, len(self.authors))))
         holding = sorted(self.holding(digest))
         first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
@@ -162,7 +167,8 @@ class UndecidedRound:
 
     def hold(self, peer: PeerId, digest: Digest, now_ms: int) -> None:
         """Note a receipt. It may come before the announcement, so anything may be named, within the
-        member's own room: one that names digests of nothing shuts out nobody else's receipts."""
+        member's own room: one that names digests of nothing shuts out nobody else's receipts.
+        """
         named = self.named.setdefault(peer, set())
         if digest in named or len(named) < self.named_max:
             named.add(digest)
@@ -200,7 +206,8 @@ class UndecidedRound:
 
     def doubt(self, peer: PeerId) -> None:
         """A member has a new session, perhaps as a new process: what it held counts until it is
-        ready, and after that only if it has said so again."""
+        ready, and after that only if it has said so again.
+        """
         self.doubted[peer] = set(self.named.get(peer, ()))
 
     def settle_doubt(self, peer: PeerId) -> None:
@@ -218,7 +225,8 @@ class UndecidedRound:
 
     def forget(self, peer: PeerId) -> int:
         """A member went: it holds nothing any more and, if it has not announced, is not waited for.
-        Returns how many of its samples are lost."""
+        Returns how many of its samples are lost.
+        """
         for digest in self.named.pop(peer, set()):
             self._drop(peer, digest)
         self.doubted.pop(peer, None)
@@ -226,7 +234,8 @@ class UndecidedRound:
 
     def withdraw(self, peer: PeerId) -> int:
         """A member that has not announced is not asked any more. Returns how many of its samples
-        are lost."""
+        are lost.
+        """
         if peer not in self.silent:
             return 0
         self.silent.discard(peer)
@@ -263,7 +272,8 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
 
 def mean_loss(counted: list[Announced]) -> float:
     """Loss over the samples of these announcements, in nats per token; not a number when they have
-    none."""
+    none.
+    """
     samples = sum(payload.samples for payload in counted)
     return (
         sum(payload.loss * payload.samples for payload in counted) / samples

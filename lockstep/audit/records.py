@@ -6,7 +6,8 @@ a live one.
 
 Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it,
 alone: a live run is asked by its address instead. Files need no network. Nothing that is read is
-trusted: `lockstep.audit.verify` checks it."""
+trusted: `lockstep.audit.verify` checks it.
+"""
 
 import asyncio
 import contextlib
@@ -62,7 +63,8 @@ class Record(Protocol):
         """The bytes that a commit's entry names, whatever their digest.
 
         Raises `DivergedError` when all that is there under its name is something else,
-        `StorageError` or `UnavailableError` when it is nowhere."""
+        `StorageError` or `UnavailableError` when it is nowhere.
+        """
 
     async def close(self) -> None:
         """Let go of files and connections."""
@@ -178,7 +180,8 @@ class RecordOverNetwork:
     @classmethod
     async def connect(cls, address: str) -> "RecordOverNetwork":
         """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
-        answer."""
+        answer.
+        """
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(address, key)
         try:

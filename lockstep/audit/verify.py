@@ -6,7 +6,8 @@
 
 The run file gives genesis, the commits name every payload and every scalar, and the arithmetic is
 exact: whoever has the record gets the same bits, on any machine. The audit ends at the first round
-that differs, and names it."""
+that differs, and names it.
+"""
 
 import asyncio
 import time
@@ -144,7 +145,8 @@ class Published:
     """A checkpoint, and where in the log its parameters were met.
 
     Raises `DataError` for what is no checkpoint of a run, `DivergedError` for one of another
-    run."""
+    run.
+    """
 
     def __init__(self, directory: Path, run_id: str) -> None:
         loaded = load_checkpoint(directory)
@@ -165,7 +167,8 @@ class Published:
 
     def compare(self, round: int, replica: Replica) -> None:
         """The replica holds the state after `round`: is it the checkpoint's? `Difference` when it
-        should be."""
+        should be.
+        """
         if replica.digest == self._digest:
             self._met = round
         if round == self.round:
@@ -179,7 +182,8 @@ class Published:
 
     def require_compared(self, first: int, last: int) -> None:
         """`Difference` when the checkpoint's round did not come by: rounds `first` to `last`
-        did."""
+        did.
+        """
         if not self.verdict:
             text = f"the replay went from round {first} to round {last}, and no commit is of that round"
             raise Difference(
@@ -225,7 +229,8 @@ class Audit:
 
     async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
         """The commits in order, each signed by the coordinator and linked to the one before it; up
-        to the newest at the beginning, for a live run may go on faster than its replay."""
+        to the newest at the beginning, for a live run may go on faster than its replay.
+        """
         info, findings = self._record.info, self._findings
         head, last = genesis_digest(info.run_id), None
         while last is None or findings.round < last:

@@ -5,7 +5,8 @@ its end.
         -> summary: table, JSON, plot, checkpoint
 
 The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
-byte-level llama of a million parameters on the Python standard library's own sources."""
+byte-level llama of a million parameters on the Python standard library's own sources.
+"""
 
 import shutil
 import signal
@@ -148,7 +149,8 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 def _clear(directory: Path) -> None:
     """Makes room for a new run where an earlier demo was; `UsageError` for a directory of anything
-    else."""
+    else.
+    """
     mark = directory / MARK_NAME
     with storage_errors(directory):
         if directory.exists() and any(directory.iterdir()) and not mark.exists():

@@ -1,5 +1,6 @@
 """What a person sees while a cluster trains: a live table, or a line now and then where nothing can
-move."""
+move.
+"""
 
 import math
 import time
@@ -121,6 +122,7 @@ def _cells(node: Child) -> tuple[str, ...]:
 
 def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
     """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are
-    known."""
+    known.
+    """
     owners = ("payload", "catch_up", "control", "overhead")
     return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in owners)

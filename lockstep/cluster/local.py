@@ -11,7 +11,8 @@ stopped.
 Each process has a directory with its state, its log and the note of `lockstep.service.serve`, from
 which its admin port is known; nothing is guessed about ports, so clusters can run side by side. A
 process follows its standard input, the other end of which only this one holds: if this one dies,
-whatever the signal, they leave."""
+whatever the signal, they leave.
+"""
 
 import os
 import subprocess
@@ -148,7 +149,8 @@ class Child:
 
     def restart(self, *more_arguments: str) -> None:
         """Starts the next process on the same directory; raises what it died of when that would not
-        help."""
+        help.
+        """
         self.restarts += 1
         self._close_input()
         if self.restarts > RESTARTS_MAX or self.exit_status in HOPELESS:
@@ -255,7 +257,8 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the coordinator, then the relay, then the nodes, each when what it needs is
-        there."""
+        there.
+        """
         self.coordinator.start(*self._arguments(self.coordinator))
         self.address = self.wait_for_coordinator()
         for relay in self.relays:
@@ -270,7 +273,8 @@ class Cluster:
 
     def wait_for_coordinator(self) -> str:
         """Address of the coordinator once it serves; raises what it died of, with its last
-        words."""
+        words.
+        """
         return str(
             self._wait_for(
                 self.coordinator, lambda: (self.coordinator.note() or {}).get("coordinator")
@@ -280,7 +284,8 @@ class Cluster:
     @property
     def finished(self) -> bool:
         """The run is over: the coordinator has ended well, and so its nodes have or could not any
-        more."""
+        more.
+        """
         return self.coordinator.exit_status == 0
 
     def watch(self) -> list[str]:
@@ -296,7 +301,8 @@ class Cluster:
 
     def wait(self) -> None:
         """After the end of the run: gives the nodes `STOP_S` to save and leave, then takes the last
-        statuses."""
+        statuses.
+        """
         deadline = time.monotonic() + STOP_S
         for node in self.nodes:
             node.wait(deadline)
@@ -305,7 +311,8 @@ class Cluster:
 
     def stop(self, patience_s: float = STOP_S) -> None:
         """Asks every process to leave, nodes first, and kills those that do not within so many
-        seconds."""
+        seconds.
+        """
         deadline = time.monotonic() + patience_s
         try:
             for children in (self.nodes, self.relays, [self.coordinator]):
@@ -333,7 +340,8 @@ class Cluster:
 
     def _wait_for(self, child: Child, found: Callable[[], object]) -> object:
         """What is found, as soon as it is something; raises what the child died of, with its last
-        words."""
+        words.
+        """
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if something := found():
@@ -376,7 +384,8 @@ def _child(
 
 def _environment() -> dict[str, str]:
     """This process's environment without LOCKSTEP_* settings, which would reach every process of
-    the cluster."""
+    the cluster.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), THREADS)
     return {**kept, **pools, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}

@@ -18,7 +18,8 @@ def plot_loss(
     """Writes a PNG: training loss by round and validation loss where it was measured, both in nats
     per token.
 
-    losses, validation: loss by round; round -1 is the genesis."""
+    losses, validation: loss by round; round -1 is the genesis.
+    """
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)  # the canvas registers itself: no pyplot, no global state, no display
     axes = figure.add_subplot()

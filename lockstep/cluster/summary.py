@@ -7,7 +7,8 @@
     traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
 
 The last one counts what was really uploaded: among R nodes a payload travels R - 1 times, so a
-single upload of it, which is what many comparisons count, would look R - 1 times better."""
+single upload of it, which is what many comparisons count, would look R - 1 times better.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,8 @@ class Finished:
 
 def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
     """Starts a cluster and shows it until its run is over; whatever ends this stops all
-    processes."""
+    processes.
+    """
     started_s = time.monotonic()
     losses: dict[int, float] = {}
     with cluster:
@@ -73,7 +75,8 @@ def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Fin
 
 def _losses(status: Mapping[str, Any]) -> dict[int, float]:
     """Training loss by round, in nats per token, of the commits that a coordinator's status
-    shows."""
+    shows.
+    """
     commits = status.get("last_commits", ())
     return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
@@ -118,7 +121,8 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
 
 def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:
     """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed
-    round."""
+    round.
+    """
     coordinator, losses = finished.coordinator, finished.losses
     if not losses:
         raise LocalProtocolError(

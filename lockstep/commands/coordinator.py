@@ -1,5 +1,6 @@
 """`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the
-run."""
+run.
+"""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +22,8 @@ from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
 
 def read_run_file(path: Path) -> RunSpec:
     """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of
-    another format."""
+    another format.
+    """
     try:
         text = path.read_bytes()
     except OSError as error:

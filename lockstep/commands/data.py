@@ -15,7 +15,8 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     """Prepares `sources` into `out` and says what is there; nothing is done twice.
 
     Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as
-    `node.data.prepare`."""
+    `node.data.prepare`.
+    """
     with progress("preparing", "tokens") as advance:
 
         def report(documents: int, tokens: int) -> None:

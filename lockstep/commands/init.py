@@ -3,7 +3,8 @@ defaults.
 
 Nothing is written twice: `protocol.runfile` documents each field where it is declared, and this
 module lays those texts out as TOML comments. What it writes parses back to the `RunSpec` it was
-given."""
+given.
+"""
 
 import json
 import sys
@@ -44,7 +45,8 @@ _HEADING = (
 
 def write_run_file(path: Path, spec: RunSpec, *, force: bool = False) -> None:
     """Writes a commented run file; `UsageError` when there is one already and `force` is not
-    set."""
+    set.
+    """
     if path.exists() and not force:
         raise UsageError(_EXISTS.format(path=path))
     with replacing_file(path) as temporary:
@@ -58,7 +60,8 @@ def run_file_text(spec: RunSpec) -> str:
 
 def _table(values: BaseModel, defaults: BaseModel, name: str) -> Iterator[str]:
     """Plain fields first, then sub-tables: in TOML what follows a table's header belongs to that
-    table."""
+    table.
+    """
     fields = type(values).model_json_schema()["properties"]
     tables = [field for field in fields if isinstance(getattr(values, field), BaseModel | dict)]
     if name:
@@ -108,7 +111,8 @@ def _key(key: str) -> str:
 
 def ask(path: Path, *, force: bool) -> RunSpec:
     """A run file from a few answers, the rest defaults; `UsageError` when there is nobody to
-    answer."""
+    answer.
+    """
     if not sys.stdin.isatty():
         raise UsageError("nobody is here to answer: `lockstep init --defaults` asks nothing")
     if path.exists() and not force:

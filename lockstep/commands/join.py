@@ -18,7 +18,8 @@ def join(settings: NodeSettings, options: ServeOptions) -> None:
 
 async def _join(settings: NodeSettings, options: ServeOptions) -> str:
     """How it ended, in words. The process is made inside the loop on which its channel will
-    live."""
+    live.
+    """
     line, key = OverheadMeter(), load_or_create_key(settings.directory)
     process = NodeProcess(settings, key, f"lockstep {__version__}", line.overhead)
     return await serve(

@@ -19,7 +19,8 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
 
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
     """How it ended, in words. The process is made inside the loop on which its channel will
-    live."""
+    live.
+    """
     line, key = OverheadMeter(), load_or_create_key(settings.directory)
     process = RelayProcess(settings, key, f"lockstep {__version__}", line.overhead)
     return await serve(

@@ -37,7 +37,8 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """The status document of the coordinator at host:port.
 
     Raises `UnavailableError`, `VersionError` when something else answers, `RemoteProtocolError` for
-    nonsense."""
+    nonsense.
+    """
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
             reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(

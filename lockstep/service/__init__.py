@@ -1,2 +1,3 @@
 """The shell of a long-lived process: admin port, signals, keys, logs, traffic of the kernel's
-count."""
+count.
+"""

@@ -6,7 +6,8 @@
     GET /status.json  the process's own status document
 
 Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it
-has no authentication; it answers questions and changes nothing."""
+has no authentication; it answers questions and changes nothing.
+"""
 
 import errno
 from typing import Protocol
@@ -58,7 +59,8 @@ class AdminServer:
         for).
 
         Raises `SettingsError` for an address that is none, `AddressInUseError` for one that is
-        taken."""
+        taken.
+        """
         host, _, port = parse_address(self._listen, default_port=0).rpartition(":")
         await self._runner.setup()
         site = web.TCPSite(self._runner, host.strip("[]"), int(port))

@@ -2,7 +2,8 @@
 
 A coordinator's key signs commits and, with the run file, names the run: losing it ends the run. A
 node's key is its identity. PKCS #8 in PEM, unencrypted, readable by its owner alone: a process that
-restarts at night has nobody to ask for a passphrase."""
+restarts at night has nobody to ask for a passphrase.
+"""
 
 from pathlib import Path
 
@@ -23,7 +24,8 @@ KEY_NAME = "key.pem"
 
 def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
     """The key of the process that has `directory`, made on first use; `StorageError` for a file of
-    anything else."""
+    anything else.
+    """
     path = directory / KEY_NAME
     if not path.exists():
         _write_key(path, Ed25519PrivateKey.generate())

@@ -10,7 +10,8 @@ _CHATTY = ("aiohttp.access", "asyncio", "filelock", "matplotlib", "urllib3")
 
 class LineFormatter(logging.Formatter):
     """One record as one line: time, level, logger, message, then the record's own fields as
-    key=value."""
+    key=value.
+    """
 
     _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

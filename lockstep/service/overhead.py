@@ -14,7 +14,8 @@ looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor is UD
 asked now and then. Left out is who reads the admin page on this machine.
 
 Bytes lie in buffers between the kernel's count and that of their owners, so the difference wavers
-by what is on its way, and what is exported as a counter has to be kept from falling."""
+by what is on its way, and what is exported as a counter has to be kept from falling.
+"""
 
 import asyncio
 import contextlib
@@ -69,7 +70,8 @@ class ConnectionSource(Protocol):
 
 class OverheadMeter:
     """The connections of this process and its descendants, within a `with` block. Where the kernel
-    does not tell there are no figures."""
+    does not tell there are no figures.
+    """
 
     def __init__(
         self,
@@ -106,7 +108,8 @@ class OverheadMeter:
 
     def overhead(self, up: int, down: int) -> tuple[int, int] | None:
         """Bytes up and down that nobody owns, when others own so many; None: the kernel does not
-        tell."""
+        tell.
+        """
         carried = self.carried()
         return (max(0, carried.up - up), max(0, carried.down - down)) if carried else None
 

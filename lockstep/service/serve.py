@@ -5,7 +5,8 @@ While a process runs its directory holds `process.json` (pid, admin URL, the coo
 so that other commands on the machine need no ports on their command lines. The note of a killed
 process names a pid that is gone; the next start overwrites it. The admin port opens first: a slow
 start says there what it does. A process that comes to its end leaves `status.json`, its last
-status."""
+status.
+"""
 
 import asyncio
 import logging
@@ -74,7 +75,8 @@ async def serve(
     early.
 
     `coordinator` tells the coordinator's address once the process has started; `line` is watched
-    while it runs."""
+    while it runs.
+    """
     admin = AdminServer(process, options.admin)
     started = asyncio.Event()
 

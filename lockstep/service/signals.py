@@ -5,7 +5,8 @@
     parent gone               (only with `follow_parent`) end of standard input counts as a first signal
 
 Following standard input is how a cluster on one machine leaves no orphans: when the command that
-started it dies, even by SIGKILL, the kernel closes the pipe."""
+started it dies, even by SIGKILL, the kernel closes the pipe.
+"""
 
 import asyncio
 import logging
@@ -38,7 +39,8 @@ async def until_stopped(
     """The result of `work`, which `leave` asks to end early.
 
     Raises `StoppedError` when it was cancelled on request: by a second signal, or by `leave`
-    itself."""
+    itself.
+    """
     task = asyncio.ensure_future(work)
     stopping = _Stopping(task, leave)
     loop = asyncio.get_running_loop()

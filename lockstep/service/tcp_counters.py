@@ -12,7 +12,8 @@ of selective acknowledgements, and content that arrived twice.
 
 No privilege is needed. Written out, because a netlink library is a hundred modules for these two
 messages. Sources: linux/sock_diag.h, inet_diag.h, tcp.h (a tcp_info with `tcpi_bytes_sent`: Linux
-4.19)."""
+4.19).
+"""
 
 import errno
 import os
@@ -78,7 +79,8 @@ class TcpCounters:
 
     def __init__(self) -> None:
         """`UnavailableError` where the system is not Linux, is too old, or does not let this
-        process ask."""
+        process ask.
+        """
         try:
             self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
             self._hearing = socket.socket(
@@ -91,7 +93,8 @@ class TcpCounters:
 
     def open(self) -> list[Connection]:
         """All connections that are not destroyed yet; `UnavailableError` where the kernel does not
-        say."""
+        say.
+        """
         try:
             return [
                 each
@@ -103,7 +106,8 @@ class TcpCounters:
 
     def destroyed(self) -> list[Connection]:
         """Those that were destroyed since the last call; when they are too many at once, some of
-        them are missing."""
+        them are missing.
+        """
         found = list[Connection]()
         while True:
             try:
@@ -150,7 +154,8 @@ def parsed(answer: bytes) -> Iterator[tuple[int, Connection | None]]:
 
 def _connection(message: bytes) -> Connection | None:
     """None where the kernel has no figures: of what is not a connection any more, or never was
-    one."""
+    one.
+    """
     family, _, _, _, _, _, local, remote, _, low, high, _, unread, _, _, inode = _DIAG.unpack_from(
         message
     )

@@ -104,7 +104,8 @@ def shape(
     ] = 0,
 ) -> None:
     """Give an interface a home link's rate, delay and loss until stopped: for containers. Needs
-    NET_ADMIN."""
+    NET_ADMIN.
+    """
     from lockstep.wan.lab.shaping import shape as shape_interface
     from lockstep.wan.profiles import BUILTIN, read_profiles
 

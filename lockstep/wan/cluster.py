@@ -41,7 +41,8 @@ class WanCluster(Cluster):
 
     def watch(self) -> list[str]:
         """As of any cluster; and the faults that are due by what it saw, and what crossed the
-        lines."""
+        lines.
+        """
         happened = [*super().watch(), *self._break_and_mend()]
         self.laboratory.check()
         self.count_lines()

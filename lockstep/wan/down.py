@@ -8,7 +8,8 @@ from lockstep.wan.lab.namespaces import remove_leftovers
 
 def wan_down(*, even_in_use: bool = False) -> None:
     """Removes leftovers, and with `even_in_use` every laboratory; says what it removed and what it
-    must not."""
+    must not.
+    """
     if reason := unable():
         raise UsageError(reason)
     removed, kept = remove_leftovers(even_in_use=even_in_use)

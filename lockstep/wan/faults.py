@@ -5,7 +5,8 @@ cut-up:node-2@r4+5s everything that node-2 sends is lost, from the opening of ro
 cut-down:node-2@r4+5s everything that is sent to it slow:node-1/10@10s+20s its line has a tenth of
 its rates kill:coordinator@r8 SIGKILL; the laboratory starts it again cut:relay@10s+5s the
 coordinator and the relay, where there is one, can be cut and killed random:3 three faults drawn
-from the seed"""
+from the seed
+"""
 
 import random
 import re
@@ -86,7 +87,8 @@ class Schedule:
 
     def due(self, now_s: float, round: int) -> list[Break | Mend]:
         """What to do now, each thing once: `now_s` since the first round opened, and the newest
-        round."""
+        round.
+        """
         mends = [fault for until_s, fault in self._broken if until_s <= now_s]
         self._broken = [(until_s, fault) for until_s, fault in self._broken if until_s > now_s]
         breaks = [fault for fault in self._waiting if _is_due(fault, now_s, round)]
@@ -99,7 +101,8 @@ def parse_faults(
     texts: Sequence[str], nodes: int, rounds: int, seed: int, *, relay: bool = False
 ) -> tuple[Fault, ...]:
     """The faults that a person asked for of so many nodes and perhaps a relay; `SettingsError` says
-    what is wrong with one."""
+    what is wrong with one.
+    """
     faults: list[Fault] = []
     for text in texts:
         kind, _, count = text.partition(":")

@@ -1,5 +1,6 @@
 """Whether the links are what was asked for: no figure of a laboratory is worth more than its
-links."""
+links.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +26,8 @@ off."""
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
     """One home's line, asked against measured: bits per second of whole frames, seconds, shares of
-    packets."""
+    packets.
+    """
 
     home: str
     profile: str
@@ -103,7 +105,8 @@ def measure_all(
     else running.
 
     One that is off is measured again: a busy moment of the machine passes, a wrong link stays
-    wrong."""
+    wrong.
+    """
     links: list[MeasuredLink] = []
     for home, profile in profiles.items():
         advance(len(links), len(profiles))

@@ -1,5 +1,6 @@
 """The laboratory for a person's eyes: links as asked and as measured, and the training as it goes,
-at 80 columns."""
+at 80 columns.
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,8 @@ def links_table(links: Sequence[MeasuredLink]) -> Table:
 @contextmanager
 def shown_wan(cluster: WanCluster, links: Mapping[str, HomeLink], steps: int) -> Iterator[Show]:
     """Yields the function that shows the cluster's newest statuses; lines now and then where
-    nothing can move."""
+    nothing can move.
+    """
     if not messages.is_terminal:
         with shown(cluster, steps) as show:
             yield show

@@ -1,7 +1,8 @@
 """Home links by name and distances between regions, read from the one file that holds them.
 
 The figures are those of people's lines (`profiles.toml` says from where); with --profiles-file the
-commands read another file of the same form."""
+commands read another file of the same form.
+"""
 
 import tomllib
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
     plan -> build the laboratory -> measure every line, or stop here -> train, with faults -> JSON -> remove everything
 
 The same processes, the same demo model and the same report as `lockstep demo`; between them lie
-lines with the rates, delays, jitter and loss of people's homes."""
+lines with the rates, delays, jitter and loss of people's homes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class WanSettings:
 
 def wan_up(settings: WanSettings) -> None:
     """Builds, measures, trains, reports and removes everything; raises what went wrong after
-    removing it too."""
+    removing it too.
+    """
     if reason := unable():
         raise UsageError(reason)
     faults = parse_faults(
@@ -127,7 +129,8 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
 
 def transports(settings: WanSettings) -> tuple[str, ...]:
     """For the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for a name that
-    is none."""
+    is none.
+    """
     return tuple(",".join(parse_kinds(links.replace("+", ","))) for links in settings.links)
 
 

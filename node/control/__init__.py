@@ -1,2 +1,3 @@
 """The line to the coordinator: session, decisions, members, addresses. Imports `transports`,
-`system`, `traffic`."""
+`system`, `traffic`.
+"""

@@ -4,7 +4,8 @@ changes.
     member list --relays--> transport that uses relays --other addresses--> coordinator --> every node
 
 The coordinator takes a node's addresses with its hello, so another session is opened to tell it of
-others."""
+others.
+"""
 
 import asyncio
 import logging
@@ -47,7 +48,8 @@ class Relayed(Protocol):
 
 class RelayWatch:
     """A coordinator client's listener that tells a transport of the run's relays, and another
-    listener everything."""
+    listener everything.
+    """
 
     def __init__(self, listener: Listener, transport: Relayed) -> None:
         self._listener, self._transport, self._roster = listener, transport, MemberList()
@@ -79,7 +81,8 @@ async def keep_session(
     """Keep a session open until cancelled, and open another one whenever peers reach this node
     elsewhere.
 
-    `hello` is changed then. Raises what `CoordinatorClient.run` raises."""
+    `hello` is changed then. Raises what `CoordinatorClient.run` raises.
+    """
     moving = next((transport for transport in transports if isinstance(transport, Relayed)), None)
     if moving is None:
         await client.run(info, hello, listener)
@@ -106,7 +109,8 @@ async def keep_session(
 
 async def _moved(transport: Relayed, told: tuple[str, ...], earliest_s: float) -> tuple[str, ...]:
     """All addresses of this node, once those of a transport are others than it told and have
-    settled, and not before the given time."""
+    settled, and not before the given time.
+    """
     before = tuple(address for address in told if transport.dials(address))
     settled = False
     while not settled:
@@ -137,7 +141,8 @@ def address_towards(coordinator: str) -> str:
     A node of a coordinator on loopback listens on loopback, one of a coordinator in the house on
     the house's network, one behind a router on its private address: there peers from outside cannot
     dial it, and it dials them. No packet is sent. Raises `UnavailableError` when the name does not
-    resolve or nothing leads there."""
+    resolve or nothing leads there.
+    """
     host, _, port = coordinator.rpartition(":")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(

@@ -4,7 +4,8 @@ lives.
 A lost session is nobody's error: the client says so, waits (exponential backoff with jitter) and
 opens the next. What is sent while there is none is dropped on purpose: after each welcome the owner
 says again what still holds (`Listener.welcomed`). Only the coordinator's own refusal ends the
-client, with its reason; being removed for silence does not."""
+client, with its reason; being removed for silence does not.
+"""
 
 import asyncio
 import contextlib
@@ -19,8 +20,8 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.members import MemberList
-from node.links.network import Traffic
 from node.system.clock import own_clock_ms
+from node.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
@@ -112,7 +113,8 @@ class CoordinatorClient:
         """The run, checked: its name must be the hash of what was received.
 
         Raises `UnavailableError` when the coordinator does not answer in time, `VersionError`,
-        `SettingsError`."""
+        `SettingsError`.
+        """
         try:
             run = await self._stub.GetRun(
                 wire.GetRunRequest(), timeout=patience_seconds, wait_for_ready=True
@@ -147,7 +149,8 @@ class CoordinatorClient:
 
     async def fetch_members(self) -> MemberList:
         """The run's members and relays, without being one; `UnavailableError` when nobody answers
-        in time."""
+        in time.
+        """
         try:
             members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -182,7 +185,8 @@ class CoordinatorClient:
         """Keep a session open until cancelled.
 
         Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says
-        that this machine computes wrong results."""
+        that this machine computes wrong results.
+        """
         pause = BACKOFF_SECONDS[0]
         while True:
             opened = time.monotonic()
@@ -278,8 +282,9 @@ class CoordinatorClient:
 
 
 def _end(outbox: _Outbox) -> None:
-    """gRPC goes on to wait for the messages of a call that the other side has ended; nothing else
-    stops it."""
+    """GRPC goes on to wait for the messages of a call that the other side has ended; nothing else
+    stops it.
+    """
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)

@@ -3,7 +3,8 @@
 Every round number ends in exactly one word: a commit or a skip. The node takes them one by one;
 what a session did not deliver (it was lost, or the node joined later) is fetched from the
 coordinator, checked against its signature and the hash chain. A word is checked once, here; whoever
-gets one may rely on it."""
+gets one may rely on it.
+"""
 
 import asyncio
 from collections import deque
@@ -35,7 +36,8 @@ node hold."""
 class Decision:
     """What became of a round. `commit` is None for a skipped one, `holders[i]` are known to hold
     entry i's payload, the recorded digest is None when unknown, the SHA-256 of the snapshot
-    empty."""
+    empty.
+    """
 
     round: int
     commit: Commit | None
@@ -47,7 +49,8 @@ class Decision:
 
 class DecisionLog:
     """Hands out the words of rounds `next_round`, `next_round + 1`, ...; starts after
-    `settled_round`."""
+    `settled_round`.
+    """
 
     def __init__(
         self, run_id: RunId, coordinator_key: bytes, fetch: Callable[[int], Awaitable[wire.Commits]]
@@ -65,7 +68,8 @@ class DecisionLog:
 
     def resume(self, next_round: int, head: Digest, head_round: int) -> None:
         """Continue after a saved state: `head` is the digest of its last commit, of round
-        `head_round`."""
+        `head_round`.
+        """
         self._start(next_round, head, head_round)
 
     def _start(self, next_round: int, head: Digest, head_round: int) -> None:
@@ -113,13 +117,15 @@ class DecisionLog:
     def in_step(self, round: int, overlap: int) -> bool:
         """Is `round` undecided, and `next_round` no further back than the overlap allows? Then it
         may be trained before the word that is there is taken, as it would be had the word come a
-        moment later; whoever applies first is late, and the others wait."""
+        moment later; whoever applies first is late, and the others wait.
+        """
         return self.decided_round < round <= self.next_round + overlap
 
     async def next(self) -> Decision:
         """The word of `next_round`, waiting for it if need be.
 
-        Raises `RemoteProtocolError` when a signature or the chain does not hold."""
+        Raises `RemoteProtocolError` when a signature or the chain does not hold.
+        """
         while not self.behind():
             self._arrived.clear()
             await self._arrived.wait()

@@ -6,7 +6,8 @@ answer.
 
 Only `UnavailableError` is waited out. What a coordinator answers (another version, a broken run
 file) ends the node, for no waiting mends it. Which address is right is noted in the node's
-directory."""
+directory.
+"""
 
 import asyncio
 import logging
@@ -40,7 +41,8 @@ async def reach(
     ever.
 
     `say` is told why it takes so long. Raises the last `UnavailableError` when the time is over,
-    and at once whatever else `call` raises."""
+    and at once whatever else `call` raises.
+    """
     pause = BACKOFF_SECONDS[0]
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:

@@ -16,7 +16,8 @@ class MemberList:
 
     def take(self, told: wire.Members) -> None:
         """Take the whole list, or what has changed in it. `RemoteProtocolError` for names that are
-        none."""
+        none.
+        """
         if not told.changes:
             self._told.clear()
         for member in told.members:

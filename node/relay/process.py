@@ -10,7 +10,8 @@ libp2p it is also where nodes find a way to each other.
 
 Memory is bounded by links and parts, disk by `log_bytes_max`, what one peer may take by
 `peer_limit`. When it is told to stop it drains: the coordinator tells everybody to do without it,
-and transfers under way get some seconds to end."""
+and transfers under way get some seconds to end.
+"""
 
 import asyncio
 import contextlib
@@ -33,7 +34,8 @@ from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
-from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
+from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.uplink import Uplink
 from node.relay.self_check import SelfCheckShelf, self_test
 from node.system.clock import own_clock_ms
 from node.traffic import Rising
@@ -111,7 +113,8 @@ class RelaySettings:
 
 class RelayProcess:
     """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its
-    traffic."""
+    traffic.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,8 @@ class RelayProcess:
         """Listen, test itself, and be ready for rounds.
 
         Raises `UnavailableError`, `VersionError`, `SettingsError`, `StorageError`,
-        `AddressInUseError`."""
+        `AddressInUseError`.
+        """
         settings = self._settings
         self.phase = f"asks {self._client.address} for the run"
         info = self._info = await self._client.fetch_run()

@@ -2,7 +2,8 @@
 
 A throwaway key dials each announced address and fetches a blob of two megabytes, checked by its
 digest. What is found is said in words: a firewall or a wrong address to advertise shows at the
-start, not when volunteers complain."""
+start, not when volunteers complain.
+"""
 
 import asyncio
 import secrets
@@ -64,7 +65,8 @@ async def self_test(
     """What was found, in words, one address after the other. `limit`: bytes per second that a peer
     may take, or 0.
 
-    Raises `UnavailableError` when none of them works: such a relay is of no use to anybody."""
+    Raises `UnavailableError` when none of them works: such a relay is of no use to anybody.
+    """
     shelf.fill()
     seconds = TEST_SECONDS + (TEST_BYTES / (LIMITED_SHARE * limit) if limit else 0)
     found, works = list[str](), False

@@ -14,7 +14,8 @@ member at a time, and the one that lies is named.
 Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it
 (`node.replica.snapshot`, `node.gossip.payload_log`), so who has begun with one stays with it,
 however new the newest is, and replays from there, however far it is behind by then: only when
-nobody holds what it needs does it begin with a newer one."""
+nobody holds what it needs does it begin with a newer one.
+"""
 
 import asyncio
 import logging
@@ -127,7 +128,8 @@ class CatchUp:
         """Keep a snapshot after this commit if one is due; its SHA-256, or nothing. Blocks: for a
         thread.
 
-        A disk that cannot hold one costs the others a source, not this node its life."""
+        A disk that cannot hold one costs the others a source, not this node its life.
+        """
         if not self._info.spec.retention.snapshot_due(commit.step):
             return b""
         try:
@@ -140,7 +142,8 @@ class CatchUp:
 
     def too_far_behind(self, ledger: DecisionLog) -> bool:
         """Is the log that members retain too short to reach back to here? Said once per snapshot
-        that may help, and not after one was adopted: its keepers have what comes after it."""
+        that may help, and not after one was adopted: its keepers have what comes after it.
+        """
         retention = self._info.spec.retention
         if ledger.decided_round - ledger.next_round < retention.log_rounds:
             self._jumped = False
@@ -160,7 +163,8 @@ class CatchUp:
 
         Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Can
         be cancelled: what has come is kept. Raises `RemoteProtocolError` when the chain of commits
-        does not hold."""
+        does not hold.
+        """
         self._tried_round = decided_round
         self._progress.phase = f"looks for a snapshot after round {start.head_round}"
         walk = await self._walk(start, decided_round, rounds, own)
@@ -209,7 +213,8 @@ class CatchUp:
 
     async def _obtain(self, landmark: Landmark) -> Path | None:
         """The file of a snapshot, verified: from our own disk, from all members together, or from
-        one of them."""
+        one of them.
+        """
         digest, round = landmark.sha256, landmark.position.head_round
         if path := await asyncio.to_thread(self._snapshots.path, digest):
             return path
@@ -236,7 +241,8 @@ class CatchUp:
 
     async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> None:
         """Fill a partial, as far as the sources have it; `_gone` says whether all of them say that
-        they do not."""
+        they do not.
+        """
         willing, absent = list(sources), set[PeerId]()
         while partial.missing and willing:
             ranges, asked = deque(partial.missing), willing[:SOURCES_MAX]
@@ -256,7 +262,8 @@ class CatchUp:
         self, partial: Partial, peer: PeerId, ranges: deque[int], absent: set[PeerId]
     ) -> PeerId | None:
         """Fetch ranges from one member while there are any; the member, if it stopped giving
-        them."""
+        them.
+        """
         while ranges:
             offset = ranges.popleft()
             try:

@@ -9,7 +9,8 @@ round stands where the log says. So only what is trained before the commit comes
                                      '- exchange r ..............'
 
 Nobody else hears of it: where gradients are taken is a node's own business, and the commits are
-applied in their order."""
+applied in their order.
+"""
 
 import asyncio
 import logging
@@ -38,7 +39,8 @@ async def train_round(
 
     `pending` is the undecided round in front of this one, if this node announced something in it.
     `settle(left_ms)` is asked between two passes, with the time that is left, and says whether it
-    applied or reclaimed that round."""
+    applied or reclaimed that round.
+    """
     replica, progress = parts.replica, parts.progress
     passes = await asyncio.to_thread(replica.trainee.passes, _batches(parts, opened))
     await asyncio.to_thread(replica.stand_at, pending)

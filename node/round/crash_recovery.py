@@ -10,7 +10,8 @@ The log tells what was sent: each commit names its payloads and their authors. S
 named for, in rounds of which its state does not know, is withdrawn from the momentum before that is
 trained on, and nothing counts twice. Until then the node takes up no round while a word from before
 it is out: that one too may name a payload of its own. What was trained after the save and not sent
-is lost."""
+is lost.
+"""
 
 import asyncio
 import logging
@@ -48,7 +49,8 @@ class CrashRecovery:
 
     def may_be_named(self, next_round: int, opened_round: int) -> bool:
         """May a word that is still out, from `next_round` on, name what was sent before
-        `opened_round`?"""
+        `opened_round`?
+        """
         return self.unsaved_rounds > 0 and next_round < opened_round
 
     async def counted(self, commit: Commit, payloads: Sequence[bytes]) -> None:
@@ -63,7 +65,8 @@ class CrashRecovery:
     ) -> None:
         """A snapshot was adopted in place of rounds in which payloads of this node, `own`, were
         committed. Its own log has them; if not, what is left of the momentum cannot be known, and
-        it begins again without."""
+        it begins again without.
+        """
         for round, digest in own.items():
             if not self.unsaved_rounds or round in self._known:
                 continue

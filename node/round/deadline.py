@@ -2,7 +2,8 @@
 it is to end.
 
 A node that ends early loses nothing: where it stands is saved, and so is what it sent and was not
-yet told the fate of."""
+yet told the fate of.
+"""
 
 import asyncio
 from collections.abc import Awaitable
@@ -32,14 +33,16 @@ class Deadline:
 
     def limit(self, seconds: float) -> None:
         """Every wait, the one going on too, ends so many seconds from now at the latest. The newest
-        limit holds."""
+        limit holds.
+        """
         self._until_s = asyncio.get_running_loop().time() + seconds
         if self._waiting and not self._waiting.expired():
             self._waiting.reschedule(self._until_s)
 
     async def wait(self, awaited: Awaitable[_Awaited]) -> _Awaited:
         """What is waited for; it is cancelled, and `DeadlinePassedError` raised, when the time is
-        up."""
+        up.
+        """
         try:
             async with asyncio.timeout_at(self._until_s) as self._waiting:
                 return await awaited

@@ -9,7 +9,8 @@ a witness of,
 
 a different part of the members for each payload, drawn by nobody. That a payload has none of its
 twenty witnesses has a chance of 1 to 500 million. What becomes held within a moment goes in one
-message. In a small run everybody reports everything at once, and a commit knows all holders."""
+message. In a small run everybody reports everything at once, and a commit knows all holders.
+"""
 
 import asyncio
 import hashlib
@@ -41,7 +42,8 @@ def is_witness(round: int, digest: Digest, own: PeerId, members: int, copies_min
 
 class WitnessReports:
     """Hands on what this node is to report: at once in a small run, else the first at once and then
-    at most every `TOGETHER_SECONDS`."""
+    at most every `TOGETHER_SECONDS`.
+    """
 
     def __init__(
         self, own: PeerId, copies_min: int, send: Callable[[int, list[Digest]], None]

@@ -5,7 +5,8 @@ PATH]`.
     coordinator -> cut a line -> stop a node in peace -> down
 
 Ends with 0 when all of it went well, with 1 and the reason when not, with 2 where it cannot be
-tried."""
+tried.
+"""
 
 import argparse
 import json
@@ -98,7 +99,8 @@ def image_bytes(image: str) -> int:
 
 def measure_lines() -> dict[str, Any]:
     """Every profile's line in a container of its service in which nothing else runs, asked against
-    measured."""
+    measured.
+    """
     far = compose(
         "run", "--detach", "--no-deps", "--entrypoint", "sleep", "coordinator", "900"
     ).split()[-1]
@@ -245,7 +247,8 @@ def require_harmless() -> dict[str, int]:
 
 def kill(service: str) -> dict[str, Any]:
     """SIGKILL of its process, as the kernel short of memory does; the engine starts it again, and
-    it takes part."""
+    it takes part.
+    """
     before, rounds = restarts(service), committed()
     os.kill(process(service), signal.SIGKILL)
     back_s = wait(
@@ -284,7 +287,8 @@ def require_counted_again(profile: str) -> float:
 
 def cut(profile: str) -> float:
     """As chaos does: the interface goes down and comes back; the node goes on. Seconds until it
-    answers."""
+    answers.
+    """
     rounds = committed()
     Engine(SOCKET).cut(container(f"node-{profile}"), CUT_S)
     wait(f"{profile} to be unreachable", lambda: not status(NODES[profile], 2.0), 0.2)

@@ -40,7 +40,8 @@ def node_key(number: int) -> Ed25519PrivateKey:
 
 def quiet_spec(**sections: dict[str, Any]) -> RunSpec:
     """A run in which no instant comes during a test: rounds end when everyone has announced and
-    holds copies."""
+    holds copies.
+    """
     sections["rounds"] = {"compute_ms": 600_000} | sections.get("rounds", {})
     sections["membership"] = {"lease_ms": 600_000} | sections.get("membership", {})
     return run_spec(**sections)

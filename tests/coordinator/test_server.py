@@ -355,7 +355,8 @@ async def test_a_node_that_is_wrong_twice_is_removed_and_refused_with_the_word_t
 
 async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path: Path) -> None:
     """Straight into the service: the old stream still holds a goodbye when the new session
-    opens."""
+    opens.
+    """
     async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
         await node.join()
         service, goodbye = process._service, asyncio.Event()

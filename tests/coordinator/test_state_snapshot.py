@@ -15,7 +15,8 @@ UNCHANGED = {"_spec", "_no_lapse_before_ms"}
 
 def busy() -> Driver:
     """A machine with something in every field: commits, a round under way, a lapsed member, votes,
-    strikes."""
+    strikes.
+    """
     driver = Driver(A, B, C, schedule={"steps": 9}, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.apply(A, 0)

@@ -1,5 +1,6 @@
 """What several tests of the front door need: processes that end, a demo of seconds, and what a
-person would see."""
+person would see.
+"""
 
 import os
 import select

@@ -1,5 +1,6 @@
 """The command as a person or a script meets it: one clear line, a documented code, quick help, no
-torch."""
+torch.
+"""
 
 import json
 import socket

@@ -1,5 +1,6 @@
 """Whole nodes, one of which computes wrong results, once or always: healed or refused, and the
-others go on."""
+others go on.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +22,8 @@ STEPS = 40
 def break_replica(node: NodeTask, wrong: Callable[[int], bool]) -> None:
     """Move one parameter by its last bit after each application whose number is `wrong`. To flip
     the bit would not do: two flips may leave the right state, and who agrees in between is not
-    wrong twice in a row."""
+    wrong twice in a row.
+    """
     replica: Replica = node.process._replica
     right, applications = replica.apply, iter(range(10**9))
 

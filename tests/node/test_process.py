@@ -1,5 +1,6 @@
 """Whole nodes and a coordinator in one event loop, over real gRPC: rounds, agreement, leaving,
-coming back."""
+coming back.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

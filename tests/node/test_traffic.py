@@ -7,9 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
-from node.links.network import Purpose, Traffic
 from node.status import NodeStatus, registry
-from node.traffic import Rising, Statistics
+from node.traffic import Rising, Statistics, Traffic
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
@@ -60,9 +59,9 @@ def test_overhead_that_is_not_known_is_told_as_such_and_counts_nothing() -> None
 
 def test_data_of_each_purpose_has_its_owner_both_ways() -> None:
     traffic = Traffic()
-    for purpose, size in ((Purpose.PAYLOAD, 1), (Purpose.CATCH_UP, 2)):
-        traffic.count_up(purpose, size)
-        traffic.count_down(purpose, 10 * size)
+    for size, catch_up in ((1, False), (2, True)):
+        traffic.count_up(size, catch_up=catch_up)
+        traffic.count_down(10 * size, catch_up=catch_up)
     assert traffic == Traffic(payload_up=1, catch_up_up=2, payload_down=10, catch_up_down=20)
 
 

@@ -1,5 +1,6 @@
 """The straight line of a round, with a scripted coordinator and neighbours: what is sent, applied,
-reclaimed."""
+reclaimed.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -38,7 +39,8 @@ RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
 @dataclass
 class FakeClient:
     """Records what the node says; its clock stands still before every bell, unless a test moves
-    it."""
+    it.
+    """
 
     state: str = "connected"
     ms: int = 1000

@@ -5,7 +5,8 @@
 
 While it runs the judge is the journal, read as it stands on disk: the commits in order, and which
 of them all nodes reported with one digest. Afterwards it is a replay of the log from genesis
-against every checkpoint that was left."""
+against every checkpoint that was left.
+"""
 
 import asyncio
 import contextlib
@@ -39,7 +40,8 @@ NODE_FLAGS = ("--device", "cpu", "--threads", "1")
 
 class FaultyCluster(Cluster):
     """A coordinator and nodes, each reached through proxies. Numbers name nodes; None names the
-    coordinator."""
+    coordinator.
+    """
 
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(settings)
@@ -53,7 +55,8 @@ class FaultyCluster(Cluster):
 
     def _node(self, number: int) -> Child:
         """A node that listens on the port of its door, at another address of this machine, which
-        nobody else has."""
+        nobody else has.
+        """
         door = self.doors[number]
         door.target = (f"127.0.1.{number + 1}", door.port)
         listen = f"{door.target[0]}:{door.port}"
@@ -119,7 +122,8 @@ class FaultyCluster(Cluster):
         """Ask the nodes, then the coordinator, to leave; each keeps a checkpoint of where it stood.
 
         Who leaves finishes its round first, and on a machine that others use too the slots of
-        rounds stretch."""
+        rounds stretch.
+        """
         self.left = True
         self.stop(PATIENCE_SECONDS)
 
@@ -135,7 +139,8 @@ class FaultyCluster(Cluster):
 
     def until(self, condition: Callable[[], object], *, watch: bool = True) -> None:
         """Watch until the condition holds; fails with everybody's last words. Without `watch`, what
-        dies stays dead."""
+        dies stays dead.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, self.last_words()
@@ -218,7 +223,8 @@ class FaultyCluster(Cluster):
 
     def agreed(self, after: int, reports: int) -> bool:
         """Have so many nodes reported one digest, and nobody another, for some round after this
-        one?"""
+        one?
+        """
         sql = "SELECT 1 FROM digests WHERE round > ? AND reports >= ? AND dissent = 0 LIMIT 1"
         return bool(self.query(sql, after, reports))
 
@@ -240,7 +246,8 @@ class FaultyCluster(Cluster):
 def replayed(directory: Path, nodes: Sequence[str]) -> Findings:
     """Replay the log that a stopped cluster left, from genesis, and compare every node's
     checkpoint, byte for byte, with the parameters at its round; raises
-    `lockstep.audit.verify.Difference` naming the first round that differs."""
+    `lockstep.audit.verify.Difference` naming the first round that differs.
+    """
     return asyncio.run(_replayed(directory, nodes))
 
 

@@ -25,7 +25,8 @@ _RESET = struct.pack(
 
 class Proxy:
     """Listens on a free port of 127.0.0.1 and connects to `target`, which may be named later;
-    closed by `close`."""
+    closed by `close`.
+    """
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
         self.target = target

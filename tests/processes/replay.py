@@ -2,7 +2,8 @@
 forwards|backwards`.
 
 Prints how many commits were applied and the digest that they lead to. "backwards" hands each
-commit's payloads over in reverse order, which must not matter."""
+commit's payloads over in reverse order, which must not matter.
+"""
 
 import dataclasses
 import json

@@ -3,7 +3,8 @@ in the middle, come back, and the run's log replays to the same bits.
 
 The quorum is all nodes, so that the run cannot end before the killed one takes part again, however
 long its start takes: a machine that is slow at importing torch may be quick at the rounds of a tiny
-model."""
+model.
+"""
 
 import json
 import os
@@ -36,7 +37,8 @@ def came_back(node: Child) -> bool:
 
 def kill(child: Child) -> None:
     """Returns when the process is gone: what it said last is its last status, not its successor's
-    first."""
+    first.
+    """
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.wait(time.monotonic() + PATIENCE_SECONDS)
@@ -59,7 +61,8 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """A cluster of three nodes that has run to its end; node 1 and later the coordinator were
-    killed on the way."""
+    killed on the way.
+    """
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"

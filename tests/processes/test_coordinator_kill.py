@@ -2,7 +2,8 @@
 there.
 
 The coordinator is a real process; two scripted nodes drive rounds through it without a pause and a
-signal that nobody can catch ends it at whatever instruction it has reached."""
+signal that nobody can catch ends it at whatever instruction it has reached.
+"""
 
 import asyncio
 import os
@@ -82,7 +83,8 @@ def lives(tmp_path: Path) -> Iterator[Iterator[Coordinator]]:
 
 async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: list[Commit]) -> None:
     """Work on every round without a pause; what the node was told to be committed is added to
-    `heard`."""
+    `heard`.
+    """
 
     async def work(round: int) -> None:
         await node.announce(round)
@@ -108,7 +110,8 @@ async def whole_log(address: str) -> list[Commit]:
 
 async def a_life(coordinator: Coordinator, heard: list[Commit]) -> None:
     """Train for some rounds, kill the coordinator while the next is under way, keep what was told
-    until then."""
+    until then.
+    """
     before = len(heard)
     async with (
         ScriptedNode(coordinator.address, RUN, node_key(1)) as one,

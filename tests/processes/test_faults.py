@@ -1,6 +1,7 @@
 """Everything that may happen to a process or a wire happens to one run, one thing after the other.
 After each: nothing that was committed has changed, every node's payload counts again, and all
-report one digest."""
+report one digest.
+"""
 
 import contextlib
 import os

@@ -158,8 +158,8 @@ async def see(transport: Libp2pTransport, address: str) -> None:
 def test_a_relayed_link_becomes_direct_once_four_others_see_both_ends(
     computers: dict[str, Computer], strangers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "UPGRADE_SECONDS", 1.0)
-    monkeypatch.setattr(hole_punching, "PAUSE_S", (3.0, 3.0))
+    monkeypatch.setattr(mesh, "UPGRADE_S", 1.0)
+    monkeypatch.setattr(hole_punching, "PAUSE_MS", (3_000, 3_000))
     relay, *others = strangers
     assert len(strangers) == OBSERVERS_MIN
     with members(computers, relay) as nodes:

@@ -57,7 +57,8 @@ def training(
     quorum: int = 0,
 ) -> Iterator[WanCluster]:
     """A cluster that trains until the block ends; unless `quorum` says otherwise, a commit needs
-    every node."""
+    every node.
+    """
     count = len(nats)
     instants = dict.fromkeys(("compute_ms", "publish_ms", "exchange_ms"), PATIENCE_OF_A_ROUND_MS)
     spec = tiny_spec(steps=NEVER, members=count, quorum=quorum or count, lease_ms=5_000, **instants)
@@ -85,7 +86,8 @@ def training(
 
 def train_on(cluster: WanCluster) -> None:
     """Waits for commits that are younger than the call, whose state every node reports, and which
-    all of them share."""
+    all of them share.
+    """
     cluster.watch()
     first = (
         int(cluster.coordinator.status.get("round", -1)) + 2
@@ -174,7 +176,8 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
 ) -> None:
     """Direct where a hole is punched, see below: that takes four others around, and here is one.
 
-    The new relay has another key: nodes that run have never heard of it."""
+    The new relay has another key: nodes that run have never heard of it.
+    """
     with training(tmp_path, ("masquerade", "masquerade"), links=("libp2p",), relay=True) as cluster:
         one, other = cluster.nodes
 

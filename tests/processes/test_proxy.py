@@ -32,7 +32,8 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 async def echoed(proxy: Proxy, data: bytes) -> bytes:
     """What comes back from the other end; short when the connection ends first, or is reset before
-    it is told of."""
+    it is told of.
+    """
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     except ConnectionError:

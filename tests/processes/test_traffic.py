@@ -4,7 +4,8 @@ limit lets leave.
     coordinator ======== internet ======== node-0, node-1, node-2         ==== a shaped line with an address of its own
 
 A line's counters are those of its interface at the internet's end: whole frames, also such as come
-from TCP in one piece of many segments, for a shaped line cuts these before they cross it."""
+from TCP in one piece of many segments, for a shaped line cuts these before they cross it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -48,7 +49,8 @@ NEVER = 100_000
 
 def wide_spec(*, steps: int, members: int) -> RunSpec:
     """A run with payloads of some 100 KB whose commits need all members, and with heartbeats enough
-    to be measured."""
+    to be measured.
+    """
     spec = tiny_spec(steps=steps, members=members, quorum=members)
     return spec.model_copy(
         update={
@@ -62,7 +64,8 @@ def wide_spec(*, steps: int, members: int) -> RunSpec:
 @contextmanager
 def cluster_of(directory: Path, spec: RunSpec, links: tuple[str, ...]) -> Iterator[WanCluster]:
     """A coordinator that serves, and as many nodes as `links`, which are not started; each has a
-    line of its own."""
+    line of its own.
+    """
     write_run_file(directory / "run.toml", spec)
     data = tiny_corpus(directory / "data")
     settings = ClusterSettings(directory, directory / "run.toml", data, len(links), links=links)
@@ -107,7 +110,8 @@ def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
     tmp_path: Path,
 ) -> None:
     """Two nodes over gRPC; one leaves, and one that joins over libp2p catches up and ends the run
-    with the other."""
+    with the other.
+    """
     with cluster_of(
         tmp_path, wide_spec(steps=20, members=2), ("grpc,libp2p", "grpc", "libp2p")
     ) as cluster:
@@ -170,7 +174,8 @@ WINDOW_S = 5.0
 
 def heaviest(samples: list[tuple[float, int]]) -> float:
     """Most bytes per second over the shortest stretches of at least five seconds between two
-    samples."""
+    samples.
+    """
     rates, last = list[float](), 0
     for first, (from_s, from_bytes) in enumerate(samples):
         last = max(last, first)
@@ -184,7 +189,8 @@ def heaviest(samples: list[tuple[float, int]]) -> float:
 
 def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: Path) -> None:
     """Headers, heartbeats, acknowledgements and the session with the coordinator included; to a
-    peer of each kind."""
+    peer of each kind.
+    """
     with cluster_of(
         tmp_path, wide_spec(steps=NEVER, members=3), ("grpc,libp2p", "grpc", "libp2p")
     ) as cluster:

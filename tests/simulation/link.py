@@ -11,9 +11,9 @@ from node.links.network import (
     NotHeldError,
     PeerAddress,
     Purpose,
-    Traffic,
     WithdrawnError,
 )
+from node.traffic import Traffic
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers

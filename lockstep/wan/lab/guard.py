@@ -1,7 +1,8 @@
 """Clears a laboratory away when its owner is gone, even by SIGKILL.
 
 The guard is started by the owner and reads a pipe of which only the owner holds the other end. The
-kernel closes it when the owner dies; an owner that ends in order has removed everything before."""
+kernel closes it when the owner dies; an owner that ends in order has removed everything before.
+"""
 
 import os
 import sys

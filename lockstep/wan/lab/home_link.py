@@ -9,7 +9,8 @@ holds what the link carries in a round trip and `queue_s` more: less would cap t
 link, much more would be seconds of waiting.
 
 Jitter wanders: an extra between minus and plus `jitter_s` that changes along straight lines, so
-that packets keep their order and the mean delay stays what was asked, under load too."""
+that packets keep their order and the mean delay stays what was asked, under load too.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -67,7 +68,8 @@ class LinkDirection:
     @property
     def held_frames(self) -> int:
         """Most frames that queue and way hold together, were all of them small ones of a tenth of
-        the largest."""
+        the largest.
+        """
         held = self.queue_bytes + self.rate_bit_s / 8 * (self.delay_s + self.jitter_s)
         return 1000 + round(10 * held / FRAME_BYTES_MAX)
 
@@ -121,7 +123,8 @@ class PacketFate:
 
     def arrival_s(self, now_s: float) -> float | None:
         """The instant, on the clock of `now_s`, which must not go back; None: the packet is
-        lost."""
+        lost.
+        """
         way = self.way
         if way.loss and self._uniform() < way.loss:
             return None

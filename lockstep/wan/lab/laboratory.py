@@ -9,7 +9,8 @@
 
 Needs root and iproute2. Leaving the block kills every process in the namespaces and removes them; a
 guard process does so when this one is killed, and `lockstep wan down` when the guard was killed
-too."""
+too.
+"""
 
 import contextlib
 import json
@@ -79,7 +80,8 @@ class Shaper:
 
     def wait(self) -> None:
         """Waits until it has done what it was told last; `UnavailableError` with its reason when it
-        could not."""
+        could not.
+        """
         assert self._process.stdout
         self.said = self._process.stdout.readline().strip()
         self.check()
@@ -172,7 +174,8 @@ class Laboratory:
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
         """The command that runs another on a computer: for `asyncio.create_subprocess_exec` and the
-        like."""
+        like.
+        """
         return ["ip", "netns", "exec", self._place(name).namespace, *arguments]
 
     def start(self, name: str, arguments: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -183,7 +186,8 @@ class Laboratory:
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """Puts this thread onto a computer's network, see `namespaces.inside`: nothing may be
-        awaited within."""
+        awaited within.
+        """
         with namespaces.inside(self._place(name).namespace):
             yield
 

@@ -2,7 +2,8 @@
 
 A laboratory's namespaces are called lockstep-ID-NAME. While its owner lives, the owner holds a lock
 on the file `/run/lockstep/ID.lock`; the kernel lets go of it however the owner ends, so a
-laboratory whose lock is free is a leftover, and only such are removed unasked."""
+laboratory whose lock is free is a leftover, and only such are removed unasked.
+"""
 
 import contextlib
 import ctypes
@@ -34,7 +35,8 @@ class Ownership:
 
     def __init__(self, laboratory: str, *, patient: bool = False) -> None:
         """Takes the lock; when another process has it, waits for that one's end, or raises
-        `UnavailableError`."""
+        `UnavailableError`.
+        """
         RUN_DIRECTORY.mkdir(parents=True, exist_ok=True)
         self._path = RUN_DIRECTORY / f"{laboratory}.lock"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,7 +61,8 @@ class Ownership:
 def inside(namespace: str) -> Iterator[None]:
     """Puts this thread into a network namespace: sockets opened, and processes started, within are
     of that namespace for good. Nothing may be awaited within: the event loop's other tasks would be
-    there too."""
+    there too.
+    """
     with open("/proc/thread-self/ns/net", "rb") as home:
         _enter(NETNS_DIRECTORY / namespace)
         try:
@@ -75,7 +78,8 @@ def exists(namespace: str) -> bool:
 
 def add(namespace: str, *, forwards: bool) -> None:
     """Makes an empty namespace. Packets may come back by another interface than they left by
-    (`shape`)."""
+    (`shape`).
+    """
     run(words(f"ip netns add {namespace}"))
     switches = {
         "ipv4/ip_forward": int(forwards),
@@ -91,7 +95,8 @@ def add(namespace: str, *, forwards: bool) -> None:
 
 def laboratories() -> dict[str, list[str]]:
     """Namespaces by the laboratory that they belong to; a name of our prefix and no such form is
-    one by itself."""
+    one by itself.
+    """
     found: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError):
         for path in sorted(NETNS_DIRECTORY.glob(f"{PREFIX}*")):
@@ -102,7 +107,8 @@ def laboratories() -> dict[str, list[str]]:
 
 def remove(namespaces: list[str]) -> None:
     """Kills what runs in the namespaces and removes them; `UnavailableError` when something does
-    not die."""
+    not die.
+    """
     deadline_s = time.monotonic() + END_S
     while alive := [pid for namespace in namespaces for pid in _processes(namespace)]:
         for pid in alive:
@@ -125,7 +131,8 @@ def remove(namespaces: list[str]) -> None:
 
 def remove_leftovers(*, even_in_use: bool = False) -> tuple[list[str], list[str]]:
     """Removes every laboratory that nobody owns; the namespaces removed, and why others were not,
-    in words."""
+    in words.
+    """
     removed, kept = [], []
     for laboratory, namespaces in laboratories().items():
         try:

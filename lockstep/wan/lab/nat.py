@@ -121,7 +121,8 @@ def masquerade_messages() -> list[tuple[int, bytes]]:
 
 def masquerade() -> None:
     """Makes this network namespace a home router; `UnavailableError` where the kernel has no
-    nftables NAT."""
+    nftables NAT.
+    """
     messages = masquerade_messages()
     batch = [_message(_BATCH_BEGIN, 0, 0, resource=_NFTABLES)]
     flags = _ACK | _CREATE | _APPEND

@@ -9,7 +9,8 @@ interface's egress hook, or it would come back here for ever. Down, the frame is
 which has the interface's own hardware address, so the stack takes it as its own.
 
 The process asks for a real-time priority: a line's delay does not depend on how busy the computer
-behind it is."""
+behind it is.
+"""
 
 import contextlib
 import fcntl
@@ -43,7 +44,8 @@ _ETH_P_IP = 0x0800
 
 def open_tap(name: str) -> int:
     """File descriptor of a new tap device in this network namespace; the device lives as long as it
-    is open."""
+    is open.
+    """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(
@@ -57,7 +59,8 @@ def open_tap(name: str) -> int:
 
 def open_wire(interface: str) -> socket.socket:
     """A socket whose frames leave an interface at once, past its queueing discipline and egress
-    hook."""
+    hook.
+    """
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     wire.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
     wire.bind((interface, _ETH_P_IP))
@@ -123,7 +126,8 @@ class PacketDelay:
 
     def run(self, control: int | None, on_control: Callable[[], bool]) -> None:
         """Carries frames until `on_control`, called when descriptor `control` is readable, returns
-        False."""
+        False.
+        """
         lanes = list(self._lanes.values())
         taps = {lane.tap: lane for lane in lanes}
         watched = [*taps, *([] if control is None else [control])]
@@ -174,7 +178,8 @@ def tap_name(way: str, interface: str) -> str:
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
     """Real-time priority for this thread, where that is allowed; processes that it starts do not
-    have it."""
+    have it.
+    """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:

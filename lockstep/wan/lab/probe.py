@@ -4,7 +4,8 @@
     flood    large packets above the rate: what arrives is the rate
 
 One clock, one thread: no clocks to compare, and nothing to install at either end. The sockets may
-live in different network namespaces (`namespaces.inside`)."""
+live in different network namespaces (`namespaces.inside`).
+"""
 
 import contextlib
 import select
@@ -80,7 +81,8 @@ def udp_socket(address: str) -> socket.socket:
 def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured:
     """Measures the link between two sockets of `udp_socket`; `link` is what was asked for.
 
-    Raises `UnavailableError` when nothing crosses it."""
+    Raises `UnavailableError` when nothing crosses it.
+    """
     up, down = link.up or LinkDirection(), link.down or LinkDirection()
     echo = _Echo(home, far, link)
     echo.run()
@@ -182,7 +184,8 @@ def _flood(
 
 def _received(endpoint: socket.socket, size: int) -> list[tuple[bytes, tuple[str, int]]]:
     """Everything of one size that waits in a socket: late packets of another measurement are of
-    another size."""
+    another size.
+    """
     packets = []
     with contextlib.suppress(BlockingIOError):
         while True:

@@ -12,7 +12,8 @@ container's entry point and the namespaces of the laboratory both use this modul
 
 Both print one line that says what was done and by which mechanism, stay, and undo everything when
 they leave. What a killed one left is cleared away by the next on the same interface, and by the end
-of the namespace."""
+of the namespace.
+"""
 
 import contextlib
 import json
@@ -87,7 +88,8 @@ def netem_commands(interface: str, link: HomeLink, verb: str = "add") -> list[Co
 
 def relay_commands(interface: str, link: HomeLink, address: str, mtu: int) -> list[Command]:
     """Leads an interface's packets through the taps of a relay, which must be open. `address`: its
-    own MAC."""
+    own MAC.
+    """
     lines = [f"tc qdisc add dev {interface} clsact"]
     for name, way, hook in (("up", link.up, "egress"), ("down", link.down, "ingress")):
         if way:
@@ -113,7 +115,8 @@ def relay_changes(interface: str, link: HomeLink) -> list[Command]:
 
 def undo_commands(interface: str) -> list[Command]:
     """Removes whatever either mechanism left; each may fail where there is nothing. Taps go with
-    their process."""
+    their process.
+    """
     return [
         words(f"tc qdisc del dev {interface} clsact"),
         words(f"tc qdisc del dev {interface} root"),
@@ -126,7 +129,8 @@ class Shaping:
 
     def __init__(self, interface: str, link: HomeLink, seed: int = 0) -> None:
         """Shapes at once; raises `SettingsError` where there is no such interface,
-        `UnavailableError` where the kernel, or the rights of this process, do not do."""
+        `UnavailableError` where the kernel, or the rights of this process, do not do.
+        """
         self._interface = interface
         self._relay: PacketDelay | None = None
         self._undo()
@@ -146,7 +150,8 @@ class Shaping:
 
     def run(self, *, control: bool) -> None:
         """Carries packets; returns when standard input ends, with `control`, else only by an
-        exception."""
+        exception.
+        """
         descriptor = sys.stdin.fileno() if control else None
         commands = Lines(descriptor) if descriptor is not None else None
 
@@ -240,7 +245,8 @@ def accept_other_interface(tap: str) -> None:
     filtering).
 
     The stricter of the settings of "all" and of the tap holds; the loose filter (2) wants any
-    address on the tap."""
+    address on the tap.
+    """
     settings = Path("/proc/sys/net/ipv4/conf")
     own = settings / tap / "rp_filter"
     with contextlib.suppress(OSError):  # read-only in a container; perhaps it is off
@@ -303,7 +309,8 @@ def shape(interface: str, link: HomeLink, *, control: bool = False, seed: int = 
 @contextlib.contextmanager
 def stopped_like_ctrl_c() -> Iterator[None]:
     """A supervisor's signal, and a terminal that closes, end what runs within as Ctrl-C does: in
-    order, and once."""
+    order, and once.
+    """
 
     def interrupt(number: int, _: object) -> None:
         for other in before:

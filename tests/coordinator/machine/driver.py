@@ -1,5 +1,6 @@
 """Drives `Rounds` by hand: members with short names, payloads with known digests, time that only
-the test moves."""
+the test moves.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -32,7 +33,8 @@ Kind = TypeVar("Kind")
 
 def run_spec(**sections: dict[str, Any]) -> RunSpec:
     """A run file whose rounds take 1000 + 500 + 1500 ms and whose leases outlive several of
-    them."""
+    them.
+    """
     base: dict[str, dict[str, Any]] = {
         "schedule": {"steps": 100, "warmup_steps": 0},
         "rounds": {
@@ -76,7 +78,8 @@ class Driver:
 
     def __init__(self, *peers: PeerId, **sections: dict[str, Any]) -> None:
         """`peers` join at once; the first round opens with all of them, unless `sections` say
-        otherwise."""
+        otherwise.
+        """
         sections["membership"] = {"start_members": max(1, len(peers))} | sections.get(
             "membership", {}
         )
@@ -125,7 +128,8 @@ class Driver:
         self, peer: PeerId, *, momentum: bool = True, digest: int | None = None, obeyed: bool = True
     ) -> list[Effect]:
         """Ready with the head's state, made after the last request to start over if it was
-        `obeyed`."""
+        `obeyed`.
+        """
         head = self.machine.head_round
         asked = [
             effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer

@@ -1,5 +1,6 @@
 """Replicas that differ: told once, muted, refused; level votes are decided by the replay of the
-log."""
+log.
+"""
 
 import pytest
 
@@ -28,7 +29,8 @@ def asked(effects: list[Effect]) -> list[PeerId]:
 
 def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = None) -> list[Effect]:
     """The newest round is exchanged and applied by `peers`; those in `wrong` come to another
-    digest."""
+    digest.
+    """
     round, effects = driver.machine.in_flight[-1].round, list[Effect]()
     driver.exchange(round, *peers)
     for peer in peers:

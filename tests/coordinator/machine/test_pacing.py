@@ -1,5 +1,6 @@
 """Slots follow what most members need, within bounds. Shares: within the batch, at least one each,
-fair, and the same everywhere."""
+fair, and the same everywhere.
+"""
 
 from itertools import pairwise
 from random import Random

@@ -1,5 +1,6 @@
 """Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under
-the referee's eye."""
+the referee's eye.
+"""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
 """`lockstep verify` on the record of a real run: passes what the log produces, names the first
-round that differs."""
+round that differs.
+"""
 
 import asyncio
 import json

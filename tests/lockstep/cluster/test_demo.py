@@ -1,5 +1,6 @@
 """The demo: what it refuses, what it configures, and a whole small run in real processes with a
-node killed."""
+node killed.
+"""
 
 import json
 import os
@@ -80,7 +81,8 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
     """Kills a node as soon as the run has reached `step`; the list receives what the cluster says
-    happened."""
+    happened.
+    """
     happened: list[str] = []
     killed = threading.Event()
     watch = Cluster.watch

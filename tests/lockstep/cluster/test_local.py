@@ -1,5 +1,6 @@
 """Clusters of real processes: coordinators that get killed, parents that die, orders that are
-impossible."""
+impossible.
+"""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,6 @@
 """`lockstep relay` as its operator meets it: no torch, one clear line, a documented code, and an
-end with words."""
+end with words.
+"""
 
 import os
 import signal

@@ -1,5 +1,6 @@
 """Whose the bytes on the line are: with a kernel that says what a test wants, and with the real
-one."""
+one.
+"""
 
 import asyncio
 import os

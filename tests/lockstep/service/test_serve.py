@@ -1,5 +1,6 @@
 """The shell around a process: notes on disk, the admin port while starting, cleaning up whatever
-happens."""
+happens.
+"""
 
 import asyncio
 import json

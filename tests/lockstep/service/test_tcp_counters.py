@@ -1,5 +1,6 @@
 """What the kernel says of connections: real ones on loopback, whose every byte the test knows, and
-made-up messages."""
+made-up messages.
+"""
 
 import errno
 import os

@@ -1,5 +1,6 @@
 """A cluster on lines that break: each fault reaches the right computer, once, and the lines are
-counted."""
+counted.
+"""
 
 import contextlib
 import signal

@@ -1,5 +1,6 @@
 """What a person sees of a laboratory: nothing wider than 80 columns, nothing left out that
-matters."""
+matters.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,6 @@
 """`lockstep wan up`: what it refuses, what it builds, and a whole small training over two cable
-lines."""
+lines.
+"""
 
 import json
 import os

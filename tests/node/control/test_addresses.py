@@ -1,5 +1,6 @@
 """Which of this machine's addresses a node listens on by itself, and how others hear of it when
-they change."""
+they change.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Reaching a coordinator: for a while at an address that may be wrong, for ever at one that was
-right."""
+right.
+"""
 
 import asyncio
 from pathlib import Path

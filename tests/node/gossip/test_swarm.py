@@ -24,12 +24,12 @@ from node.links.network import (
     PeerNetwork,
     Purpose,
     ReadOnlyPeer,
-    Traffic,
     WithdrawnError,
 )
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
+from node.traffic import Traffic
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256
@@ -57,10 +57,10 @@ def mesh_of(number: int) -> Mesh:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback needs shorter timeouts than the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 1.0)
-    monkeypatch.setattr(link, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
+    monkeypatch.setattr(mesh, "LINK_S", 1.0)
+    monkeypatch.setattr(link, "PROGRESS_S", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:

@@ -1,5 +1,6 @@
 """A relay: its self-test, what it forwards and to whom, how it stops, and what its operator is
-told."""
+told.
+"""
 
 import asyncio
 import subprocess
@@ -68,7 +69,8 @@ async def relaying(
 
 class Neighbour(Member):
     """A node of the run as the relay sees it: a session with the coordinator, and links that it
-    dials itself."""
+    dials itself.
+    """
 
     def __init__(self, coordinator: CoordinatorProcess, number: int) -> None:
         super().__init__(key_of(number), [grpc()], None, number)
@@ -117,7 +119,7 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
 async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 0.5)
+    monkeypatch.setattr(mesh, "LINK_S", 0.5)
     relay = RelayProcess(
         settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test"
     )
@@ -134,7 +136,7 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
 async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 3)
+    monkeypatch.setattr(mesh, "LINK_S", 3)
     both = ("127.0.0.1:1", "127.0.0.1:0")  # port 0 stands for the one that is bound
     relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=both), KEY, "test")
     try:
@@ -200,12 +202,12 @@ def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a
         each.kind: each
         for each in make_transports(kinds, KEY, "127.0.0.1:50710", (), (), relay=True)
     }
-    assert (made["grpc"]._listen, made["libp2p"]._keeper._listen) == (
+    assert (made["grpc"].listen, made["libp2p"].listen) == (
         "127.0.0.1:50710",
         "127.0.0.1:50711",
     )
     (alone,) = make_transports(("libp2p",), KEY, "127.0.0.1:50710", (), (), relay=True)
-    assert alone._keeper._listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
+    assert alone.listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
 
 
 # ---- at work

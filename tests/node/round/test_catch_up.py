@@ -56,8 +56,8 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nobody needs the patience of the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
 
 
 # ---- a log with recorded snapshots, and members that serve them
@@ -75,7 +75,8 @@ def middle_spec() -> RunSpec:
 
 class Log:
     """A coordinator's log of `count` commits; the states after them are made up, and recorded at
-    snapshots."""
+    snapshots.
+    """
 
     def __init__(self, directory: Path, count: int) -> None:
         self.snapshots = Snapshots(directory)
@@ -117,7 +118,8 @@ class Log:
 
 class Server(ReadOnlyPeer):
     """A member that serves snapshots, if asked to only once another has stopped; remembers what it
-    was asked for."""
+    was asked for.
+    """
 
     def __init__(
         self,
@@ -454,7 +456,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class SavedStage(Stage):
     """A stage whose trainer saves to a file before it announces, and begins with what is in the
-    file."""
+    file.
+    """
 
     def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
         super().__init__(corpus, overlap)
@@ -486,7 +489,8 @@ async def undisturbed_and_killed(
     tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]
 ]:
     """Two nodes that have announced round 1; the second is a new process since, which knows what
-    its file says."""
+    its file says.
+    """
     twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
     async with playing(twin) as task:
         async with playing(victim):
@@ -594,7 +598,8 @@ async def killed_behind_its_save(
 ) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
     """A node that does not save every round and was killed when it had announced round 2, which
     nobody has decided: its next life, the replica that its file holds, and the payload that only
-    the log knows of."""
+    the log knows of.
+    """
     path = directory / "state"
     first = SavedStage(corpus, 1, path)
     first.trainer._parts = dataclasses.replace(first.trainer._parts, save_every=3)

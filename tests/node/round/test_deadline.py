@@ -1,5 +1,6 @@
 """A node that is to end waits for nothing that may never come, and what it leaves undone it finds
-again."""
+again.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -87,7 +88,8 @@ class Alone(Stage):
 
 async def log_of(corpus: Path, rounds: int) -> Stage:
     """A stage that has trained so many rounds; its log and its payloads are for another one to
-    replay."""
+    replay.
+    """
     stage = Stage(corpus, 0)
     async with playing(stage):
         stage.welcome()
@@ -154,7 +156,8 @@ async def test_at_its_end_a_node_waits_for_a_last_word_only_so_long(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     """The coordinator has fallen silent in the middle of a round, or the others are gone when the
-    run is finished."""
+    run is finished.
+    """
     log = await log_of(corpus, 1)
     monkeypatch.setattr(trainer_module, "FINISHED_S", 0.5)
     slots_take(monkeypatch, 500)

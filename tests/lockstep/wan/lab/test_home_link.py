@@ -1,5 +1,6 @@
 """The arithmetic of a link: queues that fit it, packets that keep their order, losses as rare as
-asked."""
+asked.
+"""
 
 import json
 import random

@@ -1,5 +1,6 @@
 """A laboratory for real: links as asked, lines cut and mended, and nothing left behind whoever was
-killed."""
+killed.
+"""
 
 import json
 import os
