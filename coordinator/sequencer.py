@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal
-from coordinator.machine.events import CommitRound, Effect, Event, RecordDigest, Renewed, Restarted
+from coordinator.machine.events import (
+    CommitRound,
+    Effect,
+    Event,
+    Heartbeat,
+    RecordDigest,
+    Restarted,
+)
 from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import recall, remember
 from protocol.commits import SignedCommit, sign_commit
@@ -155,7 +162,7 @@ class Sequencer:
 
     def _handle(self, event: Event, now_ms: int, batch: _Batch) -> None:
         batch.effects += self.rounds.handle(event, now_ms)
-        if not isinstance(event, Renewed):
+        if not isinstance(event, Heartbeat):
             batch.events.append((now_ms, event))
 
     def _record(self, batch: _Batch) -> Outcome:

@@ -22,15 +22,15 @@ from coordinator.machine.events import (
     Admit,
     AskResync,
     CommitRound,
+    Disconnected,
     Effect,
     Evict,
     FinishRun,
+    Heartbeat,
     Joined,
     OpenRound,
-    Parted,
     RecordDigest,
     Refuse,
-    Renewed,
     SkipRound,
     TellMembers,
 )
@@ -201,7 +201,7 @@ class CoordinatorService(CoordinatorServicer):
                 await reader
             if self._sessions.get(peer) is session:
                 del self._sessions[peer]
-                self._core.post(Parted(peer))
+                self._core.post(Disconnected(peer))
 
     async def _relay(
         self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
@@ -286,7 +286,7 @@ class CoordinatorService(CoordinatorServicer):
                 received_ms = self._core.now_ms()
                 event = wire_messages.event_of(peer, message)
                 await self._core.submit(event)
-                if isinstance(event, Renewed):
+                if isinstance(event, Heartbeat):
                     reply = wire_messages.heartbeat_reply(
                         message.heartbeat.sent_ms, received_ms, self._core.now_ms()
                     )

@@ -12,12 +12,12 @@ from coordinator.machine.events import (
     Applied,
     Assignment,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
     OpenRound,
-    Readied,
-    Renewed,
+    Ready,
     TellMembers,
 )
 from coordinator.machine.membership import Member, Membership
@@ -55,9 +55,9 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
         case "ready":
             ready = message.ready
             round = _round(peer, ready.round, -1)
-            return Readied(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
+            return Ready(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
         case "heartbeat":
-            return Renewed(peer)
+            return Heartbeat(peer)
         case "announced":
             return _announced(peer, message.announced)
         case "holding":
@@ -66,7 +66,7 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 raise RemoteProtocolError(
                     f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(holding.digests)}"
                 )
-            return Held(
+            return Holding(
                 peer,
                 _round(peer, holding.round),
                 tuple(parse_digest(digest) for digest in holding.digests),

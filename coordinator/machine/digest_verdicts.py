@@ -25,7 +25,7 @@ from coordinator.machine.events import (
     AskResync,
     Effect,
     Evict,
-    Readied,
+    Ready,
     RecordDigest,
     TellMembers,
 )
@@ -92,11 +92,11 @@ class DigestVerdicts(DigestTally):
 
     # ---- what happens
 
-    def report(self, said: Applied | Readied, members: Membership, now_ms: int) -> list[Effect]:
+    def report(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
         """A member says what its state is. An `AskResync` or `Evict` for it means that it is not
         ready."""
         record = self.records.get(said.peer)
-        if isinstance(said, Readied) and record:
+        if isinstance(said, Ready) and record:
             if said.resyncs < record.asked:
                 return self._ask(
                     said.peer, said.round, "a request to start over was not heard", members
@@ -130,7 +130,7 @@ class DigestVerdicts(DigestTally):
         touched = [round for round, ballot in self.ballots.items() if ballot.forget(peer)]
         return [effect for round in touched for effect in self._count(round, members, now_ms)]
 
-    def ahead(self, said: Readied, head_round: int, members: Membership) -> list[Effect]:
+    def ahead(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
         """A member's state is from the future of a journal that was lost."""
         return self._ask(
             said.peer, head_round, f"round {said.round} is ahead of the log's {head_round}", members
@@ -152,7 +152,7 @@ class DigestVerdicts(DigestTally):
         return self._level(round, ballot, members) if ballot.reports and not ballot.awaited else []
 
     def _compare(
-        self, said: Applied | Readied, ballot: DigestReports, members: Membership, now_ms: int
+        self, said: Applied | Ready, ballot: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
         """One more report of a round whose digest is final."""
         agrees = said.state_digest == ballot.verdict

@@ -1,6 +1,6 @@
 """Who takes part in a run.
 
-                Joined                Readied
+                Joined                Ready
     (unknown) ----------> catching up --------> ready -----.
         ^                   |   ^                 |        | Joined (a new session), AskResync
         |      Left, Lapsed |   '-----------------'--------'
@@ -22,16 +22,16 @@ from typing import Literal, assert_never
 
 from coordinator.machine.events import (
     Admit,
+    Disconnected,
     Effect,
     Evict,
+    Heartbeat,
     Joined,
     Lapsed,
     Left,
     MemberEvent,
-    Parted,
-    Readied,
+    Ready,
     Refuse,
-    Renewed,
     Restarted,
     TellMembers,
 )
@@ -115,7 +115,7 @@ class Membership:
         match event:
             case Joined():
                 return self._join(event, now_ms)
-            case Readied(peer, round, _, has_momentum):
+            case Ready(peer, round, _, has_momentum):
                 if member := self.roster.get(peer):
                     member.state, member.round = "ready", round
                     member.warmup_left = (
@@ -123,10 +123,10 @@ class Membership:
                     )
                     member.lease_until_ms = now_ms + self._spec.lease_ms
                 return []
-            case Renewed(peer):
+            case Heartbeat(peer):
                 self.renew(peer, now_ms)
                 return []
-            case Parted(peer):
+            case Disconnected(peer):
                 if member := self.roster.get(peer):
                     member.connected = False
                 return []

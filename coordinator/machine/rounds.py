@@ -37,20 +37,20 @@ from coordinator.machine.events import (
     Assignment,
     CommitRound,
     Concluded,
+    Disconnected,
     Effect,
     Event,
     Evict,
     FinishRun,
-    Held,
+    Heartbeat,
+    Holding,
+    InstantReached,
     Joined,
     Lapsed,
     Left,
     OpenRound,
-    Parted,
-    Reached,
-    Readied,
+    Ready,
     Refuse,
-    Renewed,
     Restarted,
     SkipRound,
 )
@@ -110,12 +110,12 @@ class Rounds:
                 f"expected time at or after {self.last_ms}, got {now_ms} with {event}"
             )
         effects = self._dispatch(event, now_ms)
-        if isinstance(event, Announced | Held | Applied):
+        if isinstance(event, Announced | Holding | Applied):
             self.members.renew(
                 event.peer, now_ms
             )  # a sign of life, even when it comes too late for its round
         if not isinstance(
-            event, Renewed
+            event, Heartbeat
         ):  # else a replay would count an outage from another instant
             self.last_ms = now_ms
         return effects + self._advance(now_ms)
@@ -128,7 +128,7 @@ class Rounds:
         for flight in self.in_flight:
             upcoming = flight.next_instant()
             if upcoming and upcoming[1] <= now_ms:
-                reached.append(Reached(flight.round, upcoming[0]))
+                reached.append(InstantReached(flight.round, upcoming[0]))
         if self.finished and not self.concluded and self.conclude_by_ms <= now_ms:
             reached.append(Concluded())
         return lapsed + reached
@@ -151,7 +151,7 @@ class Rounds:
         match event:
             case Announced():
                 return self._announced(event, now_ms)
-            case Held(peer, round, digests):
+            case Holding(peer, round, digests):
                 flight = self.flight(round)
                 if flight and self.members.get(
                     peer
@@ -161,11 +161,11 @@ class Rounds:
                 return []
             case Applied():
                 return self._applied(event, now_ms)
-            case Reached():
+            case InstantReached():
                 return self._reached(event)
             case Concluded():
                 return [self._conclude()]
-            case Readied():
+            case Ready():
                 return self._readied(event, now_ms)
             case Left(peer) | Lapsed(peer):
                 effects = self.members.handle(event, now_ms)
@@ -179,7 +179,7 @@ class Rounds:
                 for flight in self.in_flight:
                     flight.doubt(peer)
                 return self.members.handle(event, now_ms)
-            case Renewed() | Parted():
+            case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
                 assert_never(event)
@@ -214,7 +214,7 @@ class Rounds:
         member.round = max(member.round, event.round)
         return self._judged(self.votes.report(event, self.members, now_ms), now_ms)
 
-    def _readied(self, event: Readied, now_ms: int) -> list[Effect]:
+    def _readied(self, event: Ready, now_ms: int) -> list[Effect]:
         if self.members.get(event.peer) is None:
             return []  # it was evicted with this on the way; it will say hello again
         if event.round > self.head_round:
@@ -251,7 +251,7 @@ class Rounds:
         self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
         return self._judged(self.votes.gone(peer, self.members, now_ms), now_ms)
 
-    def _reached(self, event: Reached) -> list[Effect]:
+    def _reached(self, event: InstantReached) -> list[Effect]:
         flight = self.flight(event.round)
         if flight is None:
             return []  # decided early

@@ -22,9 +22,9 @@ from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
-    Held,
+    Holding,
     Joined,
-    Readied,
+    Ready,
     RecordDigest,
 )
 from coordinator.machine.rounds import Rounds
@@ -54,7 +54,7 @@ class Writer:
         for peer in self._peers:
             self._tell(Joined(peer, ("127.0.0.1:1",), "node", "cpu", "lockstep"))
         for peer in self._peers:
-            self._tell(Readied(peer, -1, 0, True))
+            self._tell(Ready(peer, -1, 0, True))
         for round in range(rounds):
             self._round(round)
             if round % BATCH_ROUNDS == BATCH_ROUNDS - 1:
@@ -70,7 +70,7 @@ class Writer:
             used = sum(share.count for share in flight.assignments[peer].shares)
             self._tell(Announced(peer, round, digests[peer], 1000, used, ROUND_MS, 2.5))
         for peer in self._peers:
-            self._tell(Held(peer, round, tuple(digests[other] for other in self._peers if other != peer)))
+            self._tell(Holding(peer, round, tuple(digests[other] for other in self._peers if other != peer)))
         for peer in self._peers:
             self._tell(Applied(peer, round, round, b""))
 

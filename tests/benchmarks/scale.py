@@ -34,10 +34,10 @@ from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
+    Heartbeat,
     Joined,
     OpenRound,
     RecordDigest,
-    Renewed,
     SkipRound,
     TellMembers,
 )
@@ -185,7 +185,7 @@ class Desk:
         for (peer, blob), event in zip(arrived, events, strict=True):
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
-            if isinstance(event, Renewed):
+            if isinstance(event, Heartbeat):
                 reply = wire_messages.heartbeat_reply(self.now_ms, self.now_ms, self.now_ms).SerializeToString()
                 self._sent("HeartbeatReply", reply, 1)
                 self.plan(iter([(self.now_ms + self.rounds.spec.membership.heartbeat_ms, peer, _heartbeat(0))]))
@@ -195,7 +195,7 @@ class Desk:
         with self._timed("machine"):
             for event in events:
                 effects += self.rounds.handle(event, self.now_ms)
-            durable += [(self.now_ms, event) for event in events if not isinstance(event, Renewed)]
+            durable += [(self.now_ms, event) for event in events if not isinstance(event, Heartbeat)]
             while due := self.rounds.due(self.now_ms):
                 for event in due:
                     effects += self.rounds.handle(event, self.now_ms)

@@ -15,16 +15,16 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Concluded,
+    Disconnected,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
+    InstantReached,
     Joined,
     Lapsed,
     Left,
-    Parted,
-    Reached,
-    Readied,
+    Ready,
     RecordDigest,
-    Renewed,
     Restarted,
 )
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
@@ -37,17 +37,17 @@ KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
 EVENTS: list[Event] = [
     Joined(A, ("10.0.0.1:1", "[::1]:2"), "Bücher", "2 cores", "lockstep 0"),
-    Readied(A, -1, 2**64 - 1, True),
+    Ready(A, -1, 2**64 - 1, True),
     Announced(A, 3, b"d" * 32, 2**48 - 1, 7, 1000, 0.1),
     Announced(B, 3, b"", 0, 0, 0, -1e300),
-    Held(B, 3, (sha256(b"a"), sha256(b"b"))),
-    Held(B, 3, ()),
+    Holding(B, 3, (sha256(b"a"), sha256(b"b"))),
+    Holding(B, 3, ()),
     Applied(A, 3, 0, b""),
     Applied(A, 3, 1, b"s" * 32),
     Left(A, "goodbye"),
-    Parted(A),
+    Disconnected(A),
     Lapsed(B),
-    Reached(3, "publish_by"),
+    InstantReached(3, "publish_by"),
     Concluded(),
     Restarted(),
 ]
@@ -72,7 +72,7 @@ def journal(path: Path) -> Iterator[Journal]:
 
 
 def test_there_is_an_example_of_every_durable_event() -> None:
-    assert {type(event) for event in EVENTS} == set(get_args(Event)) - {Renewed}
+    assert {type(event) for event in EVENTS} == set(get_args(Event)) - {Heartbeat}
 
 
 def test_events_come_back_as_they_were_with_their_times(journal: Journal, path: Path) -> None:
@@ -114,17 +114,25 @@ def test_a_later_majority_replaces_the_earlier_one(journal: Journal) -> None:
 def test_another_runs_file_is_refused_with_both_names(journal: Journal) -> None:
     other = RunId("ef" * 16)
     with pytest.raises(
-        SettingsError, match=f"belongs to run {RUN}, this run file and key make {other}"
+        SettingsError, match=f"expected the journal of run {other}, .* got one of run {RUN}"
     ):
         journal.bind(other, b"{}")
 
 
-def test_another_format_is_refused(journal: Journal, path: Path) -> None:
+@pytest.mark.parametrize("found", ["2", "99"])
+def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
+    journal: Journal, path: Path, found: str
+) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+        database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (found,))
     database.close()
-    with pytest.raises(VersionError, match="expected journal format 2, found 99"):
-        journal.bind(RUN, b"{}")
+    for use in (lambda: journal.bind(RUN, b"{}"), journal.run_json):
+        with pytest.raises(VersionError) as caught:
+            use()
+        assert str(caught.value) == (
+            f"{path}: expected journal format 3, got {found}; continue this run with the release "
+            "of Lockstep that wrote it, or use another --directory"
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +250,7 @@ def test_a_killed_writer_loses_nothing_that_was_appended(
 
 def test_two_coordinators_on_one_directory_are_refused_and_a_closed_one_lets_go(path: Path) -> None:
     first = Journal(path)
-    with pytest.raises(StorageError, match="another coordinator is at work in"):
+    with pytest.raises(StorageError, match="another coordinator runs in"):
         Journal(path)
     first.close()
     Journal(path).close()

@@ -14,11 +14,11 @@ from coordinator.machine.events import (
     Announced,
     Event,
     Evict,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Lapsed,
-    Readied,
-    Renewed,
+    Ready,
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
@@ -72,7 +72,7 @@ async def desk_of(directory: Path, spec: RunSpec | None = None) -> AsyncIterator
 
 
 def joining(peer: PeerId) -> list[Event]:
-    return [Joined(peer, (), "", "", ""), Readied(peer, -1, 1, True)]
+    return [Joined(peer, (), "", "", ""), Ready(peer, -1, 1, True)]
 
 
 def announcement(peer: PeerId, round: int, samples: int = 1) -> Announced:
@@ -83,8 +83,8 @@ def a_round(round: int) -> list[Event]:
     return [
         announcement(A, round),
         announcement(B, round),
-        Held(A, round, (payload_digest(B, round),)),
-        Held(B, round, (payload_digest(A, round),)),
+        Holding(A, round, (payload_digest(B, round),)),
+        Holding(B, round, (payload_digest(A, round),)),
     ]
 
 
@@ -101,7 +101,7 @@ async def test_an_event_is_on_disk_when_submit_returns(tmp_path: Path) -> None:
 
 async def test_heartbeats_are_not_journalled(tmp_path: Path) -> None:
     async with desk_of(tmp_path) as desk:
-        await submit(desk, *joining(A), Renewed(A), Renewed(A))
+        await submit(desk, *joining(A), Heartbeat(A), Heartbeat(A))
         assert len(list(desk.journal.events())) == 2
 
 
@@ -150,7 +150,7 @@ async def test_what_has_arrived_goes_before_what_is_due(
     for event in joining(A):
         desk.core.rounds.handle(event, clock_ms)
     clock_ms += 2000
-    waiting = asyncio.create_task(desk.core.submit(Renewed(A)))
+    waiting = asyncio.create_task(desk.core.submit(Heartbeat(A)))
     await asyncio.sleep(0)
     task = asyncio.create_task(desk.core.run())
     await asyncio.wait_for(waiting, 20)
@@ -167,7 +167,7 @@ async def test_a_coordinator_that_was_stopped_for_an_hour_evicts_nobody(
         await submit(desk, *joining(A), *joining(B))
         now_ms = desk.core.now_ms
         monkeypatch.setattr(desk.core, "now_ms", lambda: now_ms() + 3_600_000)
-        await submit(desk, Renewed(A))
+        await submit(desk, Heartbeat(A))
         assert [member.peer for member in desk.core.rounds.members] == [A, B]
         assert desk.core.rounds.in_flight
         assert Restarted() in [event for _, event in desk.journal.events()]

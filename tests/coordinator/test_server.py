@@ -365,7 +365,7 @@ async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path
             await goodbye.wait()
             yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
 
-        joined = server.messages.joined(node.peer, wire.Hello())
+        joined = server.wire_messages.joined(node.peer, wire.Hello())
         reader = asyncio.create_task(service._read(joined, stale, old_stream()))
         await node.ping()
         goodbye.set()

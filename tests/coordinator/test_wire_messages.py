@@ -9,12 +9,12 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Assignment,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
     OpenRound,
-    Readied,
-    Renewed,
+    Ready,
 )
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol import wire_pb2 as wire
@@ -51,16 +51,16 @@ def announced(**changes: object) -> wire.NodeMessage:
 @pytest.mark.parametrize(
     ("message", "event"),
     [
-        (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Renewed(A)),
+        (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Heartbeat(A)),
         (
             wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=2**64 - 1)),
-            Readied(A, -1, 2**64 - 1, False),
+            Ready(A, -1, 2**64 - 1, False),
         ),
         (announced(), Announced(A, 3, b"d" * 32, 9, 8, 7, 1.5)),
         (announced(digest=b""), Announced(A, 3, b"", 9, 8, 7, 1.5)),
         (
             wire.NodeMessage(holding=wire.Holding(round=3, digests=[b"d" * 32])),
-            Held(A, 3, (b"d" * 32,)),
+            Holding(A, 3, (b"d" * 32,)),
         ),
         (wire.NodeMessage(applied=wire.Applied(round=3, state_digest=4)), Applied(A, 3, 4, b"")),
         (wire.NodeMessage(leave=wire.Leave(reason="x" * 999)), Left(A, "x" * TEXT_BYTES_MAX)),

@@ -18,11 +18,11 @@ from coordinator.machine.events import (
     Event,
     Evict,
     FinishRun,
-    Held,
+    Holding,
+    InstantReached,
     Lapsed,
     Left,
     OpenRound,
-    Reached,
     SkipRound,
 )
 from coordinator.machine.rounds import Rounds
@@ -104,9 +104,9 @@ class Referee:
         match event:
             case Left(peer) | Lapsed(peer):
                 self._went(peer)
-            case Reached(round, instant) if round in self._pages and instant != "bell":
+            case InstantReached(round, instant) if round in self._pages and instant != "bell":
                 self._pages[round].late = True
-            case Held(peer, round, digests) if round in self._pages and peer in self._live:
+            case Holding(peer, round, digests) if round in self._pages and peer in self._live:
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
             case Announced() if event.round in self._pages and event.peer in self._live:

@@ -19,9 +19,9 @@ from coordinator.machine.events import (
     Effect,
     Event,
     FinishRun,
+    Heartbeat,
     OpenRound,
     RecordDigest,
-    Renewed,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
@@ -112,7 +112,7 @@ class MemoryJournal:
         assert machine is not None
         assert referee is not None
         fresh, machine.fresh = machine.fresh, []
-        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Renewed)]
+        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Heartbeat)]
         require(handled == list(events), "the journal is given", events, "of the handled", handled)
         for at_ms, event, effects in fresh:
             self.world.say("event %s", event)
@@ -128,7 +128,7 @@ class MemoryJournal:
                     ]
             referee.saw(event, effects, judge_books=False)
             self.durable_effects += len(effects)
-            if not isinstance(event, Renewed):
+            if not isinstance(event, Heartbeat):
                 self.rows.append(Row(at_ms, type(event), msgspec.msgpack.encode(event), effects))
         referee.check_books()
         for round, signed, loss in commits:

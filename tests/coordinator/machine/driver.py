@@ -9,14 +9,14 @@ from coordinator.machine.events import (
     Applied,
     AskResync,
     CommitRound,
+    Disconnected,
     Effect,
     Event,
-    Held,
+    Holding,
     Joined,
     Left,
     OpenRound,
-    Parted,
-    Readied,
+    Ready,
     SkipRound,
 )
 from coordinator.machine.membership import Member
@@ -132,12 +132,12 @@ class Driver:
         ]
         resyncs = asked[-1] if asked and obeyed else 0
         return self.tell(
-            Readied(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
+            Ready(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
         )
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""
-        return [effect for peer in peers for effect in self.tell(Parted(peer))]
+        return [effect for peer in peers for effect in self.tell(Disconnected(peer))]
 
     def leave(self, *peers: PeerId) -> list[Effect]:
         return [effect for peer in peers for effect in self.tell(Left(peer, "goodbye"))]
@@ -157,7 +157,7 @@ class Driver:
 
     def hold(self, peer: PeerId, round: int, authors: Iterable[PeerId]) -> list[Effect]:
         return self.tell(
-            Held(peer, round, tuple(payload_digest(author, round) for author in authors))
+            Holding(peer, round, tuple(payload_digest(author, round) for author in authors))
         )
 
     def exchange(self, round: int, *peers: PeerId) -> list[Effect]:

@@ -9,7 +9,7 @@ from coordinator.machine.events import (
     AskResync,
     Effect,
     Evict,
-    Readied,
+    Ready,
     RecordDigest,
     Refuse,
     Restarted,
@@ -377,7 +377,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
 
 def test_a_ready_of_the_state_before_the_request_is_no_testimony() -> None:
     driver = level()
-    effects = driver.tell(Readied(A, 0, state_digest(0), True, 0))
+    effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
     assert asked(effects) == [A]
     assert driver.machine.votes.ballots[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"

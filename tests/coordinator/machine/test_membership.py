@@ -4,14 +4,14 @@ import pytest
 
 from coordinator.machine.events import (
     Admit,
+    Disconnected,
     Evict,
+    Heartbeat,
     Joined,
     Lapsed,
     Left,
-    Parted,
-    Readied,
+    Ready,
     Refuse,
-    Renewed,
     Restarted,
     TellMembers,
 )
@@ -69,7 +69,7 @@ def test_a_place_is_free_after_a_goodbye() -> None:
 
 def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 3, 0, True), 0)
+    members.handle(Ready(A, 3, 0, True), 0)
     members.late(A)
     members.handle(hello(A, "10.0.0.2:2"), 500)
     member = members.get(A)
@@ -90,8 +90,8 @@ def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
 def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
     members = members_of(A, B)
     for peer in (A, B):
-        members.handle(Readied(peer, 0, 0, True), 0)
-    assert members.handle(Parted(A), 10) == []
+        members.handle(Ready(peer, 0, 0, True), 0)
+    assert members.handle(Disconnected(A), 10) == []
     assert (
         [peer for peer in (A, B) if members.live(peer)],
         [member.peer for member in members.ready()],
@@ -105,7 +105,7 @@ def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
 
 def test_a_renewal_moves_the_lease() -> None:
     members = members_of(A, B)
-    members.handle(Renewed(A), 900)
+    members.handle(Heartbeat(A), 900)
     assert members.lapsed(1000) == [B]
     assert members.next_lapse_ms() == 1000
     assert members.lapsed(1900) == [A, B]
@@ -119,9 +119,9 @@ def test_a_lapse_evicts_in_words_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)]
+    "event", [Heartbeat(C), Ready(C, 0, 0, True), Left(C, ""), Lapsed(C), Disconnected(C)]
 )
-def test_a_stranger_changes_nothing(event: Renewed | Readied | Left | Lapsed) -> None:
+def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) -> None:
     members = members_of(A)
     assert members.handle(event, 0) == []
     members.renew(C, 0)
@@ -165,7 +165,7 @@ def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
     round: int, has_momentum: bool, warmup: int
 ) -> None:
     members = members_of(A)
-    members.handle(Readied(A, round, 0, has_momentum), 0)
+    members.handle(Ready(A, round, 0, has_momentum), 0)
     member = members.get(A)
     assert member is not None
     assert member.warmup_left == warmup
@@ -173,7 +173,7 @@ def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
 
 def test_warm_up_is_served_by_punctual_rounds() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 5, 0, False), 0)
+    members.handle(Ready(A, 5, 0, False), 0)
     member = members.get(A)
     assert member is not None
     assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
@@ -186,7 +186,7 @@ def test_warm_up_is_served_by_punctual_rounds() -> None:
 
 def test_a_member_that_is_set_back_is_not_ready() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 5, 0, True), 0)
+    members.handle(Ready(A, 5, 0, True), 0)
     assert [member.peer for member in members.ready()] == [A]
     members.set_back(A)
     assert members.ready() == []

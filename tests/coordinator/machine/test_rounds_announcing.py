@@ -3,8 +3,8 @@
 import pytest
 
 from coordinator.machine.events import (
-    Held,
-    Reached,
+    Holding,
+    InstantReached,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
@@ -17,8 +17,8 @@ def test_an_announcement_at_publish_by_counts_and_one_after_it_does_not() -> Non
     driver.announce(A, 0)
     driver.announce(B, 0)
     driver.now_ms += 1
-    driver.tell(Reached(0, "bell"))
-    driver.tell(Reached(0, "publish_by"))
+    driver.tell(InstantReached(0, "bell"))
+    driver.tell(InstantReached(0, "publish_by"))
     assert driver.authors() == [A, B]
     assert driver.announce(C, 0) == []
 
@@ -119,7 +119,7 @@ def test_junk_receipts_of_one_member_do_not_shut_out_the_others() -> None:
     driver = Driver(A, B, C)
     for number in range(100):
         driver.tell(
-            Held(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10)))
+            Holding(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10)))
         )
     driver.exchange(0, A, B)
     driver.announce(C, 0, digest=b"")

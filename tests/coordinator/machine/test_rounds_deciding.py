@@ -3,7 +3,7 @@
 from coordinator.machine.events import (
     CommitRound,
     Evict,
-    Renewed,
+    Heartbeat,
     SkipRound,
 )
 from coordinator.machine.undecided_round import HOLDERS_TOLD_MAX
@@ -223,8 +223,8 @@ def test_samples_of_a_member_that_leaves_after_announcing_are_trained() -> None:
 def test_samples_of_a_lapsed_member_are_lost() -> None:
     driver = Driver(A, B, C, rounds={"compute_ms": 5000}, membership={"lease_ms": 2000})
     driver.wait(1000)
-    driver.tell(Renewed(A))
-    driver.tell(Renewed(B))
+    driver.tell(Heartbeat(A))
+    driver.tell(Heartbeat(B))
     effects = driver.wait(1000)
     assert of_kind(Evict, effects) == [Evict(C, "silent for 2 s")]
     assert driver.machine.samples_lost == 8

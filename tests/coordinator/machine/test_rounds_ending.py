@@ -5,7 +5,7 @@ import pytest
 from coordinator.machine.events import (
     Assignment,
     FinishRun,
-    Reached,
+    InstantReached,
     Restarted,
 )
 from protocol.errors import LocalProtocolError
@@ -149,18 +149,18 @@ def test_instants_become_due_one_by_one_in_order() -> None:
             driver.tell(event)
     assert seen == [
         [],
-        [Reached(0, "bell")],
+        [InstantReached(0, "bell")],
         [],
-        [Reached(0, "publish_by")],
+        [InstantReached(0, "publish_by")],
         [],
-        [Reached(0, "commit_by")],
+        [InstantReached(0, "commit_by")],
     ]
 
 
 def test_an_instant_of_a_decided_round_says_nothing() -> None:
     driver = Driver()
     agreeing(driver, A, B)
-    assert driver.tell(Reached(0, "commit_by")) == []
+    assert driver.tell(InstantReached(0, "commit_by")) == []
     assert len(driver.commits) == 1
     assert driver.skips == []
 

@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from coordinator.machine.events import (
     Announced,
     Applied,
+    Disconnected,
     Effect,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
-    Parted,
-    Readied,
-    Renewed,
+    Ready,
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
@@ -85,7 +85,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert portrait(self.machine) == before, f"a refused {event} has changed the machine"
             return
         self.referee.saw(event, effects)
-        if not isinstance(event, Renewed):
+        if not isinstance(event, Heartbeat):
             self.journal.append((self.now_ms, event))
             self.said += effects
         else:
@@ -125,7 +125,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers, momentum=st.booleans())
     def says_ready(self, peer: PeerId, momentum: bool) -> None:
         head = self.machine.head_round
-        self.tell(Readied(peer, head, state_digest(head), momentum))
+        self.tell(Ready(peer, head, state_digest(head), momentum))
 
     @rule(momentum=st.booleans())
     def everyone_joins(self, momentum: bool) -> None:
@@ -135,11 +135,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers)
     def beats(self, peer: PeerId) -> None:
-        self.tell(Renewed(peer))
+        self.tell(Heartbeat(peer))
 
     @rule(peer=peers)
     def loses_its_session(self, peer: PeerId) -> None:
-        self.tell(Parted(peer))
+        self.tell(Disconnected(peer))
 
     @rule(peer=peers)
     def leaves(self, peer: PeerId) -> None:
@@ -165,7 +165,7 @@ class AnyOrder(RuleBasedStateMachine):
                 for author, payload in flight.announced.items()
                 if author != peer
             ]
-            self.tell(Held(peer, flight.round, tuple(digest for digest in held if digest)))
+            self.tell(Holding(peer, flight.round, tuple(digest for digest in held if digest)))
 
     @precondition(lambda self: self.machine.in_flight)
     @rule(newest=st.booleans(), silent=st.sets(peers, max_size=2), deaf=st.sets(peers, max_size=2))
@@ -205,7 +205,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, round=st.integers(0, 12), junk=st.lists(digests, max_size=4))
     def holds_anything(self, peer: PeerId, round: int, junk: list[Digest]) -> None:
-        self.tell(Held(peer, round, tuple(junk)))
+        self.tell(Holding(peer, round, tuple(junk)))
 
     @rule(
         peer=peers,
@@ -215,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def reports_anything(self, peer: PeerId, round: int, digest: int, resyncs: int) -> None:
         self.tell(Applied(peer, max(0, round), digest, b""))
-        self.tell(Readied(peer, round, digest, False, resyncs))
+        self.tell(Ready(peer, round, digest, False, resyncs))
 
     @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
     def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
