@@ -35,12 +35,12 @@ class RoundsCollector(Collector):
         yield _counter(
             "rounds_checked",
             "Committed rounds whose digests were compared.",
-            rounds.votes.rounds_checked,
+            rounds.verdicts.tally.rounds_checked,
         )
         yield _counter(
             "rounds_disputed",
             "Committed rounds with unequal digests.",
-            rounds.votes.rounds_disputed,
+            rounds.verdicts.tally.rounds_disputed,
         )
         yield _gauge(
             "decided_round",
@@ -98,7 +98,7 @@ def registry(rounds: Rounds, traffic: Traffic | None = None) -> CollectorRegistr
 def _state(rounds: Rounds, member: Member) -> str:
     if not member.connected:
         return "away"
-    if member.peer in rounds.votes.held:
+    if member.peer in rounds.verdicts.held:
         return "held"
     return "muted" if member.state == "ready" and rounds.muted_reason(member) else member.state
 

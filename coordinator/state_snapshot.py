@@ -26,7 +26,7 @@ class MachineState:
 
     roster: dict[PeerId, Member]
     lapsed_ms: dict[PeerId, int]
-    votes: DigestVerdicts
+    verdicts: DigestVerdicts
     pace: Pace
     order: DataOrder
     in_flight: list[UndecidedRound]

@@ -32,10 +32,10 @@ def status(
         "loss": rounds.loss,
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
-            "agreed": rounds.votes.rounds_disputed == 0,
-            "rounds_checked": rounds.votes.rounds_checked,
-            "rounds_disputed": rounds.votes.rounds_disputed,
-            "last": f"{rounds.votes.last:016x}" if rounds.votes.last is not None else None,
+            "agreed": rounds.verdicts.tally.rounds_disputed == 0,
+            "rounds_checked": rounds.verdicts.tally.rounds_checked,
+            "rounds_disputed": rounds.verdicts.tally.rounds_disputed,
+            "last": f"{rounds.verdicts.tally.last:016x}" if rounds.verdicts.tally.last is not None else None,
         },
         "traffic": {"payload_bytes": rounds.payload_bytes, "payloads": rounds.payloads},
         "data": {"samples_trained": rounds.samples_trained, "samples_lost": rounds.samples_lost},
@@ -52,7 +52,7 @@ def phase(rounds: Rounds) -> str:
 
 
 def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
-    muted, held = rounds.muted_reason(member), rounds.votes.held.get(member.peer)
+    muted, held = rounds.muted_reason(member), rounds.verdicts.held.get(member.peer)
     flight = rounds.in_flight[-1] if rounds.in_flight else None
     if not member.connected:
         state, reason = "away", "its session was lost; it is removed when its lease ends"

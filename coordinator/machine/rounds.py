@@ -78,7 +78,7 @@ class Rounds:
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
         self.members = Membership(spec.membership)
-        self.votes = DigestVerdicts()
+        self.verdicts = DigestVerdicts()
         self.pace = Pace(stated_slot(spec.rounds))
         self.order = DataOrder()
         self.in_flight: list[UndecidedRound] = []
@@ -174,7 +174,7 @@ class Rounds:
                 self._extend(now_ms - self.last_ms)
                 return self.members.handle(event, now_ms)
             case Joined(peer):
-                if reason := self.votes.refusal(peer, now_ms):
+                if reason := self.verdicts.refusal(peer, now_ms):
                     return [Refuse(peer, reason, True)]
                 for flight in self.in_flight:
                     flight.doubt(peer)
@@ -212,14 +212,14 @@ class Rounds:
         if member is None or event.round > self.head_round:
             return []  # a former member's report, or one from the future of a lost journal
         member.round = max(member.round, event.round)
-        return self._judged(self.votes.report(event, self.members, now_ms), now_ms)
+        return self._judged(self.verdicts.report(event, self.members, now_ms), now_ms)
 
     def _readied(self, event: Ready, now_ms: int) -> list[Effect]:
         if self.members.get(event.peer) is None:
             return []  # it was evicted with this on the way; it will say hello again
         if event.round > self.head_round:
-            return self._judged(self.votes.ahead(event, self.head_round, self.members), now_ms)
-        verdicts = self.votes.report(event, self.members, now_ms)
+            return self._judged(self.verdicts.ahead(event, self.head_round, self.members), now_ms)
+        verdicts = self.verdicts.report(event, self.members, now_ms)
         effects = self._judged(verdicts, now_ms)
         if any(
             isinstance(effect, AskResync | Evict) and effect.peer == event.peer
@@ -249,7 +249,7 @@ class Rounds:
     def _gone(self, peer: PeerId, now_ms: int) -> list[Effect]:
         """A member went: what it was to train unannounced is lost, what it held is gone."""
         self.samples_lost += sum(flight.forget(peer) for flight in self.in_flight)
-        return self._judged(self.votes.gone(peer, self.members, now_ms), now_ms)
+        return self._judged(self.verdicts.gone(peer, self.members, now_ms), now_ms)
 
     def _reached(self, event: InstantReached) -> list[Effect]:
         flight = self.flight(event.round)
@@ -328,8 +328,7 @@ class Rounds:
         rate, decay = scalars(self.spec.schedule, self.committed)
         commit = Commit(self.run_id, flight.round, self.committed, entries, rate, decay, self.head)
         self.head, self.head_round = commit_digest(commit), flight.round
-        voters = {member.peer for member in self.members.ready()}
-        self.votes.open(flight.round, voters, frozenset(payload.peer for payload in counted))
+        self.verdicts.open(flight.round, self.members, frozenset(each.peer for each in counted))
         self.committed += 1
         self.payloads += len(entries)
         self.payload_bytes += sum(entry.payload_bytes for entry in entries)
@@ -356,7 +355,7 @@ class Rounds:
             spec.rounds.quorum, spec.membership.start_members if self.next_round == 0 else 1
         )
         if ready < needed:
-            held = next(iter(self.votes.held.values()), "")
+            held = next(iter(self.verdicts.held.values()), "")
             self.reason = f"waiting for members: {ready} of {needed} are ready" + (
                 f"; {held}" if held else ""
             )
@@ -389,11 +388,11 @@ class Rounds:
 
     def _ready(self) -> list[Member]:
         """Who may be given work."""
-        return [member for member in self.members.ready() if member.peer not in self.votes.held]
+        return [member for member in self.members.ready() if member.peer not in self.verdicts.held]
 
     def muted_reason(self, member: Member) -> str:
         """Why the member's payloads do not count at present; empty when they do."""
-        return self.votes.muted_reason(member.peer) or self.members.muted_reason(member)
+        return self.verdicts.muted_reason(member.peer) or self.members.muted_reason(member)
 
     def _muted(self, ready: list[Member]) -> dict[PeerId, str]:
         """Who does not count this round, and why. Nobody is muted when the others are fewer than

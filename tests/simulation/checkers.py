@@ -328,12 +328,12 @@ def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
     fields = {
         name: value
         for name, value in vars(machine).items()
-        if name not in ("spec", "members", "votes", "order")
+        if name not in ("spec", "members", "verdicts", "order")
     }
     fields["members"] = [asdict(member) for member in machine.members]
     fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
     fields["order"] = asdict(machine.order)
-    fields["votes"] = asdict(machine.votes)
+    fields["verdicts"] = asdict(machine.verdicts)
     fields["loss"] = repr(machine.loss)  # not a number is not equal to itself
     if not with_leases:
         del fields["last_ms"], fields["reason"]

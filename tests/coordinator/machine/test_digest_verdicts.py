@@ -51,7 +51,7 @@ def test_a_digest_is_recorded_when_it_has_won_and_when_all_have_reported() -> No
     assert driver.apply(A, 0) == []
     assert driver.apply(B, 0) == [RecordDigest(0, state_digest(0), 2, 0, b"")]
     assert driver.apply(C, 0) == [RecordDigest(0, state_digest(0), 3, 0, b"")]
-    assert driver.machine.votes.rounds_disputed == 0
+    assert driver.machine.verdicts.tally.rounds_disputed == 0
 
 
 def test_a_crowd_that_joins_later_cannot_turn_the_record_over() -> None:
@@ -86,7 +86,7 @@ def test_an_old_digest_does_not_replace_the_recorded_majority() -> None:
     for _ in range(70):
         a_round(driver, A, B)
     assert driver.apply(A, 0, digest=WRONG) == []
-    assert driver.machine.votes.last == state_digest(69)
+    assert driver.machine.verdicts.tally.last == state_digest(69)
 
 
 # ---- outvoted
@@ -99,7 +99,7 @@ def test_a_dissenter_is_told_once_and_set_back() -> None:
         AskResync(C, 0, "state after round 0 differs from the majority's", 1)
     ]
     assert driver.member(C).state == "catching up"
-    assert driver.machine.votes.rounds_disputed == 1
+    assert driver.machine.verdicts.tally.rounds_disputed == 1
 
 
 def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> None:
@@ -272,7 +272,7 @@ def test_whose_digest_changes_in_the_replay_was_wrong_and_the_other_is_not_touch
     assert of_kind(RecordDigest, effects)[0] == RecordDigest(0, state_digest(0), 2, 0, b"")
     assert of_kind(Evict, effects) == []
     assert driver.machine.in_flight  # both train again
-    records = driver.machine.votes.records
+    records = driver.machine.verdicts.records
     assert (records[A].differed, records[A].muted) == (0, False)
     assert (records[B].differed, records[B].muted) == (1, True)
 
@@ -332,7 +332,7 @@ def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_nex
     assert asked(driver.apply(B, 0, digest=WRONG)) == [A, B]
     effects = driver.ready(A) + driver.ready(B)  # both from a snapshot of round 1
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.votes.held == {}
+    assert driver.machine.verdicts.held == {}
     driver.wait(3000)
     assert driver.machine.in_flight
 
@@ -343,15 +343,15 @@ def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() 
     assert asked(effects) == [A, B, C]
     effects = [effect for peer in (C, B, A) for effect in replay(driver, peer, state_digest(0))]
     assert of_kind(Evict, effects) == []
-    assert sorted(driver.machine.votes.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
-    assert driver.machine.votes.held == {}
+    assert sorted(driver.machine.verdicts.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
+    assert driver.machine.verdicts.held == {}
 
 
 def test_machines_that_contradict_themselves_end_without_a_verdict_and_without_a_loop() -> None:
     driver = level()
     effects = replay(driver, A, 1) + replay(driver, B, 2)
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.votes.held.keys() == {A, B}
+    assert driver.machine.verdicts.held.keys() == {A, B}
 
 
 def test_genesis_is_disputed_like_any_other_state() -> None:
@@ -362,7 +362,7 @@ def test_genesis_is_disputed_like_any_other_state() -> None:
     assert asked(driver.ready(B, digest=WRONG)) == [A, B]
     driver.ready(A)
     driver.ready(B)
-    assert driver.machine.votes.held == {}
+    assert driver.machine.verdicts.held == {}
     assert driver.member(B).state == "ready"
 
 
@@ -371,7 +371,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
     replay(driver, A, state_digest(0))
     driver.leave(B)
     driver.join(C)
-    assert driver.machine.votes.held == {}
+    assert driver.machine.verdicts.held == {}
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, C]
 
 
@@ -379,5 +379,5 @@ def test_a_ready_of_the_state_before_the_request_is_no_testimony() -> None:
     driver = level()
     effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
     assert asked(effects) == [A]
-    assert driver.machine.votes.ballots[0].before.keys() == {A, B}
+    assert driver.machine.verdicts.tally.by_round[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"

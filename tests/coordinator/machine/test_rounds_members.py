@@ -90,7 +90,7 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
     assert driver.tell(Ready(B, 0, 666, True)) == []
-    assert driver.machine.votes.ballots[0].reports.keys() == {A}
+    assert driver.machine.verdicts.tally.by_round[0].by_peer.keys() == {A}
 
 
 def test_every_sign_of_life_renews_the_lease() -> None:
