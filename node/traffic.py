@@ -6,7 +6,6 @@ control      all else that links carry, and the session with the coordinator
 overhead     what transports and the operating system add, where the kernel tells of it
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from node.links.network import Traffic
@@ -69,17 +68,3 @@ class Statistics:
     def document(self) -> dict[str, int | None]:
         """For a status page."""
         return asdict(self)
-
-
-class Rising:
-    """Counters for Prometheus, which takes one that falls for a restart: bytes in buffers make
-    overhead waver."""
-
-    def __init__(self) -> None:
-        self._most: dict[str, int] = {}
-
-    def __call__(self, document: Mapping[str, int | None]) -> Mapping[str, int]:
-        """Of each known figure the most that it ever was."""
-        known = {name: count for name, count in document.items() if count is not None}
-        self._most |= {name: max(count, self._most.get(name, 0)) for name, count in known.items()}
-        return self._most

@@ -35,7 +35,6 @@ from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
 from node.relay.self_check import SelfCheckShelf, self_test
-from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
@@ -43,7 +42,7 @@ from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
-from protocol.traffic import Overhead, unknown_overhead
+from protocol.traffic import MonotonicCounters, Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.relay")
 
@@ -333,7 +332,7 @@ class _Collector(Collector):
 
     def __init__(self, relay: RelayProcess) -> None:
         self._relay = relay
-        self._traffic = Rising()
+        self._traffic = MonotonicCounters()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -349,7 +348,7 @@ class _Collector(Collector):
         traffic = CounterMetricFamily(
             "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
         )
-        for name, count in self._traffic(status["traffic"]).items():
+        for name, count in self._traffic.update(status["traffic"]).items():
             owner, _, direction = name.removesuffix("_bytes").rpartition("_")
             if direction in ("up", "down"):
                 traffic.add_metric([owner, direction], count)

@@ -29,7 +29,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
-from coordinator.state_snapshot import remember
+from coordinator.state_snapshot import encode_state
 from protocol.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
@@ -64,7 +64,7 @@ class Writer:
     def _round(self, round: int) -> None:
         self._now_ms += ROUND_MS
         digests = {peer: sha256(f"{peer}{round}".encode()) for peer in self._peers}
-        flight = self._rounds.flight(round)
+        flight = self._rounds.undecided(round)
         assert flight is not None, f"round {round} is not open"
         for peer in self._peers:
             used = sum(share.count for share in flight.assignments[peer].shares)
@@ -86,7 +86,7 @@ class Writer:
         ]
         digests = [effect for effect in self._effects if isinstance(effect, RecordDigest)]
         self._unremembered += len(self._events)
-        state = remember(self._rounds) if self._unremembered >= SNAPSHOT_EVENTS else None
+        state = encode_state(self._rounds.state) if self._unremembered >= SNAPSHOT_EVENTS else None
         self._journal.append(self._events, commits, digests, state)
         self._unremembered = 0 if state else self._unremembered
         self._events, self._effects = [], []

@@ -42,7 +42,7 @@ from coordinator.machine.events import (
     TellMembers,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import remember
+from coordinator.state_snapshot import encode_state
 from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
@@ -168,8 +168,8 @@ class Desk:
 
     def run(self, rounds: int) -> None:
         """Until so many rounds are decided."""
-        until = self.rounds.decided_round + rounds
-        while self.rounds.decided_round < until:
+        until = self.rounds.state.decided_round + rounds
+        while self.rounds.state.decided_round < until:
             due_ms = self.rounds.next_due_ms()
             next_ms = min(self._queue[0][0] if self._queue else 2**62, due_ms or 2**62)
             self.now_ms = max(self.now_ms, next_ms) + BATCH_MS
@@ -274,18 +274,18 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
         desk.run(WARM_ROUNDS)
         for counter in (desk.cpu_ms, desk.messages, desk.bytes):
             counter.clear()
-        started_ms, committed = desk.now_ms, desk.rounds.committed
+        started_ms, committed = desk.now_ms, desk.rounds.state.totals.committed
         desk.run(rounds)
         document = {
             "members": count,
             "rounds": rounds,
-            "committed": desk.rounds.committed - committed,
+            "committed": desk.rounds.state.totals.committed - committed,
             "seconds_per_round": (desk.now_ms - started_ms) / 1000 / rounds,
             "cpu_ms_per_round": {part: value / rounds for part, value in desk.cpu_ms.items()}
             | {"all": sum(desk.cpu_ms.values()) / rounds},
             "messages_per_round": {name: value / rounds for name, value in sorted(desk.messages.items())},
             "bytes_per_round": {way: value / rounds for way, value in desk.bytes.items()},
-            "state_bytes": len(remember(desk.rounds)),
+            "state_bytes": len(encode_state(desk.rounds.state)),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "joining": joining,
         }

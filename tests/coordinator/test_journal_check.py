@@ -77,7 +77,7 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
     )
     async with desk_of(directory) as desk:
         await submit(desk, *a_round(ROUNDS))
-        assert desk.core.rounds.committed == ROUNDS + 1
+        assert desk.sequencer.rounds.state.totals.committed == ROUNDS + 1
     assert folded[0] == after > 0
     assert checked(directory).commits == ROUNDS + 1
 
@@ -87,7 +87,7 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
     [
         (
             "DELETE FROM events WHERE sequence = 9",
-            "expected event 9 in the journal, found event 10",
+            "expected event 9 in the journal, got event 10",
         ),
         ("UPDATE events SET body = x'c1' WHERE sequence = 5", r"event 5 \(\w+\) is damaged"),
         (

@@ -321,17 +321,17 @@ async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_sk
                 await node.hold(0, other.peer)
                 await node.ping()
         loop, writing, may_write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        record = process._core._record
+        record = process._sequencer._record
 
         def slowly(batch: Any) -> Any:
             loop.call_soon_threadsafe(writing.set)
             asyncio.run_coroutine_threadsafe(may_write.wait(), loop).result(20)
             return record(batch)
 
-        monkeypatch.setattr(process._core, "_record", slowly)
+        monkeypatch.setattr(process._sequencer, "_record", slowly)
         await two.hold(0, one.peer)
         await asyncio.wait_for(writing.wait(), 20)
-        assert process._rounds.decided_round == 0
+        assert process.rounds.state.decided_round == 0
         reply, commits = await one.commits_after(-1)
         assert (commits, reply.decided_round, reply.head_round) == ([], -1, -1)
         may_write.set()

@@ -122,7 +122,7 @@ def test_each_phase_is_reached_and_has_one_word(phase: str) -> None:
         driver.wait(1000)
     elif phase == "finished":
         driver.exchange(0, A, B)
-    assert status_document.phase(driver.machine) == phase
+    assert status_document.phase(driver.machine.state) == phase
     samples = samples_of(driver)
     found = {
         dict(labels)["phase"]: value
@@ -157,9 +157,9 @@ def test_metrics_follow_the_machine() -> None:
         for (name, _), value in samples_of(driver).items()
     }
     assert found["rounds_committed_total"] == 1
-    assert found["rounds_skipped_total"] == driver.machine.skipped == 1
-    assert found["samples_trained_total"] == driver.machine.samples_trained
-    assert found["samples_lost_total"] == driver.machine.samples_lost > 0
+    assert found["rounds_skipped_total"] == driver.machine.state.totals.skipped == 1
+    assert found["samples_trained_total"] == driver.machine.state.totals.samples_trained
+    assert found["samples_lost_total"] == driver.machine.state.totals.samples_lost > 0
     assert found["payload_bytes_total"] == 200
     assert (found["rounds_checked_total"], found["rounds_disputed_total"]) == (1, 1)
     assert (found["decided_round"], found["steps_planned"], found["loss_nats_per_token"]) == (

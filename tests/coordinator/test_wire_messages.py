@@ -16,7 +16,7 @@ from coordinator.machine.events import (
     OpenRound,
     Ready,
 )
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.receipts import Receipts
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
@@ -188,27 +188,24 @@ def test_one_commit_is_told_however_large() -> None:
 
 
 def test_the_commit_of_the_largest_run_fits_a_message() -> None:
-    """Everybody holds some payloads; of each only a few holders are told."""
+    """Every member holds some payloads; a few holders of each are told."""
     key, peers = (
         Ed25519PrivateKey.generate(),
         [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)],
     )
-    flight = UndecidedRound(
-        0, 0, Instants(0, 1, 2, 3), 0, 0, {peer: Assignment(peer, (), False, "") for peer in peers}
-    )
+    receipts = Receipts(copies_min=1, named_max=2 * MEMBERS_MAX)
     digests = [payload_digest(peer, 0) for peer in peers]
-    for digest in digests[:8]:
-        for peer in peers:
-            flight.hold(peer, digest, 0)
+    for peer in peers:
+        receipts.hold(peer, digests[:8], 0)
     for place, digest in enumerate(digests):
         for peer in peers[place : place + 20]:
-            flight.hold(peer, digest, 0)
+            receipts.hold(peer, (digest,), 0)
     entries = tuple(
         Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48)
         for peer, digest in zip(peers, digests, strict=True)
     )
     commit = Commit(RUN, 2**62, 2**62, entries, 2**32 - 1, 2**32 - 1, genesis_digest(RUN))
-    holders = tuple(flight.told_holders(digest) for digest in digests)
+    holders = tuple(receipts.told_holders(digest) for digest in digests)
     message = wire_messages.committed_message(sign_commit(commit, key), holders)
     assert min(map(len, holders)) >= 1
     assert message.ByteSize() < MESSAGE_BYTES_MAX

@@ -280,7 +280,7 @@ class Referee:
         """The machine's members, rounds in flight and data order are those that follow from what it
         was told."""
         machine, steps = self.machine, self._spec.schedule.steps
-        flights = [flight.round for flight in machine.in_flight]
+        flights = [flight.round for flight in machine.state.undecided]
         require(
             flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages)
         )
@@ -304,7 +304,7 @@ class Referee:
             sum(map(len, places)) == self._next_position == len(set().union(*places)),
             "positions do not add up",
         )
-        trained, lost = machine.samples_trained, machine.samples_lost
+        trained, lost = machine.state.totals.samples_trained, machine.state.totals.samples_lost
         require(
             (trained, lost) == (len(self._trained), len(self._lost)),
             "trained and lost",
@@ -312,31 +312,23 @@ class Referee:
             lost,
         )
         require(
-            machine.order.next_position == self._next_position,
+            machine.state.order.next_position == self._next_position,
             "next position",
-            machine.order.next_position,
+            machine.state.order.next_position,
         )
         require(
-            sum(share.count for share in machine.order.returned) == len(self._returned),
+            sum(share.count for share in machine.state.order.returned) == len(self._returned),
             "returned positions",
         )
 
 
 def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
-    """The machine's whole state as plain values. Leases are left out to compare with a replay,
-    which has seen no heartbeats; the reason in words too, for it names nothing that decides."""
-    fields = {
-        name: value
-        for name, value in vars(machine).items()
-        if name not in ("spec", "members", "verdicts", "order")
-    }
-    fields["members"] = [asdict(member) for member in machine.members]
-    fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
-    fields["order"] = asdict(machine.order)
-    fields["verdicts"] = asdict(machine.verdicts)
-    fields["loss"] = repr(machine.loss)  # not a number is not equal to itself
+    """The machine's whole state as plain values. To compare with a replay, which has no heartbeats,
+    leave out leases, the time, and the reason in words, which decides nothing."""
+    fields = asdict(machine.state)
+    fields["loss"] = repr(machine.state.loss)  # NaN is not equal to itself
     if not with_leases:
         del fields["last_ms"], fields["reason"]
-        for member in fields["members"]:
+        for member in fields["members"]["roster"].values():
             del member["lease_until_ms"]
     return fields

@@ -26,9 +26,9 @@ from coordinator.machine.events import (
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
-from coordinator.state_snapshot import durable, remember
+from coordinator.state_snapshot import durable_part
 from protocol.commits import Commit, SignedCommit, open_commit
-from protocol.errors import StorageError
+from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
@@ -60,6 +60,10 @@ class WatchedRounds(Rounds):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
+        try:
+            self.validate()
+        except LocalProtocolError as error:
+            raise Violation(f"after {event}: {error}") from None
         if (row := self._journal.replaying) is not None:
             require(
                 row.effects == tuple(effects),
@@ -124,7 +128,7 @@ class MemoryJournal:
                     self.let_go = [
                         member.peer
                         for member in machine.members
-                        if member.round == machine.head_round
+                        if member.round == machine.state.head_round
                     ]
             referee.saw(event, effects, judge_books=False)
             self.durable_effects += len(effects)
@@ -237,7 +241,7 @@ class SimulatedCoordinator:
 
     def _died(self) -> None:
         self.world.say("the coordinator dies")
-        self._lost = None if self.rounds.fresh else durable(remember(self.rounds))
+        self._lost = None if self.rounds.fresh else durable_part(self.rounds.state)
         self.switchboard.died(COORDINATOR)
         least, most = SUPERVISOR_MS
         self.world.after(least + (most - least) * self.world.random.random() ** 3, self.start)
@@ -267,7 +271,7 @@ class SimulatedCoordinator:
             probe = Rounds(self.spec, self.run_id)
             _fold(probe, self.journal)
             require(
-                durable(remember(probe)) == self._lost,
+                durable_part(probe.state) == self._lost,
                 "the journal does not rebuild the state that was lost",
             )
         core.recover()

@@ -62,7 +62,7 @@ def the_late_are_heard(patch: pytest.MonkeyPatch) -> None:
     right = Rounds._announced
 
     def announced(machine: Rounds, event: Any, *arguments: Any) -> Any:
-        flight = machine.flight(event.round)
+        flight = machine.undecided(event.round)
         if flight is None:
             return []
         reached, flight.reached = flight.reached, "bell"
@@ -96,7 +96,7 @@ def a_round_is_decided_twice(patch: pytest.MonkeyPatch) -> None:
     def advance(machine: Rounds, now_ms: int) -> Any:
         effects = right(machine, now_ms)
         words = [effect for effect in effects if isinstance(effect, rounds.CommitRound)]
-        return [*effects, *words] if machine.committed % 5 == 4 else effects
+        return [*effects, *words] if machine.state.totals.committed % 5 == 4 else effects
 
     patch.setattr(Rounds, "_advance", advance)
 
@@ -149,9 +149,9 @@ def the_newest_is_decided_first(patch: pytest.MonkeyPatch) -> None:
     right = Rounds._advance
 
     def advance(machine: Rounds, now_ms: int) -> Any:
-        machine.in_flight.reverse()
+        machine.state.undecided.reverse()
         effects = right(machine, now_ms)
-        machine.in_flight.sort(key=lambda flight: flight.round)
+        machine.state.undecided.sort(key=lambda flight: flight.round)
         return effects
 
     patch.setattr(Rounds, "_advance", advance)

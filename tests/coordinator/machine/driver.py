@@ -14,6 +14,7 @@ from coordinator.machine.events import (
     Event,
     Holding,
     Joined,
+    Lapsed,
     Left,
     OpenRound,
     Ready,
@@ -88,8 +89,9 @@ class Driver:
     # ---- what happens
 
     def tell(self, event: Event) -> list[Effect]:
-        """Handle one event now."""
+        """Handle one event now; every invariant must hold afterwards."""
         effects = self.machine.handle(event, self.now_ms)
+        self.machine.validate()
         self.effects += effects
         return effects
 
@@ -126,7 +128,7 @@ class Driver:
     ) -> list[Effect]:
         """Ready with the head's state, made after the last request to start over if it was
         `obeyed`."""
-        head = self.machine.head_round
+        head = self.machine.state.head_round
         asked = [
             effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer
         ]
@@ -139,13 +141,17 @@ class Driver:
         """Their sessions are lost."""
         return [effect for peer in peers for effect in self.tell(Disconnected(peer))]
 
+    def lapse(self, *peers: PeerId) -> list[Effect]:
+        """Their leases run out."""
+        return [effect for peer in peers for effect in self.tell(Lapsed(peer))]
+
     def leave(self, *peers: PeerId) -> list[Effect]:
         return [effect for peer in peers for effect in self.tell(Left(peer, "goodbye"))]
 
     def announce(self, peer: PeerId, round: int, **changes: Any) -> list[Effect]:
         """An honest announcement of the whole share, but for `changes`."""
-        flight = self.machine.flight(round)
-        assignment = flight.assignments.get(peer) if flight else None
+        undecided = self.machine.undecided(round)
+        assignment = undecided.assignments.get(peer) if undecided else None
         fields: dict[str, Any] = {
             "digest": b"" if assignment and assignment.muted else payload_digest(peer, round),
             "payload_bytes": 100,

@@ -15,7 +15,7 @@ from coordinator.machine.events import (
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import durable, recall, remember
+from coordinator.state_snapshot import decode_state, encode_state
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import RUN, A, B, C, D, Driver, E, of_kind, state_digest
 
@@ -29,7 +29,7 @@ def asked(effects: list[Effect]) -> list[PeerId]:
 def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = None) -> list[Effect]:
     """The newest round is exchanged and applied by `peers`; those in `wrong` come to another
     digest."""
-    round, effects = driver.machine.in_flight[-1].round, list[Effect]()
+    round, effects = driver.machine.state.undecided[-1].round, list[Effect]()
     driver.exchange(round, *peers)
     for peer in peers:
         effects += driver.apply(peer, round, (wrong or {}).get(peer))
@@ -38,8 +38,8 @@ def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = No
 
 def muted(driver: Driver) -> list[PeerId]:
     """Who is muted in the newest round."""
-    flight = driver.machine.in_flight[-1]
-    return [peer for peer, assignment in flight.assignments.items() if assignment.muted]
+    undecided = driver.machine.state.undecided[-1]
+    return [peer for peer, assignment in undecided.assignments.items() if assignment.muted]
 
 
 # ---- the record
@@ -51,7 +51,7 @@ def test_a_digest_is_recorded_when_it_has_won_and_when_all_have_reported() -> No
     assert driver.apply(A, 0) == []
     assert driver.apply(B, 0) == [RecordDigest(0, state_digest(0), 2, 0, b"")]
     assert driver.apply(C, 0) == [RecordDigest(0, state_digest(0), 3, 0, b"")]
-    assert driver.machine.verdicts.tally.rounds_disputed == 0
+    assert driver.machine.state.verdicts.tally.rounds_disputed == 0
 
 
 def test_a_crowd_that_joins_later_cannot_turn_the_record_over() -> None:
@@ -86,7 +86,7 @@ def test_an_old_digest_does_not_replace_the_recorded_majority() -> None:
     for _ in range(70):
         a_round(driver, A, B)
     assert driver.apply(A, 0, digest=WRONG) == []
-    assert driver.machine.verdicts.tally.last == state_digest(69)
+    assert driver.machine.state.verdicts.tally.last == state_digest(69)
 
 
 # ---- outvoted
@@ -99,7 +99,7 @@ def test_a_dissenter_is_told_once_and_set_back() -> None:
         AskResync(C, 0, "state after round 0 differs from the majority's", 1)
     ]
     assert driver.member(C).state == "catching up"
-    assert driver.machine.verdicts.tally.rounds_disputed == 1
+    assert driver.machine.state.verdicts.tally.rounds_disputed == 1
 
 
 def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> None:
@@ -150,7 +150,7 @@ def test_a_node_that_has_started_over_is_muted_until_a_later_state_agrees() -> N
     driver.ready(C)
     a_round(driver, A, B)  # opened before it was ready
     assert muted(driver) == [C]
-    assert "its state after round 0 was wrong" in driver.machine.in_flight[-1].assignments[C].reason
+    assert "its state after round 0 was wrong" in driver.machine.state.undecided[-1].assignments[C].reason
     driver.apply(C, 1)
     a_round(driver, A, B, C)
     assert muted(driver) == []
@@ -178,7 +178,7 @@ def test_a_round_that_counts_its_payload_and_agrees_clears_the_record() -> None:
         a_round(driver, A, B, C, wrong={C: WRONG})
         driver.ready(C)
         a_round(driver, A, B)
-        driver.apply(C, driver.machine.head_round)
+        driver.apply(C, driver.machine.state.head_round)
         a_round(driver, A, B, C)  # unmuted by the one before
         a_round(driver, A, B, C)
     assert driver.machine.members.get(C) is not None
@@ -218,7 +218,7 @@ def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -
         driver.apply(C, round, digest=WRONG)
         driver.ready(C, digest=WRONG)
     assert driver.machine.members.get(C) is None
-    assert driver.machine.samples_lost == leased[C] > 0
+    assert driver.machine.state.totals.samples_lost == leased[C] > 0
     driver.exchange(2, A, B)
     assert [commit.commit.round for commit in driver.commits] == [0, 1, 2]
 
@@ -228,8 +228,8 @@ def test_the_records_survive_a_restart_and_a_snapshot() -> None:
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.ready(C, digest=WRONG)
     twin = Rounds(driver.machine.spec, RUN)
-    recall(twin, remember(driver.machine))
-    assert durable(remember(twin)) == durable(remember(driver.machine))
+    twin.resume(decode_state(encode_state(driver.machine.state)))
+    assert twin.state.verdicts == driver.machine.state.verdicts
     driver.machine = twin
     driver.tell(Restarted())
     assert of_kind(Refuse, driver.hello(C))
@@ -265,14 +265,14 @@ def test_a_level_vote_is_called_only_when_nobody_is_awaited() -> None:
 def test_whose_digest_changes_in_the_replay_was_wrong_and_the_other_is_not_touched() -> None:
     driver = level()
     driver.wait(3000)  # nothing can be trained meanwhile
-    assert driver.machine.in_flight == []
-    assert "the replay of the log decides" in driver.machine.reason
+    assert driver.machine.state.undecided == []
+    assert "the replay of the log decides" in driver.machine.state.reason
     assert of_kind(RecordDigest, replay(driver, A, state_digest(0))) == []
     effects = replay(driver, B, state_digest(0))
     assert of_kind(RecordDigest, effects)[0] == RecordDigest(0, state_digest(0), 2, 0, b"")
     assert of_kind(Evict, effects) == []
-    assert driver.machine.in_flight  # both train again
-    records = driver.machine.verdicts.records
+    assert driver.machine.state.undecided  # both train again
+    records = driver.machine.state.verdicts.records
     assert (records[A].differed, records[A].muted) == (0, False)
     assert (records[B].differed, records[B].muted) == (1, True)
 
@@ -298,8 +298,8 @@ def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(
     ]
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
     driver.wait(3000)
-    assert driver.machine.in_flight == []
-    assert "differ even after a replay: waits for a further node" in driver.machine.reason
+    assert driver.machine.state.undecided == []
+    assert "differ even after a replay: waits for a further node" in driver.machine.state.reason
 
 
 def test_a_further_node_breaks_the_tie_of_two_that_stand_by_their_digest() -> None:
@@ -321,7 +321,7 @@ def test_when_one_of_the_two_goes_the_other_goes_on() -> None:
         replay(driver, peer, digest)
     driver.leave(B)
     driver.wait(3000)
-    assert list(driver.machine.in_flight[-1].assignments) == [A]
+    assert list(driver.machine.state.undecided[-1].assignments) == [A]
 
 
 def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_next() -> None:
@@ -332,9 +332,9 @@ def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_nex
     assert asked(driver.apply(B, 0, digest=WRONG)) == [A, B]
     effects = driver.ready(A) + driver.ready(B)  # both from a snapshot of round 1
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.verdicts.held == {}
+    assert driver.machine.state.verdicts.held == {}
     driver.wait(3000)
-    assert driver.machine.in_flight
+    assert driver.machine.state.undecided
 
 
 def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() -> None:
@@ -343,15 +343,15 @@ def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() 
     assert asked(effects) == [A, B, C]
     effects = [effect for peer in (C, B, A) for effect in replay(driver, peer, state_digest(0))]
     assert of_kind(Evict, effects) == []
-    assert sorted(driver.machine.verdicts.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
-    assert driver.machine.verdicts.held == {}
+    assert sorted(driver.machine.state.verdicts.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
+    assert driver.machine.state.verdicts.held == {}
 
 
 def test_machines_that_contradict_themselves_end_without_a_verdict_and_without_a_loop() -> None:
     driver = level()
     effects = replay(driver, A, 1) + replay(driver, B, 2)
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.verdicts.held.keys() == {A, B}
+    assert driver.machine.state.verdicts.held.keys() == {A, B}
 
 
 def test_genesis_is_disputed_like_any_other_state() -> None:
@@ -362,7 +362,7 @@ def test_genesis_is_disputed_like_any_other_state() -> None:
     assert asked(driver.ready(B, digest=WRONG)) == [A, B]
     driver.ready(A)
     driver.ready(B)
-    assert driver.machine.verdicts.held == {}
+    assert driver.machine.state.verdicts.held == {}
     assert driver.member(B).state == "ready"
 
 
@@ -371,7 +371,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
     replay(driver, A, state_digest(0))
     driver.leave(B)
     driver.join(C)
-    assert driver.machine.verdicts.held == {}
+    assert driver.machine.state.verdicts.held == {}
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, C]
 
 
@@ -379,5 +379,5 @@ def test_a_ready_of_the_state_before_the_request_is_no_testimony() -> None:
     driver = level()
     effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
     assert asked(effects) == [A]
-    assert driver.machine.verdicts.tally.by_round[0].before.keys() == {A, B}
+    assert driver.machine.state.verdicts.tally.by_round[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"

@@ -15,7 +15,7 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
-from coordinator.machine.membership import Membership
+from coordinator.machine.membership import LAPSES_KEPT_LEASES, Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
@@ -84,7 +84,7 @@ def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
 
 @pytest.mark.parametrize("at_ms", [999, 1000])
 def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
-    assert members_of(A).lapsed(at_ms) == ([A] if at_ms == 1000 else [])
+    assert members_of(A).check_leases(at_ms) == ([A] if at_ms == 1000 else [])
 
 
 def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
@@ -98,7 +98,7 @@ def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
         len(members),
     ) == ([B], [B], 2)
     assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
-    assert members.lapsed(1000) == [A, B]
+    assert members.check_leases(1000) == [A, B]
     members.handle(hello(A), 20)
     assert members.live(A)
 
@@ -106,9 +106,38 @@ def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
 def test_a_renewal_moves_the_lease() -> None:
     members = members_of(A, B)
     members.handle(Heartbeat(A), 900)
-    assert members.lapsed(1000) == [B]
+    assert members.check_leases(1000) == [B]
     assert members.next_lapse_ms() == 1000
-    assert members.lapsed(1900) == [A, B]
+    assert members.check_leases(1900) == [A, B]
+
+
+def test_a_lapsed_node_is_missing_until_it_comes_back() -> None:
+    members = members_of(A, B)
+    members.handle(Lapsed(A), 1000)
+    members.handle(Lapsed(B), 1500)
+    assert members.missing(1000) == [A, B]
+    assert members.missing(1001) == [B]
+    members.handle(hello(B), 1600)
+    assert members.missing(0) == [A]
+
+
+def test_an_old_lapse_is_forgotten_when_another_comes() -> None:
+    members = members_of(A, B)
+    members.handle(Lapsed(A), 1000)
+    members.handle(Lapsed(B), 1000 + LAPSES_KEPT_LEASES * SPEC.lease_ms)
+    assert members.missing(0) == [A, B]
+    members.handle(hello(B), 9000)
+    members.handle(Lapsed(B), 9000)
+    assert members.missing(0) == [B]
+
+
+def test_the_time_of_the_next_lapse_follows_renewals_only_when_leases_are_checked() -> None:
+    members = members_of(A)
+    assert members.next_lapse_ms() == 1000
+    members.renew(A, 500)
+    assert members.next_lapse_ms() == 1000  # a lower bound
+    assert members.check_leases(1000) == []
+    assert members.next_lapse_ms() == 1500
 
 
 def test_a_lapse_evicts_in_words_once() -> None:

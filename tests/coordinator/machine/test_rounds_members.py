@@ -49,7 +49,7 @@ def test_a_member_that_lapsed_and_came_back_takes_part_from_the_next_round() -> 
     )  # what it trained is lost already; its honest announcement is no offence
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
-    assert driver.machine.samples_lost == 8
+    assert driver.machine.state.totals.samples_lost == 8
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B, C]
 
 
@@ -90,7 +90,7 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
     assert driver.tell(Ready(B, 0, 666, True)) == []
-    assert driver.machine.verdicts.tally.by_round[0].by_peer.keys() == {A}
+    assert driver.machine.state.verdicts.tally.by_round[0].by_peer.keys() == {A}
 
 
 def test_every_sign_of_life_renews_the_lease() -> None:
@@ -120,7 +120,7 @@ def test_a_round_does_not_wait_for_a_member_whose_session_was_lost() -> None:
     assert driver.commits == []
     driver.part(C)
     assert driver.authors() == [A, B]
-    assert (driver.machine.samples_lost, driver.member(C).strikes) == (8, 0)
+    assert (driver.machine.state.totals.samples_lost, driver.member(C).strikes) == (8, 0)
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B]
 
 
@@ -137,7 +137,7 @@ def test_a_member_whose_session_was_lost_is_not_asked_to_work() -> None:
     driver.part(B)
     driver.wait(3000)
     assert len(driver.opened) == 1
-    assert driver.machine.reason == "waiting for members: 1 of 2 are ready"
+    assert driver.machine.state.reason == "waiting for members: 1 of 2 are ready"
     driver.join(B)
     assert len(driver.opened) == 2
 

@@ -11,7 +11,7 @@ def test_the_first_round_opens_when_start_members_are_ready() -> None:
     driver = Driver(membership={"start_members": 3})
     driver.join(A, B)
     assert driver.opened == []
-    assert driver.machine.reason == "waiting for members: 2 of 3 are ready"
+    assert driver.machine.state.reason == "waiting for members: 2 of 3 are ready"
     driver.join(C)
     assert [opened.round for opened in driver.opened] == [0]
     assert [assignment.peer for assignment in driver.opened[0].assignments] == [A, B, C]
@@ -59,7 +59,7 @@ def test_without_overlap_a_round_is_decided_before_the_next_opens() -> None:
     driver = Driver(A, B, rounds={"overlap": 0})
     driver.announce(A, 0)
     driver.announce(B, 0)
-    assert len(driver.machine.in_flight) == 1
+    assert len(driver.machine.state.undecided) == 1
     driver.hold(A, 0, [B])
     assert [opened.round for opened in driver.opened] == [0]
     driver.hold(B, 0, [A])
@@ -72,7 +72,7 @@ def test_with_overlap_the_next_round_opens_when_everyone_has_announced() -> None
     assert [opened.round for opened in driver.opened] == [0]
     driver.announce(B, 0)
     assert [opened.round for opened in driver.opened] == [0, 1]
-    assert [flight.round for flight in driver.machine.in_flight] == [0, 1]
+    assert [undecided.round for undecided in driver.machine.state.undecided] == [0, 1]
 
 
 def test_with_overlap_the_next_round_opens_at_the_bell() -> None:
@@ -94,7 +94,7 @@ def test_rounds_overlap_from_the_one_that_the_run_file_says() -> None:
     driver.announce(A, 1)
     driver.announce(B, 1)
     assert [opened.round for opened in driver.opened] == [0, 1, 2]
-    assert [flight.round for flight in driver.machine.in_flight] == [1, 2]
+    assert [undecided.round for undecided in driver.machine.state.undecided] == [1, 2]
 
 
 def test_with_overlap_no_third_round_is_in_flight() -> None:
@@ -111,7 +111,7 @@ def test_with_overlap_no_third_round_is_in_flight() -> None:
 def test_a_round_waits_for_members_to_come_back_and_says_so() -> None:
     driver = Driver(A, B)
     driver.leave(A, B)
-    assert driver.machine.reason == "waiting for members: 0 of 2 are ready"
+    assert driver.machine.state.reason == "waiting for members: 0 of 2 are ready"
     assert len(driver.skips) == 1
     driver.join(A, B)
     assert [opened.round for opened in driver.opened] == [0, 1]
@@ -123,7 +123,7 @@ def test_a_round_waits_for_members_to_come_back_and_says_so() -> None:
 def late_rounds(driver: Driver, count: int, *punctual: PeerId) -> None:
     """Only `punctual` announce in the next `count` rounds."""
     for _ in range(count):
-        driver.exchange(driver.machine.next_round - 1, *punctual)
+        driver.exchange(driver.machine.state.next_round - 1, *punctual)
         driver.wait(1500)
 
 

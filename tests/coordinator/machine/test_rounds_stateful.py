@@ -84,6 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
         except RemoteProtocolError:
             assert portrait(self.machine) == before, f"a refused {event} has changed the machine"
             return
+        self.machine.validate()
         self.referee.saw(event, effects)
         if not isinstance(event, Heartbeat):
             self.journal.append((self.now_ms, event))
@@ -124,7 +125,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, momentum=st.booleans())
     def says_ready(self, peer: PeerId, momentum: bool) -> None:
-        head = self.machine.head_round
+        head = self.machine.state.head_round
         self.tell(Ready(peer, head, state_digest(head), momentum))
 
     @rule(momentum=st.booleans())
@@ -149,25 +150,25 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, newest=st.booleans(), unused=st.integers(0, 3))
     def announces(self, peer: PeerId, newest: bool, unused: int) -> None:
-        if flights := self.machine.in_flight:
-            flight = flights[-1 if newest else 0]
-            asked = flight.assignments.get(peer)
+        if undecided_rounds := self.machine.state.undecided:
+            undecided = undecided_rounds[-1 if newest else 0]
+            asked = undecided.assignments.get(peer)
             leased = sum(share.count for share in asked.shares) if asked else 1
-            digest = b"" if asked and asked.muted else payload_digest(peer, flight.round)
-            self.tell(Announced(peer, flight.round, digest, 100, max(0, leased - unused), 700, 2.5))
+            digest = b"" if asked and asked.muted else payload_digest(peer, undecided.round)
+            self.tell(Announced(peer, undecided.round, digest, 100, max(0, leased - unused), 700, 2.5))
 
     @rule(peer=peers, newest=st.booleans())
     def holds_everything(self, peer: PeerId, newest: bool) -> None:
-        if flights := self.machine.in_flight:
-            flight = flights[-1 if newest else 0]
+        if undecided_rounds := self.machine.state.undecided:
+            undecided = undecided_rounds[-1 if newest else 0]
             held = [
                 Digest(payload.digest)
-                for author, payload in flight.announced.items()
+                for author, payload in undecided.announced.items()
                 if author != peer
             ]
-            self.tell(Holding(peer, flight.round, tuple(digest for digest in held if digest)))
+            self.tell(Holding(peer, undecided.round, tuple(digest for digest in held if digest)))
 
-    @precondition(lambda self: self.machine.in_flight)
+    @precondition(lambda self: self.machine.state.undecided)
     @rule(newest=st.booleans(), silent=st.sets(peers, max_size=2), deaf=st.sets(peers, max_size=2))
     def a_round_is_worked_on(self, newest: bool, silent: set[PeerId], deaf: set[PeerId]) -> None:
         for peer in PEERS:
@@ -181,12 +182,12 @@ class AnyOrder(RuleBasedStateMachine):
     def all_is_well(self, rounds: int) -> None:
         for _ in range(rounds):
             self.everyone_joins(momentum=True)
-            if self.machine.in_flight:
+            if self.machine.state.undecided:
                 self.a_round_is_worked_on(newest=False, silent=set(), deaf=set())
 
     @rule(peer=peers, behind=st.integers(0, 3))
     def applies(self, peer: PeerId, behind: int) -> None:
-        round = max(0, self.machine.head_round - behind)
+        round = max(0, self.machine.state.head_round - behind)
         self.tell(Applied(peer, round, state_digest(round), b""))
 
     # ---- rounds, stale or hostile
@@ -219,7 +220,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
     def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
-        self.reports_anything(peer, self.machine.head_round, digest, 2**64 - 1)
+        self.reports_anything(peer, self.machine.state.head_round, digest, 2**64 - 1)
 
     # ---- restarts
 
