@@ -249,7 +249,7 @@ def _recorded(
     loss: float | None,
     *digest: Any,
 ) -> RecordedCommit:
-    """A row of commits and of digests; the latter's columns are NULL when no digest is on record."""
+    """A row of `commits` joined with `digests`; the latter's columns may be NULL."""
     state_digest, reports, dissent, snapshot_sha256 = digest
     return RecordedCommit(
         round,

@@ -44,9 +44,11 @@ class CoordinatorProcess:
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
         self.rounds = Rounds(spec, self.run_id)
-        self._journal = Journal(settings.directory / JOURNAL_NAME)
-        self._sequencer = Sequencer(self.rounds, self._journal, key, self._emit)
-        self.service = CoordinatorService(self._sequencer, self._journal, self._public_key, self.status)
+        self.journal = Journal(settings.directory / JOURNAL_NAME)
+        self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
+        self.service = CoordinatorService(
+            self._sequencer, self.journal, self._public_key, self.status
+        )
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
@@ -55,7 +57,7 @@ class CoordinatorProcess:
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
         `SettingsError`, `VersionError`."""
-        self._journal.bind(self.run_id, run_json(self.rounds.spec))
+        self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self.service.serve(self._server, self._traffic)
@@ -98,11 +100,11 @@ class CoordinatorProcess:
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
             self._loop_task = None
-        self._journal.close()
+        self.journal.close()
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        recorded = self._journal.last_commits(status_document.COMMITS_SHOWN)
+        recorded = self.journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
         document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
         return {

@@ -141,9 +141,7 @@ class CoordinatorService(CoordinatorServicer):
                     )
                     return
 
-    async def Session(
-        self, requests: Requests, context: Context
-    ) -> AsyncGenerator[Message, None]:
+    async def Session(self, requests: Requests, context: Context) -> AsyncGenerator[Message, None]:
         """One node or relay from its hello to its goodbye."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         yield Message(challenge=wire.Challenge(nonce=nonce))

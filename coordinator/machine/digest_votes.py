@@ -1,5 +1,5 @@
-"""Counts the state digests that nodes report after each commit; `coordinator.machine.digest_verdicts`
-judges.
+"""Counts the state digests that nodes report after each commit;
+`coordinator.machine.digest_verdicts` judges.
 
     open ----> decided by one report ----> final         a level vote leaves a round open
       '--- decided by two or more ----------^

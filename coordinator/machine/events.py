@@ -108,7 +108,7 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class InstantReached:
-    """An instant of a round has come."""
+    """An instant of a round was reached."""
 
     round: int
     instant: Instant

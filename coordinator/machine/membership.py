@@ -54,7 +54,7 @@ class WorkRecord:
     samples: int = 0
     rounds_counted: int = 0
     loss: float | None = None
-    """Of the newest announcement with samples, in nats per token."""
+    """Loss of the newest announcement with samples, in nats per token."""
 
 
 @dataclass(slots=True)

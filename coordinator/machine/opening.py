@@ -47,9 +47,7 @@ def muted_reason(verdicts: DigestVerdicts, members: Membership, member: Member) 
     return verdicts.muted_reason(member.peer) or members.muted_reason(member)
 
 
-def begin_round(
-    state: RunState, members: Membership, spec: RunSpec, now_ms: int
-) -> UndecidedRound:
+def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int) -> UndecidedRound:
     """Lease samples to every worker and append the new round to the undecided ones."""
     assignments = _assign(state, members, spec)
     step = state.totals.committed + len(state.undecided)

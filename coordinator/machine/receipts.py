@@ -37,7 +37,7 @@ class Receipts:
     """Digests that a member with a new session has not named again."""
     short: set[PeerId] = field(default_factory=set)
     copied_ms: dict[PeerId, int] = field(default_factory=dict)
-    """When an author's payload had `copies_min` other holders for the first time."""
+    """Time at which an author's payload first had `copies_min` other holders."""
 
     # ---- queries
 

@@ -1,4 +1,4 @@
-"""The state machine of a run: opens rounds, decides each once, keeps the data order and the members.
+"""The state machine of a run: opens rounds, decides each once, keeps members and data order.
 
     waiting --------> round undecided                                            finished
       ^    enough      opened --bell--> exchanging --publish_by--> closing          ^
@@ -11,9 +11,9 @@
 Rules
 - `handle` is the only door. Each round is decided once, in the order of rounds.
 - `coordinator.machine.opening` says when the next round opens.
-- A payload counts when a member that was asked to work announced it by `publish_by` and `copies_min`
-  other members hold it. With fewer such payloads than the quorum the round is skipped, and authors
-  reclaim theirs.
+- A payload counts when a member that was asked to work announced it by `publish_by` and
+  `copies_min` other members hold it. With fewer such payloads than the quorum the round is skipped,
+  and authors reclaim theirs.
 - A round closes early when every live member that was asked has announced and all payloads have
   their copies. A payload that died with its author's process, before any other member held it, is
   not waited for.

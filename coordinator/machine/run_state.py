@@ -33,7 +33,7 @@ class RunTotals:
 
 @dataclass(slots=True)
 class RunEnd:
-    """How far a run has come to its end."""
+    """Progress of a run from its last step to its end."""
 
     finished: bool = False
     """All steps are committed."""

@@ -140,8 +140,7 @@ class UndecidedRound:
         return [
             payload
             for payload in self.payloads()
-            if self.receipts.holding(Digest(payload.digest))
-            and self._copied(payload.peer, members)
+            if self.receipts.holding(Digest(payload.digest)) and self._copied(payload.peer, members)
         ]
 
     def _copied(self, author: PeerId, members: Collection[PeerId]) -> bool:

@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -31,6 +30,7 @@ from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_c
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
+from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
@@ -185,48 +185,61 @@ def test_a_round_that_has_a_commit_takes_no_second_one_and_leaves_nothing(journa
 
 
 def test_a_full_disk_says_so_and_leaves_nothing(journal: Journal) -> None:
-    pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
-    journal._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    leave_pages(journal, 2)
     batch = [(0, Left(A, "x" * 256))] * 500
     with pytest.raises(StorageError, match=r"database or disk is full; free space"):
         journal.append(batch, [(0, signed(0), 1.0)], [])
     assert list(journal.events()) == []
     assert journal.commits(-1, 10) == []
-    journal._database.execute("PRAGMA max_page_count = 10000")
+    leave_pages(journal, 10_000)
     journal.append(batch, [(0, signed(0), 1.0)], [])
     assert len(list(journal.events())) == 500
 
 
-def test_what_is_being_written_is_not_served(journal: Journal) -> None:
-    with journal._transaction():
-        body, signature = signed(0).body, signed(0).signature
-        journal._database.execute("INSERT INTO commits VALUES (0, ?, ?, 1.0)", (body, signature))
-        assert journal.commits(-1, 10) == []
-        assert journal.last_commits(10) == []
+class SlowDigests(list[RecordDigest]):
+    """Digests that keep the transaction which writes them open until they may be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.may_write = threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[RecordDigest]:
+        self.reached.set()
+        assert self.may_write.wait(20)
+        return iter(())
+
+
+@pytest.fixture
+def slow_write(journal: Journal) -> Iterator[SlowDigests]:
+    """The journal writes an event and the commit of round 0 until `may_write` is set."""
+    digests = SlowDigests()
+    arguments = ([(0, Lapsed(A))], [(0, signed(0), 1.0)], digests)
+    writer = threading.Thread(target=journal.append, args=arguments)
+    writer.start()
+    assert digests.reached.wait(20)
+    yield digests
+    digests.may_write.set()
+    writer.join(20)
+
+
+def test_a_commit_that_is_being_written_is_not_served(
+    journal: Journal, slow_write: SlowDigests
+) -> None:
+    assert journal.commits(-1, 10) == []
+    assert journal.last_commits(10) == []
+    slow_write.may_write.set()
+    journal.append([], [], [])  # comes after the first
     assert [row.round for row in journal.commits(-1, 10)] == [0]
 
 
-def test_close_waits_for_a_write_under_way(journal: Journal, path: Path) -> None:
-    writer_waits, may_write = threading.Event(), threading.Event()
-    transaction = journal._transaction
-
-    @contextmanager
-    def slow_transaction() -> Iterator[None]:
-        with transaction():
-            writer_waits.set()
-            may_write.wait(20)
-            yield
-
-    journal._transaction = slow_transaction
-    writer = threading.Thread(target=journal.append, args=([(0, Lapsed(A))], [], []))
-    writer.start()
-    writer_waits.wait(20)
+def test_close_waits_for_a_write_under_way(
+    journal: Journal, path: Path, slow_write: SlowDigests
+) -> None:
     closer = threading.Thread(target=journal.close)
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
-    may_write.set()
-    writer.join(20)
+    slow_write.may_write.set()
     closer.join(20)
     again = Journal(path)
     assert list(again.events()) == [(0, Lapsed(A))]

@@ -1,4 +1,4 @@
-"""The coordinator's bytes: counted as messages become bytes, told by owner, and never falling."""
+"""Metrics of the coordinator's bytes: by owner, and never falling."""
 
 from pathlib import Path
 
@@ -32,22 +32,6 @@ def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
         (each.labels["kind"], each.labels["direction"]): each.value
         for family in found
         for each in family.samples
-    }
-
-
-def test_messages_are_counted_as_they_become_bytes_and_bytes_become_messages() -> None:
-    traffic, heartbeat = Traffic(), wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=77))
-    data = heartbeat.SerializeToString()
-    assert traffic.came(wire.NodeMessage.FromString)(data) == heartbeat
-    assert traffic.left(wire.NodeMessage.SerializeToString)(heartbeat) == data
-    assert traffic.left(bytes, "catch_up")(b"x" * 1_000) == b"x" * 1_000
-    assert traffic.document() == {
-        "control_up_bytes": len(data),
-        "control_down_bytes": len(data),
-        "catch_up_up_bytes": 1_000,
-        "catch_up_down_bytes": 0,
-        "overhead_up_bytes": None,
-        "overhead_down_bytes": None,
     }
 
 
@@ -122,4 +106,4 @@ def test_a_process_asks_for_its_overhead(tmp_path: Path) -> None:
         lambda up, down: (1, 2),
     )
     assert counters(process.registry)["overhead", "down"] == 2
-    process._journal.close()
+    process.journal.close()

@@ -27,6 +27,7 @@ from tests.coordinator.client import (
     running,
     train,
 )
+from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import payload_digest, run_spec
 
 # ---- a run
@@ -278,9 +279,7 @@ async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(
         await one.join()
         await two.join()
         told = await train([one, two], 1)
-        database = process._journal._database
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
-        database.execute(f"PRAGMA max_page_count = {pages}")
+        leave_pages(process.journal, 0)
         with pytest.raises(
             (AssertionError, TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError)
         ):
@@ -321,14 +320,14 @@ async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_sk
                 await node.hold(0, other.peer)
                 await node.ping()
         loop, writing, may_write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        record = process._sequencer._record
+        append = process.journal.append
 
-        def slowly(batch: Any) -> Any:
+        def slowly(*batch: Any) -> None:
             loop.call_soon_threadsafe(writing.set)
             asyncio.run_coroutine_threadsafe(may_write.wait(), loop).result(20)
-            return record(batch)
+            append(*batch)
 
-        monkeypatch.setattr(process._sequencer, "_record", slowly)
+        monkeypatch.setattr(process.journal, "append", slowly)
         await two.hold(0, one.peer)
         await asyncio.wait_for(writing.wait(), 20)
         assert process.rounds.state.decided_round == 0
@@ -346,4 +345,4 @@ def test_run_and_settings_name_the_process(tmp_path: Path) -> None:
     )
     assert process.run_id == run_id(RunSpec(), public_bytes(COORDINATOR_KEY))
     assert process.run_id != RunId("")
-    process._journal.close()
+    process.journal.close()

@@ -29,6 +29,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from tests.coordinator.client import COORDINATOR_KEY, quiet_spec
+from tests.coordinator.disk import refuse_writes
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest, run_spec
 from tests.simulation.checkers import portrait
 
@@ -48,6 +49,11 @@ class Desk:
         stored = {row.round for row in self.journal.commits(-1, 1000)}
         assert outcome.signed.keys() <= stored, "told before it was written"
         self._told.set()
+
+    def left_ms(self) -> int:
+        """Time until the oldest undecided round must be decided."""
+        commit_by = self.sequencer.rounds.state.undecided[0].instants.commit_by
+        return commit_by - self.sequencer.now_ms()
 
     async def told(self, condition: Callable[[], bool]) -> None:
         """Return when something was told after which the condition holds."""
@@ -228,12 +234,12 @@ async def test_a_restart_under_a_wall_clock_a_year_off_keeps_members_and_the_rou
 ) -> None:
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B), announcement(A, 0))
-        left_ms = desk.sequencer.rounds.state.undecided[0].instants.commit_by - desk.sequencer.now_ms()
+        left_ms = desk.left_ms()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump_s)
     async with desk_of(tmp_path) as desk:
         assert [member.peer for member in desk.sequencer.rounds.members] == [A, B]
-        again_ms = desk.sequencer.rounds.state.undecided[0].instants.commit_by - desk.sequencer.now_ms()
+        again_ms = desk.left_ms()
         assert left_ms - 60_000 < again_ms <= left_ms + 60_000
         await submit(desk, announcement(B, 0), *a_round(0)[2:])
         assert desk.sequencer.decided_round == 0
@@ -272,7 +278,7 @@ async def test_a_failed_write_ends_the_sequencer_and_lets_no_effect_out(tmp_path
     task = asyncio.create_task(desk.sequencer.run())
     await submit(desk, *joining(A), *joining(B), *a_round(0)[:3])
     told = len(desk.outcomes)
-    desk.journal._database.execute("PRAGMA query_only = ON")
+    refuse_writes(desk.journal)
     last = asyncio.create_task(desk.sequencer.submit(a_round(0)[3]))
     with pytest.raises(StorageError, match="cannot use the journal"):
         await asyncio.wait_for(task, 20)

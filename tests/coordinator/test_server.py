@@ -286,7 +286,7 @@ async def test_a_stranger_may_ask_for_the_member_list(tmp_path: Path) -> None:
         assert len(process.status()["members"]) == 1
 
 
-async def test_members_are_told_arrivals_and_departures_and_not_the_whole_list(tmp_path: Path) -> None:
+async def test_members_are_told_arrivals_and_departures_instead_of_the_list(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as node,

@@ -1,8 +1,8 @@
-"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that is judged.
+"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that they judge.
 
-`Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its
-own simple book (sets of positions, sets of holders) and raises `Violation` for whatever breaks a
-promise. `portrait` is a machine's whole state as plain values, to compare two machines."""
+`Referee` watches one coordinator: it is given each event with the machine's effects, keeps its own
+simple book (sets of positions, sets of holders) and raises `Violation` when a promise is broken.
+`portrait` is a machine's whole state as plain values, to compare two machines."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -53,8 +53,7 @@ class _Page:
 
 
 class Referee:
-    """Safety of one coordinator, event by event. A restarted coordinator goes on with the same
-    referee."""
+    """Judges the safety of one coordinator, event by event, also over its restarts."""
 
     def __init__(self, machine: Rounds) -> None:
         self.machine = machine
@@ -70,8 +69,8 @@ class Referee:
         self._finished = False
 
     def saw(self, event: Event, effects: Iterable[Effect], *, judge_books: bool = True) -> None:
-        """The machine took `event` and said `effects`. Of several events that it took at once, only
-        behind the last one can its books be compared with ours."""
+        """The machine took `event` and returned `effects`. When it took several events at once, its
+        books can be compared only after the last one."""
         self._take(event)
         for effect in effects:
             match effect:
@@ -120,7 +119,7 @@ class Referee:
                 holders.discard(peer)
 
     def _withdrawn(self, peer: PeerId) -> None:
-        """It trains no longer what it has not announced."""
+        """The samples that the peer has not announced are lost."""
         for page in self._pages.values():
             if peer not in page.announced:
                 self._lost.update(page.asked.pop(peer, ()))
@@ -277,8 +276,7 @@ class Referee:
         return self._trained
 
     def check_books(self) -> None:
-        """The machine's members, rounds in flight and data order are those that follow from what it
-        was told."""
+        """The machine's members, undecided rounds and data order follow from its events."""
         machine, steps = self.machine, self._spec.schedule.steps
         flights = [flight.round for flight in machine.state.undecided]
         require(
@@ -297,8 +295,12 @@ class Referee:
             "members differ from",
             self._live,
         )
-        out = [position for page in self._pages.values() for peer in page.asked.keys() - page.announced.keys()
-               for position in page.asked[peer]]  # fmt: skip
+        out = [
+            position
+            for page in self._pages.values()
+            for peer in page.asked.keys() - page.announced.keys()
+            for position in page.asked[peer]
+        ]
         places = [self._trained, self._lost, self._returned, set(out)]
         require(
             sum(map(len, places)) == self._next_position == len(set().union(*places)),

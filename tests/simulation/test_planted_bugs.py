@@ -383,6 +383,8 @@ def run_seeds() -> None:
 def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     AIMS.get(plant, Aim()).take(monkeypatch)
+    # the machine's own invariants would find some of them before the judges
+    monkeypatch.setattr(Rounds, "validate", lambda machine: None)
     with pytest.raises(Violation, match=words):
         run_seeds()
 

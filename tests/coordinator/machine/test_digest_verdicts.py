@@ -65,7 +65,7 @@ def test_a_crowd_that_joins_later_cannot_turn_the_record_over() -> None:
     assert {effect.state_digest for effect in of_kind(RecordDigest, effects)} == {state_digest(0)}
 
 
-def test_the_word_of_one_node_is_withdrawn_when_another_contradicts_it() -> None:
+def test_the_report_of_one_node_is_withdrawn_when_another_contradicts_it() -> None:
     driver = Driver(A, rounds={"quorum": 1, "copies_min": 0})
     assert a_round(driver, A, wrong={A: WRONG})[-1] == RecordDigest(0, WRONG, 1, 0, b"")
     driver.hello(B)
@@ -112,7 +112,7 @@ def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> N
     assert of_kind(RecordDigest, effects) == [RecordDigest(0, state_digest(0), 3, 1, b"")]
 
 
-def test_what_a_dissenter_says_before_it_has_started_over_is_not_held_against_it() -> None:
+def test_a_report_from_before_the_resync_is_not_counted_as_a_second_offence() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.exchange(1, A, B)
@@ -150,7 +150,8 @@ def test_a_node_that_has_started_over_is_muted_until_a_later_state_agrees() -> N
     driver.ready(C)
     a_round(driver, A, B)  # opened before it was ready
     assert muted(driver) == [C]
-    assert "its state after round 0 was wrong" in driver.machine.state.undecided[-1].assignments[C].reason
+    reason = driver.machine.state.undecided[-1].assignments[C].reason
+    assert "its state after round 0 was wrong" in reason
     driver.apply(C, 1)
     a_round(driver, A, B, C)
     assert muted(driver) == []
@@ -193,7 +194,7 @@ def test_leaving_and_coming_back_clears_nothing() -> None:
     assert [effect.peer for effect in of_kind(Evict, driver.ready(C, digest=WRONG))] == [C]
 
 
-def test_after_its_time_a_refused_node_has_one_chance() -> None:
+def test_a_refused_node_has_one_chance_after_its_time() -> None:
     driver = Driver(A, B, C, membership={"lease_ms": 2 * REFUSED_MS})
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.ready(C, digest=WRONG)
@@ -204,7 +205,7 @@ def test_after_its_time_a_refused_node_has_one_chance() -> None:
     assert of_kind(Evict, driver.ready(C, digest=WRONG))
 
 
-def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -> None:
+def test_samples_of_an_evicted_member_are_lost_and_no_round_waits_for_it() -> None:
     driver = Driver(A, B, C, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.exchange(1, A, B, C)
@@ -223,7 +224,7 @@ def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -
     assert [commit.commit.round for commit in driver.commits] == [0, 1, 2]
 
 
-def test_the_records_survive_a_restart_and_a_snapshot() -> None:
+def test_records_survive_a_restart_and_a_snapshot() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.ready(C, digest=WRONG)
@@ -262,7 +263,7 @@ def test_a_level_vote_is_called_only_when_nobody_is_awaited() -> None:
     assert asked(driver.apply(C, 0)) == [B]
 
 
-def test_whose_digest_changes_in_the_replay_was_wrong_and_the_other_is_not_touched() -> None:
+def test_the_node_whose_digest_changes_in_the_replay_is_blamed_and_the_other_is_not() -> None:
     driver = level()
     driver.wait(3000)  # nothing can be trained meanwhile
     assert driver.machine.state.undecided == []
@@ -277,7 +278,7 @@ def test_whose_digest_changes_in_the_replay_was_wrong_and_the_other_is_not_touch
     assert (records[B].differed, records[B].muted) == (1, True)
 
 
-def test_who_comes_to_a_third_digest_contradicts_itself_and_is_refused() -> None:
+def test_a_node_that_arrives_at_a_third_digest_is_refused() -> None:
     driver = level()
     replay(driver, A, state_digest(0))
     effects = replay(driver, B, WRONG + 1)
@@ -287,7 +288,7 @@ def test_who_comes_to_a_third_digest_contradicts_itself_and_is_refused() -> None
 
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(
+def test_two_nodes_that_stand_by_their_digests_are_held_and_neither_is_refused(
     order: tuple[PeerId, PeerId],
 ) -> None:
     driver = level()
@@ -314,7 +315,7 @@ def test_a_further_node_breaks_the_tie_of_two_that_stand_by_their_digest() -> No
     assert driver.member(A).state == "ready"
 
 
-def test_when_one_of_the_two_goes_the_other_goes_on() -> None:
+def test_one_of_two_held_nodes_trains_again_when_the_other_leaves() -> None:
     driver = Driver(A, B, rounds={"quorum": 1})
     a_round(driver, A, B, wrong={B: WRONG})
     for peer, digest in ((A, state_digest(0)), (B, WRONG)):
@@ -324,7 +325,7 @@ def test_when_one_of_the_two_goes_the_other_goes_on() -> None:
     assert list(driver.machine.state.undecided[-1].assignments) == [A]
 
 
-def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_next() -> None:
+def test_a_node_that_jumps_over_the_disputed_round_is_judged_by_the_next() -> None:
     driver = Driver(A, B, rounds={"overlap": 1})
     driver.exchange(0, A, B)
     driver.exchange(1, A, B)
@@ -343,7 +344,8 @@ def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() 
     assert asked(effects) == [A, B, C]
     effects = [effect for peer in (C, B, A) for effect in replay(driver, peer, state_digest(0))]
     assert of_kind(Evict, effects) == []
-    assert sorted(driver.machine.state.verdicts.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
+    records = driver.machine.state.verdicts.records
+    assert sorted(records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
     assert driver.machine.state.verdicts.held == {}
 
 
@@ -375,7 +377,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, C]
 
 
-def test_a_ready_of_the_state_before_the_request_is_no_testimony() -> None:
+def test_a_ready_from_before_the_resync_is_no_report() -> None:
     driver = level()
     effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
     assert asked(effects) == [A]

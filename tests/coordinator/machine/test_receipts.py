@@ -67,7 +67,7 @@ def test_a_copy_is_lost_with_the_member_that_held_it() -> None:
     assert (made.holding(DIGEST), made.short) == ({A}, {A})
 
 
-def test_receipts_of_a_new_session_count_until_it_is_ready_and_then_only_the_repeated_ones() -> None:
+def test_a_member_that_is_ready_again_keeps_only_the_receipts_that_it_repeated() -> None:
     made = receipts(A)
     made.hold(B, (DIGEST, OTHER), 600)
     made.doubt(B)

@@ -217,7 +217,8 @@ def test_samples_of_a_member_that_leaves_after_announcing_are_trained() -> None:
     driver = Driver(A, B, C)
     driver.announce(C, 0)
     driver.leave(C)
-    assert (driver.machine.state.totals.samples_trained, driver.machine.state.totals.samples_lost) == (8, 0)
+    totals = driver.machine.state.totals
+    assert (totals.samples_trained, totals.samples_lost) == (8, 0)
 
 
 def test_samples_of_a_lapsed_member_are_lost() -> None:
@@ -235,7 +236,8 @@ def test_samples_of_a_late_member_are_lost() -> None:
     driver.exchange(0, A, B)
     driver.wait(1500)
     driver.announce(C, 0)
-    assert (driver.machine.state.totals.samples_trained, driver.machine.state.totals.samples_lost) == (16, 8)
+    totals = driver.machine.state.totals
+    assert (totals.samples_trained, totals.samples_lost) == (16, 8)
 
 
 def test_a_payload_that_died_with_its_authors_process_is_not_waited_for() -> None:

@@ -98,9 +98,7 @@ def test_with_overlap_a_skipped_last_round_is_followed_by_another() -> None:
     assert driver.machine.state.end.finished
 
 
-def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_expected_at_its_opening() -> (
-    None
-):
+def test_a_commit_carries_the_scalars_of_the_step_that_it_makes() -> None:
     schedule = {"steps": 9, "warmup_steps": 5, "weight_decay": 0.5}
     driver = Driver(A, B, C, schedule=schedule, rounds={"overlap": 1})
     driver.announce(A, 0)

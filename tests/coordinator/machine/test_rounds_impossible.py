@@ -1,5 +1,5 @@
-"""Events that only the machine itself can ask for, out of their order: bugs that name the state, the
-event and its history."""
+"""Events that only the machine itself can ask for, out of their order: the error names state, event
+and history."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under
-the referee's eye."""
+"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts. After
+each event the referee judges the effects, and every invariant of the state must hold."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A coordinator whose journal, commits and machine are kept as its core keeps them."""
+    """A machine with a journal of its durable events, as the sequencer keeps it."""
 
     @initialize(
         overlap=st.integers(0, 1),
@@ -155,7 +155,8 @@ class AnyOrder(RuleBasedStateMachine):
             asked = undecided.assignments.get(peer)
             leased = sum(share.count for share in asked.shares) if asked else 1
             digest = b"" if asked and asked.muted else payload_digest(peer, undecided.round)
-            self.tell(Announced(peer, undecided.round, digest, 100, max(0, leased - unused), 700, 2.5))
+            samples = max(0, leased - unused)
+            self.tell(Announced(peer, undecided.round, digest, 100, samples, 700, 2.5))
 
     @rule(peer=peers, newest=st.booleans())
     def holds_everything(self, peer: PeerId, newest: bool) -> None:
