@@ -1,5 +1,5 @@
-"""Traffic counters that nodes, relays and coordinator share: the bytes that no message accounts for,
-and counters that never fall."""
+"""Traffic counters that nodes, relays and coordinator share: overhead, and counters that never
+fall."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias

@@ -184,7 +184,8 @@ def check_chain(run_id: RunId, commits: Iterable[Commit]) -> None:
 
 
 async def train(nodes: list[ScriptedNode], rounds: int) -> list[Commit]:
-    """All nodes take part in so many rounds; the commits that they were told, verified."""
+    """Let all nodes take part in `rounds` rounds. Returns the commits that they receive,
+    verified."""
     told = []
     for _ in range(rounds):
         rounds_opened = [(await node.hear("opened")).opened.round for node in nodes]

@@ -267,7 +267,7 @@ async def test_a_stop_ends_every_session(tmp_path: Path) -> None:
 # ---- a disk that fails
 
 
-async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(
+async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_sent(
     tmp_path: Path,
 ) -> None:
     async with (

@@ -145,7 +145,7 @@ async def test_instants_come_without_events(tmp_path: Path) -> None:
         assert desk.sequencer.rounds.state.totals.skipped >= 3
 
 
-async def test_what_has_arrived_goes_before_what_is_due(
+async def test_events_that_have_arrived_go_before_instants_that_are_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow write must not evict a member whose heartbeat is waiting in the queue."""

@@ -107,7 +107,7 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
         ),
     ],
 )
-def test_what_no_honest_node_sends_is_refused(message: wire.NodeMessage, words: str) -> None:
+def test_a_dishonest_message_is_refused(message: wire.NodeMessage, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         wire_messages.event_of(A, message)
 
@@ -180,7 +180,7 @@ def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() ->
     assert reply.ByteSize() < MESSAGE_BYTES_MAX
 
 
-def test_one_commit_is_told_however_large() -> None:
+def test_a_page_has_at_least_one_commit_however_large() -> None:
     reply = wire_messages.commits_reply(
         [recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1
     )

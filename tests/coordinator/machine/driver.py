@@ -68,12 +68,12 @@ def payload_digest(peer: PeerId, round: int) -> Digest:
 
 
 def state_digest(round: int) -> int:
-    """What an honest replica's parameters hash to after a round."""
+    """Digest of an honest replica's parameters after a round."""
     return 1000 + round
 
 
 class Driver:
-    """One machine, its clock and everything it has said."""
+    """One machine, its clock and all effects that it has returned."""
 
     def __init__(self, *peers: PeerId, **sections: dict[str, Any]) -> None:
         """`peers` join at once; the first round opens with all of them, unless `sections` say
@@ -149,7 +149,7 @@ class Driver:
         return [effect for peer in peers for effect in self.tell(Left(peer, "goodbye"))]
 
     def announce(self, peer: PeerId, round: int, **changes: Any) -> list[Effect]:
-        """An honest announcement of the whole share, but for `changes`."""
+        """An honest announcement of the whole share, except for `changes`."""
         undecided = self.machine.undecided(round)
         assignment = undecided.assignments.get(peer) if undecided else None
         fields: dict[str, Any] = {
@@ -200,6 +200,22 @@ class Driver:
     def authors(self) -> list[PeerId]:
         """Contributors of the newest commit."""
         return [entry.author for entry in self.commits[-1].commit.entries]
+
+
+PHASES = ("waiting", "computing", "exchanging", "finished")
+
+
+def driver_in(phase: str) -> Driver:
+    """A run in this phase."""
+    driver = Driver(A, B, schedule={"steps": 1})
+    if phase == "waiting":
+        driver = Driver(A, membership={"start_members": 2})
+    elif phase == "exchanging":
+        driver.announce(A, 0)
+        driver.wait(1000)
+    elif phase == "finished":
+        driver.exchange(0, A, B)
+    return driver
 
 
 def of_kind(kind: type[Kind], effects: Iterable[object]) -> list[Kind]:

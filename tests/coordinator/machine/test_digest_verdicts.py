@@ -1,5 +1,5 @@
-"""Replicas that differ: told once, muted, refused; level votes are decided by the replay of the
-log."""
+"""Replicas that differ: told to resync once, muted, refused. The replay of the log decides level
+votes."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = No
 
 
 def muted(driver: Driver) -> list[PeerId]:
-    """Who is muted in the newest round."""
+    """Members that are muted in the newest round."""
     undecided = driver.machine.state.undecided[-1]
     return [peer for peer, assignment in undecided.assignments.items() if assignment.muted]
 
@@ -102,7 +102,7 @@ def test_a_dissenter_is_told_once_and_set_back() -> None:
     assert driver.machine.state.verdicts.tally.rounds_disputed == 1
 
 
-def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> None:
+def test_a_dissenter_that_reports_first_is_told_once_it_cannot_win() -> None:
     driver = Driver(A, B, C)
     driver.exchange(0, A, B, C)
     assert driver.apply(C, 0, digest=WRONG) == []
@@ -157,7 +157,7 @@ def test_a_node_that_has_started_over_is_muted_until_a_later_state_agrees() -> N
     assert muted(driver) == []
 
 
-def test_differing_twice_in_a_row_is_the_machine_and_its_key_is_refused_in_words() -> None:
+def test_a_node_that_differs_twice_in_a_row_is_evicted_and_its_key_is_refused() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     effects = driver.ready(C, digest=WRONG)
@@ -240,7 +240,7 @@ def test_records_survive_a_restart_and_a_snapshot() -> None:
 
 
 def level() -> Driver:
-    """A is right, B is wrong, and nobody else is there."""
+    """A is right, B is wrong, and there is no other node."""
     driver = Driver(A, B)
     effects = a_round(driver, A, B, wrong={B: WRONG})
     assert asked(effects) == [A, B]
@@ -255,7 +255,7 @@ def replay(driver: Driver, peer: PeerId, digest: int) -> list[Effect]:
     return driver.apply(peer, 0, digest) + driver.ready(peer, digest=digest)
 
 
-def test_a_level_vote_is_called_only_when_nobody_is_awaited() -> None:
+def test_a_vote_is_level_only_when_no_voter_is_awaited() -> None:
     driver = Driver(A, B, C)
     driver.exchange(0, A, B, C)
     driver.apply(A, 0)

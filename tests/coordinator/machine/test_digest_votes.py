@@ -29,7 +29,7 @@ def test_only_voters_count_while_one_of_them_is_awaited() -> None:
     reports = reports_on(DigestTally(), 0, A, B, c=8, d=8, e=8, a=7)
     assert reports.winner() is None
     reports.forget(B)
-    assert reports.winner() == 8  # nobody is awaited: everyone counts
+    assert reports.winner() == 8  # no voter is awaited: every report counts
 
 
 def test_a_further_node_breaks_a_level_vote() -> None:

@@ -36,7 +36,7 @@ def members_of(*peers: PeerId) -> Membership:
     return members
 
 
-def test_a_hello_admits_and_tells_everyone() -> None:
+def test_a_hello_admits_a_member_and_tells_the_others() -> None:
     members = Membership(SPEC)
     assert members.handle(hello(A), 0) == [Admit(A), TellMembers(came=(A,))]
     member = members.get(A)
@@ -140,7 +140,7 @@ def test_the_time_of_the_next_lapse_follows_renewals_only_when_leases_are_checke
     assert members.next_lapse_ms() == 1500
 
 
-def test_a_lapse_evicts_in_words_once() -> None:
+def test_a_lapse_evicts_once_with_the_reason() -> None:
     members = members_of(A)
     assert members.handle(Lapsed(A), 1000) == [Evict(A, "silent for 1 s"), TellMembers(gone=(A,))]
     assert members.handle(Lapsed(A), 1000) == []

@@ -100,7 +100,7 @@ def test_a_faster_member_is_asked_for_no_less_but_for_the_remainder(
         assert shares[slower] <= shares[faster] + 1  # equal wishes share the remainder by id
 
 
-def test_a_share_is_what_the_speed_can_do_with_headroom() -> None:
+def test_a_share_is_the_samples_that_the_speed_allows_with_headroom() -> None:
     assert HEADROOM_PERCENT == 125
     assert shares_of({A: (8000, 0)}, rounds(1000), compute_ms=2000) == {A: 20}
 
@@ -114,7 +114,7 @@ def test_each_strike_halves_down_to_one() -> None:
     assert shares == [8, 4, 2, 1, 1, 1]
 
 
-def test_a_small_batch_keeps_one_for_everyone_and_cuts_the_large() -> None:
+def test_a_small_batch_keeps_one_sample_for_each_member_and_cuts_large_shares() -> None:
     shares = shares_of({A: (8000, 0), B: (800, 0), C: (800, 0), D: (800, 0)}, rounds(6))
     assert shares == {A: 3, B: 1, C: 1, D: 1}
 
@@ -167,7 +167,7 @@ def after(rounds: int, needs: Needs, spec: RoundsSpec, pace: Pace | None = None)
     return pace
 
 
-def test_a_slot_grows_at_once_to_what_is_needed_with_a_margin() -> None:
+def test_a_slot_grows_at_once_to_the_need_with_a_margin() -> None:
     assert after(1, Needs((5000,) * 4, (7000,) * 4), stated()).slot == Slot(10_000, 7500, 10_500)
 
 
@@ -187,7 +187,7 @@ def test_fixed_pacing_is_a_stretch_of_one() -> None:
     assert after(3, Needs((10**9,), (10**9,)), stated(stretch=1)) == Pace(STATED)
 
 
-def test_one_slow_member_in_four_slows_nobody_and_two_do() -> None:
+def test_one_slow_member_in_four_does_not_stretch_the_slot_and_two_do() -> None:
     assert after(9, Needs((2000, 2000, 2000, 60_000), (4000,) * 4), stated()).slot.publish_ms < 4000
     assert (
         after(9, Needs((2000, 2000, 60_000, 60_000), (4000,) * 4), stated()).slot.publish_ms
@@ -212,7 +212,7 @@ def test_the_exchange_is_hidden_behind_a_longer_compute_only_when_rounds_overlap
     )
 
 
-def test_the_reason_is_said_in_numbers_when_the_slot_is_not_the_stated_one() -> None:
+def test_a_slot_that_is_not_the_stated_one_has_a_reason_with_numbers() -> None:
     assert after(1, Needs((1000, 2000, 5000, 9000), (7000,) * 4), stated()).reason == (
         "slot of 10 + 7.5 + 10.5 s: 3 of 4 members announce within 5 s and are copied 7 s later"
     )
@@ -303,7 +303,7 @@ def test_a_round_still_closes_as_soon_as_everything_is_there() -> None:
     assert driver.machine.state.pace.slot == Slot(1000, 125, 377)  # a quarter of the way at a time
 
 
-def test_the_time_that_the_coordinator_was_away_is_nobodys_need() -> None:
+def test_an_outage_of_the_coordinator_counts_as_no_members_need() -> None:
     driver = adaptive(A, B)
     driver.now_ms += 60_000
     driver.tell(Restarted())

@@ -1,4 +1,4 @@
-"""What counts as an announcement or a receipt, and what is ignored or refused."""
+"""Announcements and receipts that count, and those that are ignored or refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a round gets its final word, and what the word is; where the leased samples go."""
+"""The decision of a round: its time and its outcome; the fate of the leased samples."""
 
 from coordinator.machine.events import (
     CommitRound,
@@ -109,7 +109,7 @@ def test_a_dead_authors_payload_is_committed_when_a_live_member_holds_it() -> No
     assert driver.authors() == [A, B, C]
 
 
-def test_payloads_that_nobody_holds_any_more_are_not_committed() -> None:
+def test_payloads_without_holders_are_not_committed() -> None:
     driver = Driver(A, B)
     driver.announce(A, 0)
     driver.announce(B, 0)

@@ -1,4 +1,4 @@
-"""The end of a run, time and restarts. Digests are judged in `test_agreement`."""
+"""The end of a run, time and restarts."""
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_time_that_runs_backwards_is_our_own_bug() -> None:
 
 def test_instants_become_due_one_by_one_in_order() -> None:
     driver = Driver(A, B)
-    driver.announce(A, 0)  # and nobody holds it: the round waits until commit_by
+    driver.announce(A, 0)  # and no member holds it: the round waits until commit_by
     seen = []
     for milliseconds in (999, 1, 499, 1, 1499, 1):
         driver.now_ms += milliseconds

@@ -114,7 +114,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([1, 1500, 10_000]))
     def coordinator_stalls(self, milliseconds: int) -> None:
-        """What waits in the queue is handled before what has become due meanwhile."""
+        """Events in the queue are handled before instants that have become due meanwhile."""
         self.now_ms += milliseconds
 
     # ---- members

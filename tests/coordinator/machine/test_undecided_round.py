@@ -140,7 +140,7 @@ def test_the_mean_loss_weighs_samples_and_needs_some() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(shares_lists, st.integers(0, 50))
-def test_the_unused_part_is_what_is_behind_the_used_samples(
+def test_the_unused_part_is_the_positions_after_the_used_samples(
     shares: tuple[Share, ...], samples: int
 ) -> None:
     positions = [position for share in shares for position in range(share.first, share.end)]

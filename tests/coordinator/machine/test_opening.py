@@ -1,4 +1,4 @@
-"""When the machine of rounds opens a round, with whom, and who is muted in it."""
+"""The opening of a round: its time, its workers and the muted ones among them."""
 
 from protocol.ids import PeerId
 from protocol.schedule import scalars
@@ -162,7 +162,7 @@ def test_strikes_do_not_grow_beyond_the_limit() -> None:
     assert driver.member(C).strikes == 2
 
 
-def test_nobody_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
+def test_no_member_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
     driver = Driver(A, B, membership={"strikes_to_mute": 1})
     driver.announce(A, 0)
     driver.wait(3000)
@@ -186,7 +186,7 @@ def test_a_member_without_momentum_is_muted_for_warmup_rounds() -> None:
     assert not driver.opened[-1].assignments[2].muted
 
 
-def test_at_genesis_nobody_has_momentum_and_nobody_is_muted() -> None:
+def test_at_genesis_no_member_has_momentum_and_none_is_muted() -> None:
     driver = Driver()
     driver.join(A, B, momentum=False)
     assert [assignment.muted for assignment in driver.opened[0].assignments] == [False, False]
