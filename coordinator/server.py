@@ -81,17 +81,34 @@ class CoordinatorService(CoordinatorServicer):
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
         """Register with a server. The generated code would neither count bytes nor end streams
         that nobody reads."""
-        came, left, unary = traffic.came, traffic.left, grpc.unary_unary_rpc_method_handler
-        run = left(wire.Run.SerializeToString, "catch_up")
-        commits = left(wire.Commits.SerializeToString, "catch_up")
-        status, members = left(wire.Status.SerializeToString), left(wire.Members.SerializeToString)
-        stream, decoded = grpc.stream_stream_rpc_method_handler, came(wire.NodeMessage.FromString)
+        decoder, encoder = traffic.counted_decoder, traffic.counted_encoder
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         handlers = {
-            "GetRun": unary(self.GetRun, came(wire.GetRunRequest.FromString), run),
-            "GetCommits": unary(self.GetCommits, came(wire.GetCommitsRequest.FromString), commits),
-            "GetStatus": unary(self.GetStatus, came(wire.GetStatusRequest.FromString), status),
-            "GetMembers": unary(self.GetMembers, came(wire.GetMembersRequest.FromString), members),
-            "Session": stream(self._stream, decoded, left(bytes)),  # encoded already
+            "GetRun": unary(
+                self.GetRun,
+                decoder(wire.GetRunRequest.FromString),
+                encoder(wire.Run.SerializeToString, "catch_up"),
+            ),
+            "GetCommits": unary(
+                self.GetCommits,
+                decoder(wire.GetCommitsRequest.FromString),
+                encoder(wire.Commits.SerializeToString, "catch_up"),
+            ),
+            "GetStatus": unary(
+                self.GetStatus,
+                decoder(wire.GetStatusRequest.FromString),
+                encoder(wire.Status.SerializeToString),
+            ),
+            "GetMembers": unary(
+                self.GetMembers,
+                decoder(wire.GetMembersRequest.FromString),
+                encoder(wire.Members.SerializeToString),
+            ),
+            "Session": stream(
+                self._stream,
+                decoder(wire.NodeMessage.FromString),
+                encoder(bytes),  # the messages are encoded already
+            ),
         }
         server.add_registered_method_handlers(SERVICE, handlers)
 

@@ -24,7 +24,7 @@ class Traffic:
         self._up: dict[Owner, int] = {"control": 0, "catch_up": 0}
         self._down = 0
 
-    def came(self, decode: Callable[[bytes], _Message]) -> Callable[[bytes], _Message]:
+    def counted_decoder(self, decode: Callable[[bytes], _Message]) -> Callable[[bytes], _Message]:
         """A decoder of requests that counts their bytes."""
 
         def decoded(data: bytes) -> _Message:
@@ -33,7 +33,7 @@ class Traffic:
 
         return decoded
 
-    def left(
+    def counted_encoder(
         self, encode: Callable[[_Message], bytes], owner: Owner = "control"
     ) -> Callable[[_Message], bytes]:
         """An encoder of replies that counts their bytes."""

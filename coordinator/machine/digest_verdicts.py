@@ -110,7 +110,7 @@ class DigestVerdicts:
         if isinstance(said, Ready) and record:
             if said.resyncs < record.asked:
                 return self._ask(
-                    said.peer, said.round, "a request to start over was not heard", members
+                    said.peer, said.round, "a request to resync was not obeyed", members
                 )
             record.asked = 0
         if isinstance(said, Applied) and self._is_outdated(said, members):
@@ -132,13 +132,13 @@ class DigestVerdicts:
             return False
         return not self.tally.replays(said.peer, said.round)
 
-    def gone(self, peer: PeerId, members: Membership, now_ms: int) -> list[Effect]:
+    def forget(self, peer: PeerId, members: Membership, now_ms: int) -> list[Effect]:
         """Drop a member that went: no verdict waits for its reports any more."""
         self.held.pop(peer, None)
         rounds = self.tally.forget(peer)
         return [effect for round in rounds for effect in self._count(round, members, now_ms)]
 
-    def ahead(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
+    def send_back(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
         """Send back a member whose state is ahead of the log: it is of a journal that was lost."""
         return self._ask(
             said.peer, head_round, f"round {said.round} is ahead of the log's {head_round}", members
@@ -252,12 +252,12 @@ class DigestVerdicts:
                 record.differed = 0
 
     def _differs(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
-        """The node is outvoted: it starts over, or is refused."""
+        """The node is outvoted: it is told to resync, or refused."""
         self.held.pop(peer, None)
         if members.get(peer) is None:
             return []
         record = self._record_of(peer)
-        if record.asked:  # reported before it could start over: the same offence
+        if record.asked:  # reported before it could resync: the same offence
             record.round = max(record.round, round)
             return []
         effects = self._blame(peer, round, members, now_ms)

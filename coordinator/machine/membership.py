@@ -87,7 +87,7 @@ class MembershipState:
 
 class Membership:
     """The rules of the member list over its state. It changes in `handle` and through the verdicts
-    on rounds and digests: `renew`, `set_back`, `evict`, `punctual` and `late`."""
+    on rounds and digests: `renew`, `set_back`, `evict`, `note_punctual`, `note_late`."""
 
     def __init__(self, spec: MembershipSpec, state: MembershipState | None = None) -> None:
         self._spec = spec
@@ -203,13 +203,13 @@ class Membership:
         """Remove the member because of a verdict on its digests."""
         self.roster.pop(peer, None)
 
-    def punctual(self, peer: PeerId) -> None:
+    def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike, count one round of warm-up."""
         if member := self.roster.get(peer):
             member.strikes = max(0, member.strikes - 1)
             member.warmup_left = max(0, member.warmup_left - 1)
 
-    def late(self, peer: PeerId) -> None:
+    def note_late(self, peer: PeerId) -> None:
         """The member did not announce in time: one strike."""
         if member := self.roster.get(peer):
             member.strikes = min(self._spec.strikes_to_mute, member.strikes + 1)

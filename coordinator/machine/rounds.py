@@ -184,7 +184,7 @@ class Rounds:
                 return self._ready(event, now_ms)
             case Left(peer) | Lapsed(peer):
                 effects = self.members.handle(event, now_ms)
-                return effects + self._gone(peer, now_ms)
+                return effects + self._forget(peer, now_ms)
             case Restarted():
                 self._extend(now_ms - self.state.last_ms)
                 return self.members.handle(event, now_ms)
@@ -215,7 +215,7 @@ class Rounds:
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
         self.state.totals.samples_trained += event.samples
-        self.members.punctual(event.peer)
+        self.members.note_punctual(event.peer)
         work = member.work
         work.samples += event.samples
         if event.samples:
@@ -235,7 +235,7 @@ class Rounds:
         if self.members.get(event.peer) is None:
             return []  # evicted while this was on the way; the node will say hello again
         if event.round > head_round:
-            return self._enforce(verdicts.ahead(event, head_round, self.members), now_ms)
+            return self._enforce(verdicts.send_back(event, head_round, self.members), now_ms)
         judged = verdicts.report(event, self.members, now_ms)
         effects = self._enforce(judged, now_ms)
         if any(isinstance(each, AskResync | Evict) and each.peer == event.peer for each in judged):
@@ -257,19 +257,19 @@ class Rounds:
         effects = verdicts
         for verdict in verdicts:
             if isinstance(verdict, Evict):
-                effects = effects + self._gone(verdict.peer, now_ms)
+                effects = effects + self._forget(verdict.peer, now_ms)
             elif isinstance(verdict, AskResync):
                 self.state.totals.samples_lost += sum(
                     undecided.withdraw(verdict.peer) for undecided in self.state.undecided
                 )
         return effects
 
-    def _gone(self, peer: PeerId, now_ms: int) -> list[Effect]:
-        """A member went: its unannounced samples are lost, and it holds nothing any more."""
+    def _forget(self, peer: PeerId, now_ms: int) -> list[Effect]:
+        """Drop a member that went: it holds nothing, and its unannounced samples are lost."""
         self.state.totals.samples_lost += sum(
             undecided.forget(peer) for undecided in self.state.undecided
         )
-        return self._enforce(self.state.verdicts.gone(peer, self.members, now_ms), now_ms)
+        return self._enforce(self.state.verdicts.forget(peer, self.members, now_ms), now_ms)
 
     def _instant_reached(self, event: InstantReached) -> list[Effect]:
         if event.round >= self.state.next_round:
@@ -283,7 +283,7 @@ class Rounds:
         undecided.reached = event.instant
         if event.instant == "publish_by":
             for peer in undecided.awaited(self.members.live):
-                self.members.late(peer)
+                self.members.note_late(peer)
         return []
 
     def _extend(self, outage_ms: int) -> None:

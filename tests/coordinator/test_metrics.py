@@ -46,9 +46,9 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
         return known.pop(0)
 
     traffic = Traffic(overhead)
-    traffic.left(bytes)(b"four")
-    traffic.left(bytes, "catch_up")(b"fifteen")
-    traffic.came(bytes)(b"six")
+    traffic.counted_encoder(bytes)(b"four")
+    traffic.counted_encoder(bytes, "catch_up")(b"fifteen")
+    traffic.counted_decoder(bytes)(b"six")
     metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), traffic)
     assert counters(metrics)["overhead", "up"] == 50
     now = counters(metrics)

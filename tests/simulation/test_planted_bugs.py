@@ -140,7 +140,7 @@ def heartbeats_decide_something(patch: pytest.MonkeyPatch) -> None:
 
     def renew(members: Membership, peer: Any, now_ms: int) -> None:
         right(members, peer, now_ms)
-        members.punctual(peer)
+        members.note_punctual(peer)
 
     patch.setattr(Membership, "renew", renew)
 

@@ -70,7 +70,7 @@ def test_a_place_is_free_after_a_goodbye() -> None:
 def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
     members = members_of(A)
     members.handle(Ready(A, 3, 0, True), 0)
-    members.late(A)
+    members.note_late(A)
     members.handle(hello(A, "10.0.0.2:2"), 500)
     member = members.get(A)
     assert member is not None
@@ -154,8 +154,8 @@ def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) ->
     members = members_of(A)
     assert members.handle(event, 0) == []
     members.renew(C, 0)
-    members.late(C)
-    members.punctual(C)
+    members.note_late(C)
+    members.note_punctual(C)
     members.set_back(C)
     assert [member.peer for member in members] == [A]
 
@@ -177,12 +177,12 @@ def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
     member = members.get(A)
     assert member is not None
     for _ in range(2):
-        members.late(A)
+        members.note_late(A)
     assert members.muted_reason(member) == ""
     for _ in range(2):
-        members.late(A)
+        members.note_late(A)
     assert members.muted_reason(member) == "late in 3 rounds: counted again after a punctual one"
-    members.punctual(A)
+    members.note_punctual(A)
     assert members.muted_reason(member) == ""
 
 
@@ -206,10 +206,10 @@ def test_warm_up_is_served_by_punctual_rounds() -> None:
     member = members.get(A)
     assert member is not None
     assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
-    members.late(A)
+    members.note_late(A)
     assert member.warmup_left == 2
-    members.punctual(A)
-    members.punctual(A)
+    members.note_punctual(A)
+    members.note_punctual(A)
     assert members.muted_reason(member) == ""
 
 
