@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from node.traffic import Rising
+from protocol.traffic import MonotonicCounters
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class ProgressCollector(Collector):
 
     def __init__(self, progress: NodeStatus) -> None:
         self._progress = progress
-        self._traffic = Rising()
+        self._traffic = MonotonicCounters()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -101,7 +101,7 @@ class ProgressCollector(Collector):
         traffic = CounterMetricFamily(
             "lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
         )
-        counts = self._traffic(now.traffic)
+        counts = self._traffic.update(now.traffic)
         for kind in ("payload", "catch_up", "control", "overhead"):
             for direction in ("up", "down"):
                 if (

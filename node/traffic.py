@@ -6,7 +6,6 @@ control      everything else on links, and the session with the coordinator
 overhead     added by transports and the operating system, where the kernel counts it
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from protocol.traffic import Overhead
@@ -104,18 +103,3 @@ class Statistics:
     def document(self) -> dict[str, int | None]:
         """The figures of a status page."""
         return asdict(self)
-
-
-class Rising:
-    """Counters for Prometheus that never fall: it takes a falling one for a restart, and overhead
-    wavers with the bytes in buffers.
-    """
-
-    def __init__(self) -> None:
-        self._most: dict[str, int] = {}
-
-    def __call__(self, document: Mapping[str, int | None]) -> Mapping[str, int]:
-        """The largest value that each known figure has had."""
-        known = {name: count for name, count in document.items() if count is not None}
-        self._most |= {name: max(count, self._most.get(name, 0)) for name, count in known.items()}
-        return self._most

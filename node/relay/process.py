@@ -38,7 +38,6 @@ from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
 from node.links.uplink import Uplink
 from node.relay.self_check import SelfCheckShelf, self_test
 from node.system.clock import own_clock_ms
-from node.traffic import Rising
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
@@ -46,7 +45,7 @@ from protocol.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
-from protocol.traffic import Overhead, unknown_overhead
+from protocol.traffic import MonotonicCounters, Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.relay")
 
@@ -338,7 +337,7 @@ class _Collector(Collector):
 
     def __init__(self, relay: RelayProcess) -> None:
         self._relay = relay
-        self._traffic = Rising()
+        self._traffic = MonotonicCounters()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -354,7 +353,7 @@ class _Collector(Collector):
         traffic = CounterMetricFamily(
             "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
         )
-        for name, count in self._traffic(status["traffic"]).items():
+        for name, count in self._traffic.update(status["traffic"]).items():
             owner, _, direction = name.removesuffix("_bytes").rpartition("_")
             if direction in ("up", "down"):
                 traffic.add_metric([owner, direction], count)

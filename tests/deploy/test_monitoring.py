@@ -52,7 +52,7 @@ def samples(registry: CollectorRegistry) -> dict[str, set[str]]:
 async def exported(tmp_path: Path) -> dict[str, set[str]]:
     """Everything that coordinator, node and relay export, and what Prometheus adds itself."""
     rounds = Rounds(RunSpec(), RunId("ab" * 16))
-    rounds.loss = 1.0
+    rounds.state.loss = 1.0
     relay = RelayProcess(
         RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test"
     )

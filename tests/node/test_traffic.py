@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
 from node.status import NodeStatus, registry
-from node.traffic import Rising, Statistics, Traffic
+from node.traffic import Statistics, Traffic
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
@@ -66,22 +66,6 @@ def test_data_of_each_purpose_has_its_owner_both_ways() -> None:
 
 
 # ---- metrics
-
-
-def test_no_counter_falls_while_overhead_wavers() -> None:
-    rising = Rising()
-    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 5,
-    }
-    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 6,
-    }
-    assert rising({"overhead_up_bytes": None, "payload_up_bytes": 7}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 7,
-    }
 
 
 def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> None:

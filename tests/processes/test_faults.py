@@ -167,7 +167,7 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
     elif boundary == "commit":
         sql, arguments = "SELECT 1 FROM commits WHERE round > ?", (head,)
     else:
-        sql = "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Reached' AND instr(body, CAST(? AS BLOB)) > 0"
+        sql = "SELECT 1 FROM events WHERE sequence > ? AND kind = 'InstantReached' AND instr(body, CAST(? AS BLOB)) > 0"
         arguments = (sequence, boundary)
     return lambda: bool(cluster.query(sql, *arguments))
 

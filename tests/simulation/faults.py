@@ -132,7 +132,7 @@ class Faults:
         return None
 
     def _lose_disk(self, node: SimulatedNode) -> bool | None:
-        if self.coordinator.rounds.finished or not self._recoverable_without(node):
+        if self.coordinator.rounds.state.end.finished or not self._recoverable_without(node):
             return False
         node.lose_disk()
         return None
@@ -285,7 +285,7 @@ class Faults:
         needed = {entry.digest for commit in commits for entry in commit.entries}
         # What is on its way to the coordinator may be committed too; without a copy, if no other
         # member is left then.
-        undecided = self.coordinator.rounds.decided_round + 1
+        undecided = self.coordinator.rounds.state.decided_round + 1
         needed |= {
             digest for digest, round in node.place.auditor.payloads.items() if round >= undecided
         }

@@ -168,11 +168,11 @@ class Scenario:
     def _report(self) -> str:
         machine = self.coordinator.rounds
         members = [(member.peer[:8], member.state, member.connected) for member in machine.members]
-        flights = [flight.round for flight in machine.in_flight]
+        flights = [flight.round for flight in machine.state.undecided]
         lines = [
             *self.world.history(LINES_SHOWN),
             *(node.in_words() for node in self.nodes),
-            f"coordinator decided round {machine.decided_round}, in flight {flights}, members {members}",
+            f"coordinator decided round {machine.state.decided_round}, in flight {flights}, members {members}",
             f"{self.spec.rounds}",
             f"{self.spec.membership}",
             f"{self.spec.retention}",
@@ -212,7 +212,7 @@ class Scenario:
 
     @property
     def _finished(self) -> bool:
-        return self.coordinator.rounds.concluded
+        return self.coordinator.rounds.state.end.concluded
 
     def _until(self, done: object, limit_ms: int) -> None:
         self.world.run_until(lambda: self.error is not None or done(), self.world.now_ms + limit_ms)  # type: ignore[operator]

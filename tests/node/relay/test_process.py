@@ -310,7 +310,7 @@ async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
         task = asyncio.create_task(relay.run())
         await until(lambda: coordinator.status()["relays"])
         finished = wire.RunFinished(head_round=7, reason="all 8 steps are done")
-        coordinator._service._broadcast(wire.CoordinatorMessage(finished=finished))
+        coordinator.service.broadcast(wire.CoordinatorMessage(finished=finished))
         assert await task == "all 8 steps are done"
     finally:
         await relay.stop()
@@ -325,7 +325,7 @@ async def test_a_session_that_the_coordinator_ends_leaves_nothing_that_waits_to_
 
     async with relaying(tmp_path, coordinator) as relay:
         assert len(senders()) == 1
-        coordinator._service.close()
+        coordinator.service.close()
         await until(lambda: relay.status()["session"] != "connected")
         await until(lambda: relay.status()["session"] == "connected")
         assert len(senders()) == 1

@@ -1,4 +1,4 @@
-"""When the machine of rounds opens a round, with whom, and who is muted in it."""
+"""The opening of a round: its time, its workers and the muted ones among them."""
 
 from protocol.ids import PeerId
 from protocol.schedule import scalars
@@ -11,7 +11,7 @@ def test_the_first_round_opens_when_start_members_are_ready() -> None:
     driver = Driver(membership={"start_members": 3})
     driver.join(A, B)
     assert driver.opened == []
-    assert driver.machine.reason == "waiting for members: 2 of 3 are ready"
+    assert driver.machine.state.reason == "waiting for members: 2 of 3 are ready"
     driver.join(C)
     assert [opened.round for opened in driver.opened] == [0]
     assert [assignment.peer for assignment in driver.opened[0].assignments] == [A, B, C]
@@ -59,7 +59,7 @@ def test_without_overlap_a_round_is_decided_before_the_next_opens() -> None:
     driver = Driver(A, B, rounds={"overlap": 0})
     driver.announce(A, 0)
     driver.announce(B, 0)
-    assert len(driver.machine.in_flight) == 1
+    assert len(driver.machine.state.undecided) == 1
     driver.hold(A, 0, [B])
     assert [opened.round for opened in driver.opened] == [0]
     driver.hold(B, 0, [A])
@@ -72,7 +72,7 @@ def test_with_overlap_the_next_round_opens_when_everyone_has_announced() -> None
     assert [opened.round for opened in driver.opened] == [0]
     driver.announce(B, 0)
     assert [opened.round for opened in driver.opened] == [0, 1]
-    assert [flight.round for flight in driver.machine.in_flight] == [0, 1]
+    assert [undecided.round for undecided in driver.machine.state.undecided] == [0, 1]
 
 
 def test_with_overlap_the_next_round_opens_at_the_bell() -> None:
@@ -94,7 +94,7 @@ def test_rounds_overlap_from_the_one_that_the_run_file_says() -> None:
     driver.announce(A, 1)
     driver.announce(B, 1)
     assert [opened.round for opened in driver.opened] == [0, 1, 2]
-    assert [flight.round for flight in driver.machine.in_flight] == [1, 2]
+    assert [undecided.round for undecided in driver.machine.state.undecided] == [1, 2]
 
 
 def test_with_overlap_no_third_round_is_in_flight() -> None:
@@ -111,7 +111,7 @@ def test_with_overlap_no_third_round_is_in_flight() -> None:
 def test_a_round_waits_for_members_to_come_back_and_says_so() -> None:
     driver = Driver(A, B)
     driver.leave(A, B)
-    assert driver.machine.reason == "waiting for members: 0 of 2 are ready"
+    assert driver.machine.state.reason == "waiting for members: 0 of 2 are ready"
     assert len(driver.skips) == 1
     driver.join(A, B)
     assert [opened.round for opened in driver.opened] == [0, 1]
@@ -123,7 +123,7 @@ def test_a_round_waits_for_members_to_come_back_and_says_so() -> None:
 def late_rounds(driver: Driver, count: int, *punctual: PeerId) -> None:
     """Only `punctual` announce in the next `count` rounds."""
     for _ in range(count):
-        driver.exchange(driver.machine.next_round - 1, *punctual)
+        driver.exchange(driver.machine.state.next_round - 1, *punctual)
         driver.wait(1500)
 
 
@@ -162,7 +162,7 @@ def test_strikes_do_not_grow_beyond_the_limit() -> None:
     assert driver.member(C).strikes == 2
 
 
-def test_nobody_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
+def test_no_member_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
     driver = Driver(A, B, membership={"strikes_to_mute": 1})
     driver.announce(A, 0)
     driver.wait(3000)
@@ -186,7 +186,7 @@ def test_a_member_without_momentum_is_muted_for_warmup_rounds() -> None:
     assert not driver.opened[-1].assignments[2].muted
 
 
-def test_at_genesis_nobody_has_momentum_and_nobody_is_muted() -> None:
+def test_at_genesis_no_member_has_momentum_and_none_is_muted() -> None:
     driver = Driver()
     driver.join(A, B, momentum=False)
     assert [assignment.muted for assignment in driver.opened[0].assignments] == [False, False]
