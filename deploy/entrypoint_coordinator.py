@@ -15,10 +15,9 @@ from typing import NoReturn
 
 import msgspec
 
-from lockstep.commands.coordinator import read_run_file
-from lockstep.commands.init import write_run_file
 from lockstep.console import error_line
 from lockstep.exit_codes import exit_code
+from lockstep.run_file import read_run_file, write_run_file
 from protocol.errors import LockstepError
 from protocol.runfile import RunSpec, parse_run_json, run_json
 

@@ -352,7 +352,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import ask, write_run_file
+    from lockstep.commands.init import ask
+    from lockstep.run_file import write_run_file
     from protocol.runfile import RunSpec
 
     write_run_file(path, RunSpec() if defaults else ask(path, force=force), force=force)

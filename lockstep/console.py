@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -83,3 +84,21 @@ def bytes_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} TB"
+
+
+def number(value: object) -> str:
+    """A loss for a person; empty when it is not known."""
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def agreement(agreed: object) -> str:
+    """Whether replicas are equal, in a word."""
+    return "equal" if agreed else "DIFFERENT"
+
+
+def replicas_text(digests: Mapping[str, Any]) -> str:
+    """In how many rounds digests were compared, and with what result."""
+    checked = digests.get("rounds_checked") or 0
+    return (
+        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+    )

@@ -19,7 +19,7 @@ import torch
 
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.console import Advance, output, progress, write_json
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
@@ -98,7 +98,7 @@ def verify(settings: VerifySettings) -> None:
     """Replays, compares and says what was found; `DivergedError` when something differs."""
     keep_freed_memory()
     use_threads(settings.threads)
-    findings = run(_verify(settings))
+    findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
         ending = f"; {findings.checkpoint}" if findings.checkpoint else ""
         output.print(
@@ -123,7 +123,7 @@ async def _verify(settings: VerifySettings) -> Findings:
         )
         published = Published(checkpoint, findings.run_id) if checkpoint else None
         with progress("replaying", "commits") as advance:
-            await Audit(record, findings, published, settings.snapshot).run(advance)
+            await Audit(record, findings, published, settings.snapshot).replay(advance)
         findings.verified = True
         return findings
     except Difference as error:
@@ -200,7 +200,7 @@ class Audit:
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
 
-    async def run(self, advance: Advance) -> None:
+    async def replay(self, advance: Advance) -> None:
         """Walk to the end of the log; `Difference` at the first round that is not as recorded."""
         findings, replica = self._findings, self._replica
         self._stand_at(-1)

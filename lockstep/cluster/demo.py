@@ -8,17 +8,16 @@ The model is small enough for two CPU cores and large enough to learn visibly in
 byte-level llama of a million parameters on the Python standard library's own sources."""
 
 import shutil
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import shown
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.cluster.loss_plot import plot_loss
 from lockstep.cluster.summary import (
     Evaluation,
@@ -28,10 +27,10 @@ from lockstep.cluster.summary import (
     run_to_its_end,
     summary,
 )
-from lockstep.commands.init import write_run_file
-from lockstep.commands.status import agreement
-from lockstep.console import bytes_text, messages, output, progress, write_json
+from lockstep.console import agreement, bytes_text, messages, output, progress, write_json
 from lockstep.exit_codes import UsageError
+from lockstep.run_file import write_run_file
+from lockstep.service.signals import stopped_like_ctrl_c
 from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
 from protocol.runfile import (
@@ -89,7 +88,7 @@ def run_demo(settings: DemoSettings) -> None:
         advance(CORPUS_BYTES, CORPUS_BYTES)
     write_run_file(directory / "run.toml", spec, force=True)
     cluster = Cluster(ClusterSettings(directory, directory / "run.toml", data, settings.nodes))
-    with _sigterm_as_ctrl_c():
+    with stopped_like_ctrl_c():
         finished = run_to_its_end(cluster, shown(cluster, spec.schedule.steps))
     checkpoint = _keep_checkpoint(cluster.nodes, directory / "checkpoint")
     with messages.status("evaluating the genesis and the final checkpoint"):
@@ -130,20 +129,6 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         ),
         membership=MembershipSpec(start_members=settings.nodes, lease_ms=6_000, heartbeat_ms=1_000),
     )
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """A supervisor's polite signal stops the cluster as a person's does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _clear(directory: Path) -> None:

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cluster.local import Child, Cluster
-from lockstep.commands.status import agreement, number
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster
+from lockstep.console import NARROWEST_COLUMNS, agreement, bytes_text, messages, number
 
 LINES = 12
 """Progress lines of a whole run where the output is no terminal."""

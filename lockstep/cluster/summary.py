@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, total_bytes
-from lockstep.cluster.local import Child, Cluster
+from lockstep.cluster.local import Cluster
 from node.data.corpus import Corpus
 from node.model.checkpoint import evaluate_checkpoint
 from node.model.training import TrainingModel, build_model

@@ -10,32 +10,21 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
+from lockstep.run_file import read_run_file
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
-from lockstep.service.signals import run
-from protocol.errors import SettingsError, StorageError
+from lockstep.service.signals import run_event_loop
+from protocol.errors import StorageError
 from protocol.handshake import public_bytes
-from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
-
-
-def read_run_file(path: Path) -> RunSpec:
-    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of
-    another format."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one"
-        ) from None
-    return parse_run_file(text.decode("utf-8", errors="replace"), str(path))
+from protocol.runfile import RunSpec, parse_run_json, run_id
 
 
 def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
     """Runs the coordinator until its run is finished or a signal ends it."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
-    messages.print(run(_coordinate(spec, settings, options)))
+    messages.print(run_event_loop(_coordinate(spec, settings, options)))
 
 
 def check_directory(directory: Path) -> None:

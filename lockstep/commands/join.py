@@ -5,7 +5,7 @@ from lockstep.console import messages
 from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 from node.process import NodeProcess
 from node.settings import NodeSettings
 
@@ -13,7 +13,7 @@ from node.settings import NodeSettings
 def join(settings: NodeSettings, options: ServeOptions) -> None:
     """Runs a node until the run is finished, the node is told to leave, or a signal asks it to."""
     log_versions(settings)
-    messages.print(run(_join(settings, options)))
+    messages.print(run_event_loop(_join(settings, options)))
 
 
 async def _join(settings: NodeSettings, options: ServeOptions) -> str:

@@ -5,7 +5,7 @@ from lockstep.console import messages
 from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 from node.relay.process import RelayProcess, RelaySettings
 from node.system.malloc import keep_freed_memory
 
@@ -14,7 +14,7 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
     """Runs a relay until the run is finished or a signal asks it to drain."""
     keep_freed_memory()
     log_versions(settings)
-    messages.print(run(_relay(settings, options)))
+    messages.print(run_event_loop(_relay(settings, options)))
 
 
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:

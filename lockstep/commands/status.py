@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from lockstep.console import bytes_text, output, write_json
+from lockstep.console import agreement, bytes_text, number, output, replicas_text, write_json
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.addresses import parse_address
 from protocol.channel import CLIENT_OPTIONS
@@ -145,21 +145,3 @@ def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
             agreement(commit.get("digests_agree")) if commit.get("digest_reports") else "",
         )
     return table
-
-
-def number(value: object) -> str:
-    """A loss for a person; empty when it is not known."""
-    return f"{value:.4f}" if isinstance(value, int | float) else ""
-
-
-def agreement(agreed: object) -> str:
-    """Whether replicas are equal, in a word."""
-    return "equal" if agreed else "DIFFERENT"
-
-
-def replicas_text(digests: Mapping[str, Any]) -> str:
-    """In how many rounds digests were compared, and with what result."""
-    checked = digests.get("rounds_checked") or 0
-    return (
-        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
-    )

@@ -12,7 +12,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lockstep.exit_codes import StoppedError
@@ -22,8 +23,12 @@ _log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_ENDING_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
-def run(main: Coroutine[Any, Any, _Result]) -> _Result:
+
+def run_event_loop(main: Coroutine[Any, Any, _Result]) -> _Result:
     """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows)."""
     try:
         import uvloop
@@ -84,3 +89,29 @@ class _Stopping:
         self.asked = True
         _log.info(why)
         self._leave()
+
+
+@contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM, and SIGHUP when a terminal closes, end the block as Ctrl-C does: in order, once.
+
+    For commands without an event loop. Further such signals are ignored while the block ends; one
+    that this process ignores already (SIGHUP under `nohup`) stays ignored."""
+
+    def interrupt(*_: object) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {
+        number: handler
+        for number in _ENDING_SIGNALS
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lockstep.cluster.local import RELAY, Cluster, ClusterSettings
-from lockstep.wan.faults import COORDINATOR, Break, Fault, Mend, Schedule
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.cluster.names import COORDINATOR, RELAY
+from lockstep.wan.faults import Break, Fault, Mend, Schedule
 from lockstep.wan.lab.laboratory import Counters, Laboratory
 
 PORTS = {COORDINATOR: 50700, RELAY: 50710}
@@ -72,7 +73,9 @@ class WanCluster(Cluster):
             if not _opened(status):
                 return []
             self._opened_s = time.monotonic()
-        due = self._schedule.due(time.monotonic() - self._opened_s, int(status.get("round", -1)))
+        due = self._schedule.take_due(
+            time.monotonic() - self._opened_s, int(status.get("round", -1))
+        )
         for what in due:
             self._do(what)
         return [_in_words(what) for what in due]

@@ -11,10 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, committed_steps, headline, shown, total_bytes
-from lockstep.cluster.local import Child
-from lockstep.commands.status import number
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
+from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, number
 from lockstep.wan.cluster import LineUse, WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.link_check import MeasuredLink

@@ -6,12 +6,13 @@ commands read another file of the same form."""
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lockstep.wan.lab.home_link import WANDER_S, HomeLink, LinkDirection
 from protocol.errors import SettingsError
+from protocol.validation import problems_text
 
 BUILTIN = Path(__file__).with_name("profiles.toml")
 
@@ -103,16 +104,9 @@ def read_profiles(path: Path = BUILTIN) -> Catalogue:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
-        raise SettingsError(
-            f"{path}: {'; '.join(_in_words(dict(problem)) for problem in error.errors())}"
-        ) from None
+        raise SettingsError(f"{path}: {problems_text(error)}") from None
 
 
 def cycled(names: Sequence[str], count: int) -> tuple[str, ...]:
     """`count` names, beginning again where the list ends."""
     return tuple(names[number % len(names)] for number in range(count))
-
-
-def _in_words(problem: dict[str, Any]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg'].lower()}, found {problem['input']!r}"

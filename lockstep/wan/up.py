@@ -5,6 +5,7 @@
 The same processes, the same demo model and the same report as `lockstep demo`; between them lie
 lines with the rates, delays, jitter and loss of people's homes."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
-from lockstep.cluster.local import RELAY, ClusterSettings
+from lockstep.cluster.local import ClusterSettings
+from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
-from lockstep.commands.init import write_run_file
 from lockstep.console import bytes_text, messages, output, progress, write_json
 from lockstep.exit_codes import UsageError
+from lockstep.run_file import write_run_file
+from lockstep.service.signals import stopped_like_ctrl_c
 from lockstep.wan.cluster import WanCluster, Way
-from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
+from lockstep.wan.faults import Fault, parse_faults
 from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.lab.laboratory import Laboratory, unable
-from lockstep.wan.lab.shaping import stopped_like_ctrl_c
 from lockstep.wan.lab.topology import Home, Nat, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.live_table import links_table, shown_wan
@@ -79,7 +81,11 @@ def wan_up(settings: WanSettings) -> None:
     if reason := unable():
         raise UsageError(reason)
     faults = parse_faults(
-        settings.faults, settings.nodes, settings.rounds, settings.seed, relay=settings.relay
+        settings.faults,
+        settings.nodes,
+        settings.rounds,
+        random.Random(settings.seed),
+        relay=settings.relay,
     )
     plan = plan_of(settings, read_profiles(settings.profiles_file))
     profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
@@ -132,7 +138,7 @@ def transports(settings: WanSettings) -> tuple[str, ...]:
 
 
 def _names(settings: WanSettings) -> list[str]:
-    return [f"node-{number}" for number in range(settings.nodes)]
+    return [node_name(number) for number in range(settings.nodes)]
 
 
 def _nat(name: str) -> Nat:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lockstep.cluster.local import Child
+from lockstep.cluster.child import Child
 from protocol.runfile import RunSpec
 
 END_S = 30.0

@@ -12,8 +12,8 @@ import pytest
 
 import lockstep
 from lockstep.cli import main
-from lockstep.commands.init import run_file_text
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import run_file_text
 from protocol.runfile import RunSpec
 
 WITHOUT_TORCH = """
@@ -151,7 +151,7 @@ def test_init_writes_a_file_that_the_coordinator_takes(
     assert main(["init", "--defaults", str(path)]) == ExitCode.OK
     assert str(path) in capsys.readouterr().out
     assert main(["init", "--defaults", str(path)]) == ExitCode.USAGE
-    assert "exists already" in error_line(capsys)
+    assert "already exists" in error_line(capsys)
 
 
 def test_data_prepare_turns_text_into_shards_with_a_manifest(

@@ -20,7 +20,8 @@ from typing import Any
 from coordinator.journal import JOURNAL_NAME
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.verify import Audit, Findings, Published
-from lockstep.cluster.local import STOP_S, Child, Cluster, ClusterSettings
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.replica.replica import Replica
 from protocol.commits import Commit, SignedCommit, open_commit
@@ -250,7 +251,7 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
         findings = Findings(record.info.run_id)
         each = [Published(directory / name / "checkpoint", findings.run_id) for name in nodes]
         every: Any = _Every(each)
-        await Audit(record, findings, every, None).run(lambda *_: None)
+        await Audit(record, findings, every, None).replay(lambda *_: None)
         return findings
     finally:
         await record.close()

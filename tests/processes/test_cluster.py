@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import ClusterSettings
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import write_run_file
 from lockstep.service.keys import KEY_NAME
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import ClusterSettings
+from lockstep.run_file import write_run_file
 from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory

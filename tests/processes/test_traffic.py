@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import total_bytes
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.local import ClusterSettings
+from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Counters, Laboratory

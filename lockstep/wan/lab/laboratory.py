@@ -25,10 +25,11 @@ from typing import Any, Literal
 from lockstep.exit_codes import UsageError
 from lockstep.wan.lab import namespaces
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
+from lockstep.wan.lab.iproute import run_command, run_commands
 from lockstep.wan.lab.nat import masquerade
 from lockstep.wan.lab.packet_delay import real_time
 from lockstep.wan.lab.probe import Measured, measure, udp_socket
-from lockstep.wan.lab.shaping import run, run_all, words
+from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import Placed, Plan, Shaped, address_commands
 from protocol.errors import LocalProtocolError, UnavailableError
 
@@ -139,7 +140,7 @@ class Laboratory:
 
     @property
     def mechanism(self) -> str:
-        """How links are shaped here: "netem" or "tbf+relay"; empty when none is."""
+        """How links are shaped here: "netem" or "tbf+delay"; empty when none is."""
         return next((shaper.mechanism for shaper in self._shapers.values()), "")
 
     def close(self) -> None:
@@ -208,12 +209,14 @@ class Laboratory:
 
     def move(self, name: str, *, back: bool = False) -> None:
         """Gives a home its other public address, as a laptop has that moves to another network."""
-        run_all(address_commands(self._place(name), moved=not back))
+        run_commands(address_commands(self._place(name), moved=not back))
 
     def counters(self, name: str) -> Counters:
         """What crossed a home's line so far."""
         place = self._place(name)
-        shown = json.loads(run(words(f"ip -n {place.internet} -s -j link show dev {place.port}")))
+        shown = json.loads(
+            run_command(words(f"ip -n {place.internet} -s -j link show dev {place.port}"))
+        )
         counts = shown[0]["stats64"]
         return Counters(counts["rx"]["bytes"], counts["tx"]["bytes"])
 
@@ -234,7 +237,7 @@ class Laboratory:
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         for namespace, forwards in self._plan.forwarding(self.id):
             namespaces.add(namespace, forwards=forwards)
-        run_all(self._plan.commands(self.id))
+        run_commands(self._plan.commands(self.id))
         for router in self._plan.routers(self.id):
             with namespaces.inside(router):
                 masquerade()
@@ -265,7 +268,7 @@ class Laboratory:
 
     def _switch(self, name: str, state: str) -> None:
         place = self._place(name)
-        run(words(f"ip -n {place.internet} link set {place.port} {state}"))
+        run_command(words(f"ip -n {place.internet} link set {place.port} {state}"))
 
 
 def unable() -> str:

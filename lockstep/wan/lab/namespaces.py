@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.wan.lab.shaping import run, words
+from lockstep.wan.lab.iproute import run_command
+from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import PREFIX
 from protocol.errors import UnavailableError
 
@@ -76,7 +77,7 @@ def exists(namespace: str) -> bool:
 def add(namespace: str, *, forwards: bool) -> None:
     """Makes an empty namespace. Packets may come back by another interface than they left by
     (`shape`)."""
-    run(words(f"ip netns add {namespace}"))
+    run_command(words(f"ip netns add {namespace}"))
     switches = {
         "ipv4/ip_forward": int(forwards),
         "ipv4/conf/all/rp_filter": 0,
@@ -115,7 +116,7 @@ def remove(namespaces: list[str]) -> None:
         time.sleep(0.01)
     for namespace in namespaces:
         try:
-            run(words(f"ip netns del {namespace}"))
+            run_command(words(f"ip netns del {namespace}"))
         except UnavailableError:
             if exists(
                 namespace
@@ -146,7 +147,7 @@ def _processes(namespace: str) -> list[int]:
     if not exists(namespace):
         return []
     with contextlib.suppress(UnavailableError):
-        return [int(pid) for pid in run(words(f"ip netns pids {namespace}")).split()]
+        return [int(pid) for pid in run_command(words(f"ip netns pids {namespace}")).split()]
     return []
 
 

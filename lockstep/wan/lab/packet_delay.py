@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from lockstep.wan.lab.home_link import FRAME_BYTES_MAX, HomeLink, LinkDirection, PacketFate
+from lockstep.wan.lab.tc_commands import tap_name
 
 HELD_FRAMES_MAX = 100_000
 """Per way: a second of 1.2 Gbit/s. More are dropped, as a full buffer does."""
@@ -121,7 +122,7 @@ class PacketDelay:
             if way and name in self._lanes:
                 self._lanes[name].course = self._course(way)
 
-    def run(self, control: int | None, on_control: Callable[[], bool]) -> None:
+    def carry(self, control: int | None, on_control: Callable[[], bool]) -> None:
         """Carries frames until `on_control`, called when descriptor `control` is readable, returns
         False."""
         lanes = list(self._lanes.values())
@@ -164,11 +165,6 @@ class PacketDelay:
 
     def _course(self, way: LinkDirection) -> PacketFate:
         return PacketFate(way, self._uniform)
-
-
-def tap_name(way: str, interface: str) -> str:
-    """Name of the device that takes one way of an interface, within the kernel's 15 characters."""
-    return f"{way}-{interface}"[:15]
 
 
 @contextlib.contextmanager

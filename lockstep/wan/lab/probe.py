@@ -83,7 +83,7 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
     Raises `UnavailableError` when nothing crosses it."""
     up, down = link.up or LinkDirection(), link.down or LinkDirection()
     echo = _Echo(home, far, link)
-    echo.run()
+    echo.exchange()
     if not echo.trips_s:
         raise UnavailableError(
             f"nothing crosses the link between {home.getsockname()[0]} and {far.getsockname()[0]}"
@@ -114,7 +114,7 @@ class _Echo:
         self._wait_s = link.rtt_s + DRAIN_S
         self._every_s = 1 / min(packets_per_s, ECHO_PACKETS_PER_S_MAX)
 
-    def run(self) -> None:
+    def exchange(self) -> None:
         begin_s = time.monotonic()
         target = self._far.getsockname()
         end_s = begin_s + ECHO_S

@@ -21,7 +21,7 @@ from itertools import combinations, islice
 from typing import Literal
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
-from lockstep.wan.lab.shaping import Command, words
+from lockstep.wan.lab.tc_commands import Command, words
 from protocol.errors import SettingsError
 
 PREFIX = "lockstep-"

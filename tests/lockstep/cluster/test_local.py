@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import RESTARTS_MAX, Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import RESTARTS_MAX, Child
+from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import UsageError
+from lockstep.run_file import write_run_file
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
 from tests.lockstep.shared import END_S, kill, wait_for_end
@@ -143,7 +144,7 @@ def test_a_relay_that_cannot_start_is_told_with_its_last_words(settings: Cluster
 
     with (
         Impossible(dataclasses.replace(settings, relay=True)) as cluster,
-        pytest.raises(SettingsError, match=r"the relay did not come up: .*127\.0\.0\.1:99999"),
+        pytest.raises(SettingsError, match=r"the relay did not start: .*127\.0\.0\.1:99999"),
     ):
         cluster.start()
 

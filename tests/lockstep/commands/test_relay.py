@@ -10,8 +10,8 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster.local import Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import write_run_file
 from protocol.runfile import RunSpec
 from tests.lockstep.test_cli import error_line, without_torch
 

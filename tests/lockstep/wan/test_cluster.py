@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -67,7 +68,9 @@ def built(tmp_path: Path, *faults: str) -> tuple[WanCluster, PaperLaboratory]:
     paper = PaperLaboratory()
     settings = ClusterSettings(tmp_path, tmp_path / "run.toml", tmp_path / "data", nodes=2)
     laboratory: Any = paper
-    return WanCluster(settings, laboratory, parse_faults(faults, nodes=2, rounds=10, seed=0)), paper
+    return WanCluster(
+        settings, laboratory, parse_faults(faults, nodes=2, rounds=10, draws=Random(0))
+    ), paper
 
 
 def test_time_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:

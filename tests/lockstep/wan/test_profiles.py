@@ -91,7 +91,7 @@ def test_every_wrong_field_is_named_with_what_was_found(tmp_path: Path) -> None:
         tmp_path,
         GOOD.replace("up_mbit_s = 0.1", "up_mbit_s = 0").replace("rtt_ms = 4", 'rtt_ms = "long"'),
     )
-    assert "profiles.tin-can.up_mbit_s: input should be greater than 0, found 0" in text
+    assert "profiles.tin-can.up_mbit_s: expected greater than 0, found 0" in text
     assert "profiles.tin-can.rtt_ms" in text
     assert "'long'" in text
 

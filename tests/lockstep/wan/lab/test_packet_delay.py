@@ -7,7 +7,8 @@ import pytest
 
 from lockstep.wan.lab import packet_delay
 from lockstep.wan.lab.home_link import LinkDirection, PacketFate
-from lockstep.wan.lab.packet_delay import DelayLane, tap_name
+from lockstep.wan.lab.packet_delay import DelayLane
+from lockstep.wan.lab.tc_commands import tap_name
 
 
 @pytest.fixture
