@@ -11,7 +11,7 @@ SETUP := .venv/.installed
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I. protocol/wire.proto
 GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
 
-.PHONY: demo test test-slow check proto clean distclean setup
+.PHONY: demo test test-slow check proto dist clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -39,8 +39,12 @@ check: $(SETUP)  ## format, lint, types, layers, generated code
 proto: $(SETUP)  ## generate the protobuf code anew
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=.
 
+dist: $(SETUP)  ## wheel and source archive of this tree, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
 clean:  ## what runs and tools left behind; the virtual environment stays
-	rm -rf out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find protocol coordinator node lockstep tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from node.demo.optimizer import DeMo
 
-__all__ = ["DeMo", "__version__"]
+__all__ = ["DISTRIBUTION", "DeMo", "__version__"]
 
 __version__ = "0.1.0"
+
+DISTRIBUTION = "lockstep-train"
+"""Name under which pip installs this package; `lockstep` on PyPI is another project."""
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,8 @@ story. Standard output carries results, standard error everything else, so that 
 piped."""
 
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +36,18 @@ Advance = Callable[[float, float | None], None]
 def error_line(text: str) -> None:
     """One line on standard error, whatever the text holds."""
     print(f"error: {' '.join(text.split())}", file=sys.stderr)
+
+
+def own_command() -> str:
+    """The words that call this program again from the same shell: `lockstep` where the PATH leads
+    to this very program, else its path."""
+    script = Path(sys.argv[0])
+    if script.stem != "lockstep":
+        return f"{shlex.quote(sys.executable)} -m lockstep"
+    found = shutil.which("lockstep")
+    if found and script.exists() and script.samefile(found):
+        return "lockstep"
+    return shlex.quote(str(script))
 
 
 @contextmanager

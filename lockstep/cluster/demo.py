@@ -7,6 +7,7 @@ its end.
 The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
 byte-level llama of a million parameters on the Python standard library's own sources."""
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from lockstep.cluster.summary import (
     run_to_its_end,
     summary,
 )
-from lockstep.console import agreement, bytes_text, messages, output, progress, write_json
+from lockstep.console import agreement, bytes_text, messages, output, own_command, progress, write_json
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import write_run_file
 from lockstep.service.signals import stopped_like_ctrl_c
@@ -103,7 +104,10 @@ def run_demo(settings: DemoSettings) -> None:
     messages.print(
         f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
     )
-    messages.print(f"try: lockstep generate {checkpoint} --prompt 'def '", soft_wrap=True)
+    messages.print(
+        f"try: {own_command()} generate {shlex.quote(str(checkpoint))} --prompt 'def '",
+        soft_wrap=True,
+    )
 
 
 def demo_spec(settings: DemoSettings) -> RunSpec:

@@ -194,7 +194,7 @@ def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
 def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
     done = without_torch(*arguments)
     assert done.returncode == ExitCode.USAGE, done.stderr
-    assert "pip install 'lockstep[node]'" in done.stderr
+    assert "pip install 'lockstep-train[node]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -276,7 +276,7 @@ def unable() -> str:
     if sys.platform != "linux":
         return f"a WAN laboratory needs Linux's network namespaces; this is {sys.platform}"
     if os.geteuid():
-        return "a WAN laboratory needs root, for network namespaces: sudo lockstep wan ..."
+        return "a WAN laboratory needs root, for network namespaces: run the command with sudo"
     if missing := [tool for tool in ("ip", "tc") if not shutil.which(tool)]:
         return f"a WAN laboratory needs the commands {' and '.join(missing)}: install iproute2"
     return ""

@@ -1,0 +1,33 @@
+"""Tells Lockstep's packages from strangers of the same names.
+
+Other distributions install packages called `node`, `protocol` or `coordinator` too. Such a one is
+found in place of Lockstep's where it comes first on the path, or where pip wrote it over ours. This
+module imports nothing but the standard library: it runs before anything that needs the three."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+PACKAGES = ("protocol", "coordinator", "node")
+"""Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
+
+MARK = "LOCKSTEP"
+
+
+def foreign_package() -> str:
+    """What is wrong with the packages that this Python finds, in one line; empty if nothing is."""
+    for name in PACKAGES:
+        try:
+            own = hasattr(import_module(name), MARK)
+        except Exception:  # a stranger may fail in any way
+            own = False
+        if not own:
+            return f"expected Lockstep's own package {name!r}, found {_found(name)}"
+    return ""
+
+
+def _found(name: str) -> str:
+    spec = find_spec(name)
+    if spec is None:
+        return "none"
+    place = spec.origin or ", ".join(spec.submodule_search_locations or ())
+    return f"another one at {place}"
