@@ -28,7 +28,15 @@ from lockstep.cluster.summary import (
     run_to_its_end,
     summary,
 )
-from lockstep.console import agreement, bytes_text, messages, output, own_command, progress, write_json
+from lockstep.console import (
+    agreement,
+    bytes_text,
+    messages,
+    output,
+    own_command,
+    progress,
+    write_json,
+)
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import write_run_file
 from lockstep.service.signals import stopped_like_ctrl_c

@@ -38,22 +38,22 @@ def check_directory(directory: Path) -> None:
     journal = Journal(path)
     try:
         spec = parse_run_json(journal.run_json(), str(path))
-        with messages.status("folding the journal"):
+        with messages.status("replaying the journal"):
             found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
     finally:
         journal.close()
     messages.print(
-        f"{directory}: sound: {found.events} events, {found.commits} commits up to round {found.head_round}, "
-        f"{found.snapshots} snapshots",
+        f"{directory}: sound: {found.events} events, {found.commits} commits "
+        f"up to round {found.head_round}, {found.snapshots} snapshots",
         soft_wrap=True,
     )
 
 
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
-    """How it ended, in words."""
-    line = OverheadMeter()
+    """Returns how it ended, in words."""
+    meter = OverheadMeter()
     process = CoordinatorProcess(
-        spec, settings, load_or_create_key(settings.directory), line.overhead
+        spec, settings, load_or_create_key(settings.directory), meter.measure_overhead
     )
     asked = asyncio.Event()
 
@@ -64,11 +64,9 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
                 return f"run {process.run_id} ({spec.name}) is finished"
-            return (
-                f"stopped; the same command with --directory {settings.directory} goes on from here"
-            )
+            return f"stopped; the same command with --directory {settings.directory} continues here"
         finally:
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options, line=line)
+    return await serve(process, work, asked.set, lambda: process.address, options, meter=meter)

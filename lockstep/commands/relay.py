@@ -1,4 +1,4 @@
-"""`lockstep relay URL`: one relay process, from its self-test to the end of the run."""
+"""`lockstep relay URL`: one relay process, from its self-check to the end of the run."""
 
 from lockstep import __version__
 from lockstep.console import messages
@@ -18,10 +18,10 @@ def relay(settings: RelaySettings, options: ServeOptions) -> None:
 
 
 async def _relay(settings: RelaySettings, options: ServeOptions) -> str:
-    """How it ended, in words. The process is made inside the loop on which its channel will
-    live."""
-    line, key = OverheadMeter(), load_or_create_key(settings.directory)
-    process = RelayProcess(settings, key, f"lockstep {__version__}", line.overhead)
+    """Returns how it ended, in words. The process is made inside the event loop, which its gRPC
+    channel belongs to."""
+    meter, key = OverheadMeter(), load_or_create_key(settings.directory)
+    process = RelayProcess(settings, key, f"lockstep {__version__}", meter.measure_overhead)
     return await serve(
-        process, process.run, process.leave, lambda: settings.coordinator, options, line=line
+        process, process.run, process.leave, lambda: settings.coordinator, options, meter=meter
     )

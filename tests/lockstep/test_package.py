@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 
 PATIENCE_S = 120.0
 """Longest wait for a process of these tests on a busy machine."""
+
+Found = TypeVar("Found")
 
 ANYWHERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 
@@ -84,7 +86,7 @@ class Environment:
         return found
 
     def has(self, module: str) -> bool:
-        """Whether its Python finds a module."""
+        """Tells whether its Python finds a module."""
         code = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec({module!r}))"
         found = subprocess.run([self.python, "-c", code], cwd=self.place, env=clean_environment())
         return found.returncode == 0
@@ -99,7 +101,7 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def wait_for[T](found: Callable[[], T], process: "subprocess.Popen[str]", log: Path) -> T:
+def wait_for(found: Callable[[], Found], process: "subprocess.Popen[str]", log: Path) -> Found:
     """The first true value of `found()` while `process` runs."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not (value := found()):

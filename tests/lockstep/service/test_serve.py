@@ -73,7 +73,7 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(
             return await process.work()
 
         return await serve(
-            process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=OverheadMeter()
+            process, work, process.asked.set, lambda: "10.0.0.1:1", options, meter=OverheadMeter()
         )
 
     assert run_event_loop(main()) == "finished"
@@ -87,7 +87,7 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
         process.may_start.clear()
         serving = asyncio.ensure_future(
             serve(
-                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+                process, process.work, process.asked.set, lambda: "", options, meter=OverheadMeter()
             )
         )
         await process.starting.wait()
@@ -115,7 +115,7 @@ def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -
         process.may_start.clear()
         serving = asyncio.ensure_future(
             serve(
-                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+                process, process.work, process.asked.set, lambda: "", options, meter=OverheadMeter()
             )
         )
         await process.starting.wait()
@@ -138,7 +138,7 @@ def test_an_error_of_the_process_passes_and_everything_is_closed(options: ServeO
         nonlocal process
         process = FakeProcess()
         return await serve(
-            process, broken, process.asked.set, lambda: "", options, line=OverheadMeter()
+            process, broken, process.asked.set, lambda: "", options, meter=OverheadMeter()
         )
 
     with pytest.raises(ZeroDivisionError):

@@ -41,7 +41,7 @@ def connected(address: str = "127.0.0.1") -> Iterator[tuple[socket.socket, socke
 
 
 def found(kernel: TcpCounters, end: socket.socket) -> Connection:
-    (one,) = [each for each in kernel.open() if each.inode == os.fstat(end.fileno()).st_ino]
+    (one,) = [each for each in kernel.read_open() if each.inode == os.fstat(end.fileno()).st_ino]
     return one
 
 
@@ -88,7 +88,7 @@ def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
         destroyed = list[Connection]()
 
         def all_told() -> bool:
-            destroyed.extend(each for each in asked.destroyed() if each.cookie in cookies)
+            destroyed.extend(each for each in asked.take_destroyed() if each.cookie in cookies)
             return len(destroyed) == 2
 
         assert eventually(all_told)
@@ -96,7 +96,7 @@ def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
         assert {each.inode for each in destroyed} == {0}
         assert max(each.up_bytes for each in destroyed) > CONTENT
         assert max(each.down_bytes for each in destroyed) > CONTENT
-        assert not cookies & {each.cookie for each in asked.open()}
+        assert not cookies & {each.cookie for each in asked.read_open()}
 
 
 @needs_linux
@@ -111,7 +111,7 @@ def test_a_connection_that_its_process_resets_ends_with_zeros() -> None:
         told = list[Connection]()
 
         def is_told() -> bool:
-            told.extend(each for each in asked.destroyed() if each.cookie == reset.cookie)
+            told.extend(each for each in asked.take_destroyed() if each.cookie == reset.cookie)
             return bool(told)
 
         assert eventually(is_told)
@@ -133,7 +133,7 @@ def test_over_ipv6_headers_are_larger(address: str) -> None:
 
 def test_without_netlink_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_NETLINK")
-    with pytest.raises(UnavailableError, match="does not tell of connections"):
+    with pytest.raises(UnavailableError, match="does not list TCP connections"):
         TcpCounters()
 
 
@@ -224,7 +224,7 @@ def test_the_first_failure_of_the_line_to_the_kernel_is_told(
         asked._asking.close()
         monkeypatch.setattr(asked, "_asking", FakeSocket([refusal]))
         with pytest.raises(UnavailableError, match="Permission denied"):
-            asked.open()
+            asked.read_open()
 
 
 class FakeSocket:
@@ -257,4 +257,4 @@ def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(
         ]
         asked._hearing.close()
         monkeypatch.setattr(asked, "_hearing", FakeSocket(news))
-        assert len(asked.destroyed()) == 2
+        assert len(asked.take_destroyed()) == 2
