@@ -1,9 +1,8 @@
 """The `lockstep` command: its commands, the sources of their settings, and the ends of errors.
 
 Commands are thin: each names its options and calls one function of one module. The module is
-imported only then, so that `lockstep --help` is quick and a command that needs no torch runs without
-it. Settings come from the
-default, the settings file, the environment and the flag, the later winning
+imported only then: `lockstep --help` is quick, and a command that needs no torch runs without it.
+Settings come from the default, the settings file, the environment and the flag, the later winning
 (`lockstep.settings_file`). An error ends as one line on standard error and a documented exit code
 (`lockstep.exit_codes`); --debug shows its origin."""
 
@@ -18,13 +17,11 @@ import typer
 from lockstep import DISTRIBUTION, __version__, options
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
+from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
 from protocol.errors import LockstepError
-
-NODE_PACKAGES = {"torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"}
-"""Top-level packages that come with the `node` extra."""
 
 _EPILOG = "\n".join(
     ["Exit codes:", *(f"{code.value:3d}  {meaning}" for code, meaning in MEANINGS.items())]
@@ -32,7 +29,7 @@ _EPILOG = "\n".join(
 
 app = typer.Typer(
     name="lockstep",
-    help="Train one neural network on strangers' computers; every replica stays equal, bit for bit.",
+    help="Train one neural network on strangers' computers; all replicas stay equal, bit for bit.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -58,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LockstepError as error:
         return _failed(error, str(error))
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in NODE_PACKAGES:
-            need = f"this command needs {error.name}: pip install '{DISTRIBUTION}[node]'"
+        if (package := (error.name or "").partition(".")[0]) in NODE_EXTRA:
+            need = f"this command needs {package}: pip install '{DISTRIBUTION}[node]'"
             return _failed(UsageError(), need)
         return _failed(error, f"bug: {error}")
     except (KeyboardInterrupt, typer.Abort):

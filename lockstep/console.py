@@ -1,10 +1,8 @@
-"""How the command talks to a person: progress and tables on standard output or error, at 80 columns
-or more.
+"""Output for a person: progress, tables and words, at 80 columns or more.
 
-Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would
-be silent there, `progress` prints a line at every tenth instead, so that a log file tells the same
-story. Standard output carries results, standard error everything else, so that `--json -` can be
-piped."""
+Standard output carries results, standard error everything else, so that `--json -` can be piped.
+Rich leaves out colours and moving parts when the output is not a terminal; `progress` then prints a
+line at every tenth instead of moving a bar."""
 
 import json
 import shlex
@@ -21,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from node.system.files import replacing_file
 
 NARROWEST_COLUMNS = 80
-"""Every table fits this width."""
+"""Width that every table fits."""
 
 output = Console(soft_wrap=False, highlight=False)
 """Results."""
@@ -30,11 +28,11 @@ messages = Console(stderr=True, soft_wrap=False, highlight=False)
 """Progress, notes and errors."""
 
 Advance = Callable[[float, float | None], None]
-"""Called with (done, total or None when it is not known) in any one unit, as often as wanted."""
+"""Function that moves a bar: (done, total or None if unknown), both in the bar's unit."""
 
 
 def error_line(text: str) -> None:
-    """One line on standard error, whatever the text holds."""
+    """Prints one line on standard error; line breaks in the text become spaces."""
     print(f"error: {' '.join(text.split())}", file=sys.stderr)
 
 
@@ -52,7 +50,7 @@ def own_command() -> str:
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Advance]:
-    """A bar for something longer than two seconds; yields the function that moves it."""
+    """Shows a bar, for work of more than two seconds; yields the function that moves it."""
     if not messages.is_terminal:
         yield _lines(what, unit)
         return
@@ -65,7 +63,7 @@ def progress(what: str, unit: str) -> Iterator[Advance]:
 
 
 def _lines(what: str, unit: str) -> Advance:
-    """A line at every tenth of a known total, at every doubling of an unknown one."""
+    """Prints a line at every tenth of a known total, at every doubling of an unknown one."""
     due = 0.0
 
     def advance(done: float, total: float | None) -> None:
@@ -92,7 +90,7 @@ def write_json(path: str, document: Mapping[str, object]) -> None:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes for a person: three digits and a decimal unit."""
+    """A number of bytes with three digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
@@ -101,17 +99,17 @@ def bytes_text(count: float) -> str:
 
 
 def number(value: object) -> str:
-    """A loss for a person; empty when it is not known."""
+    """A loss with four decimals; empty when it is not known."""
     return f"{value:.4f}" if isinstance(value, int | float) else ""
 
 
 def agreement(agreed: object) -> str:
-    """Whether replicas are equal, in a word."""
+    """The result of a comparison of replicas, in a word."""
     return "equal" if agreed else "DIFFERENT"
 
 
 def replicas_text(digests: Mapping[str, Any]) -> str:
-    """In how many rounds digests were compared, and with what result."""
+    """The number of rounds whose digests were compared, and the result."""
     checked = digests.get("rounds_checked") or 0
     return (
         f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"

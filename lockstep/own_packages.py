@@ -1,4 +1,4 @@
-"""Tells Lockstep's packages from strangers of the same names.
+"""The packages that Lockstep brings, told from strangers of the same names.
 
 Other distributions install packages called `node`, `protocol` or `coordinator` too. Such a one is
 found in place of Lockstep's where it comes first on the path, or where pip wrote it over ours. This
@@ -11,6 +11,18 @@ PACKAGES = ("protocol", "coordinator", "node")
 """Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
 
 MARK = "LOCKSTEP"
+
+NODE_EXTRA = {
+    "filelock",
+    "hivemind",
+    "matplotlib",
+    "numba",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+"""Packages of others that come with the extra `node`."""
 
 
 def foreign_package() -> str:

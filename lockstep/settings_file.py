@@ -1,7 +1,7 @@
-"""Settings of a command: default < file < environment < flag, in that order and nowhere else.
+"""Settings of a command: default < file < environment < flag, the later winning.
 
-typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a TOML
-with one table per command (`lockstep --settings FILE join ...`):
+typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a
+TOML with one table per command (`lockstep --settings FILE join ...`):
 
     [join]
     directory = "/var/lib/lockstep"

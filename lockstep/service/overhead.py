@@ -81,8 +81,8 @@ class OverheadMeter:
         own_sockets: Callable[[], set[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own_sockets()` returns the inodes of this process's and its descendants' sockets, `clock()`
-        monotonic seconds."""
+        """`own_sockets()` returns the inodes of the sockets of this process and its descendants,
+        `clock()` monotonic seconds."""
         self.reason = "not measured yet"
         """The reason why there are no figures; empty while there are."""
         self.admin_port = 0

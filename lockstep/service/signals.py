@@ -1,9 +1,8 @@
 """Runs one asynchronous process to its end: event loop, signals, and a parent to follow.
 
-    first SIGINT or SIGTERM   `leave()` is called: the work finishes what it must, then ends as usual
-    second one                everything is cancelled now: `StoppedError`, exit code 130
-    parent gone               (only with `follow_parent`) the end of standard input counts as a first
-                              signal
+    first SIGINT or SIGTERM    `leave()` is called: the work finishes its round, then ends as usual
+    second one                 everything is cancelled now: `StoppedError`, exit code 130
+    parent gone                with `follow_parent`, the end of standard input counts as a signal
 
 With `follow_parent` a cluster on one machine leaves no orphans: when the command that started it
 dies, even by SIGKILL, the kernel closes the pipe."""

@@ -2,9 +2,11 @@
 torch."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +15,18 @@ import pytest
 import lockstep
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
+from lockstep.own_packages import NODE_EXTRA
 from lockstep.run_file import run_file_text
 from protocol.runfile import RunSpec
 
+ROOT = Path(__file__).parents[2]
+
 WITHOUT_TORCH = """
 import sys
-for name in ("torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"):
-    sys.modules[name] = None
 from lockstep.cli import main
+from lockstep.own_packages import NODE_EXTRA
+for name in NODE_EXTRA:
+    sys.modules[name] = None
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -180,7 +186,7 @@ def test_missing_data_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nothing" in capsys.readouterr().err
 
 
-def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
+def test_a_command_that_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
     assert without_torch("--help").returncode == ExitCode.OK
     assert without_torch("init", "--defaults", str(tmp_path / "run.toml")).returncode == ExitCode.OK
     assert without_torch("status", "127.0.0.1:1").returncode == ExitCode.UNREACHABLE
@@ -190,8 +196,27 @@ def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
     assert bad_port.returncode == ExitCode.SETTINGS, bad_port.stderr
 
 
+def test_the_packages_of_the_node_extra_are_those_that_the_command_knows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = project["optional-dependencies"]["node"]
+    assert {re.split("[<>=]", name)[0] for name in required} == NODE_EXTRA
+
+
+@pytest.mark.parametrize("package", sorted(NODE_EXTRA))
+def test_each_missing_package_of_the_extra_is_named_with_the_way_to_it(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError(f"No module named '{package}'", name=f"{package}.inner")
+
+    monkeypatch.setattr("lockstep.commands.status.status", missing)
+    assert main(["status", "127.0.0.1:1"]) == ExitCode.USAGE
+    expected = f"this command needs {package}: pip install 'lockstep-train[node]'"
+    assert expected in error_line(capsys)
+
+
 @pytest.mark.parametrize("arguments", [("join", "127.0.0.1:1"), ("demo",), ("generate", "nowhere")])
-def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
+def test_a_command_that_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
     done = without_torch(*arguments)
     assert done.returncode == ExitCode.USAGE, done.stderr
     assert "pip install 'lockstep-train[node]'" in done.stderr

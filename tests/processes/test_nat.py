@@ -120,7 +120,7 @@ def test_behind_routers_nodes_of_unlike_transports_train_through_a_public_one_th
     with training(tmp_path, ("none", "masquerade", "masquerade"), links=kinds) as cluster:
         train_on(cluster)
         public, laptop, other = cluster.nodes
-        assert cluster.ways == {
+        assert cluster.link_kinds == {
             "node-0": {
                 "node-1": {"transport": "grpc", "relayed": False, "dialled": False},
                 "node-2": {"transport": "libp2p", "relayed": False, "dialled": False},
@@ -155,7 +155,7 @@ def test_through_a_relay_two_nodes_behind_routers_train_also_after_it_was_killed
 ) -> None:
     with training(tmp_path, ("masquerade", "masquerade"), relay=True) as cluster:
         train_on(cluster)
-        assert cluster.ways == {
+        assert cluster.link_kinds == {
             node.name: {"relay": {"transport": "grpc", "relayed": False, "dialled": True}}
             for node in cluster.nodes
         }

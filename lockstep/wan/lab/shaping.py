@@ -1,6 +1,6 @@
 """Gives one interface the rates, delay and loss of a home link, and takes them away again.
 
-    netem        egress of the interface, and ingress through an ifb device: the kernel does everything
+    netem        the kernel does everything: egress of the interface, ingress through an ifb device
     tbf+delay    token buckets of the kernel set the rate; `packet_delay` holds packets for delay,
                  jitter and loss
 
@@ -115,8 +115,8 @@ class Shaping:
             self._delay = PacketDelay(self._interface, link, seed)
         except OSError as error:
             raise UnavailableError(
-                f"cannot shape {self._interface}: this kernel has no netem, and no tap device can be "
-                f"opened: {error.strerror}; a container needs the device /dev/net/tun and the "
+                f"cannot shape {self._interface}: this kernel has no netem, and no tap device can "
+                f"be opened: {error.strerror}; a container needs the device /dev/net/tun and the "
                 "capability NET_ADMIN"
             ) from error
         if link.down:

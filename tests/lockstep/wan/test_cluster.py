@@ -162,7 +162,7 @@ def test_how_links_go_is_noted_by_name_and_outlives_them(
     one.status = {"peer_id": "11", "links": {"open": []}}
     cluster.watch()
     way = {"transport": "libp2p", "relayed": True, "dialled": False}
-    assert cluster.ways == {"node-0": {"node-1": way, "99": way}, "node-1": {}}
+    assert cluster.link_kinds == {"node-0": {"node-1": way, "99": way}, "node-1": {}}
     one.status = {"peer_id": "11", "links": {"open": [{**link, "relayed": False}]}}
     cluster.watch()
-    assert cluster.ways["node-0"]["node-1"]["relayed"] is False
+    assert cluster.link_kinds["node-0"]["node-1"]["relayed"] is False

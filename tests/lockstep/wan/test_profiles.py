@@ -66,7 +66,7 @@ def test_a_distance_is_the_same_in_both_directions() -> None:
 def test_a_pair_that_nobody_measured_is_an_error_that_lists_those_that_are() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"between london and tokyo, only of virginia-london, .*california-tokyo",
+        match=r"between london and tokyo is known, only of virginia-london, .*california-tokyo",
     ):
         read_profiles().one_way_s("london", "tokyo")
 

@@ -14,7 +14,7 @@ from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
 from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
+from lockstep.wan.up import WanSettings, links_text, plan_of, transports
 from protocol.errors import SettingsError
 from tests.lockstep.shared import tiny_model
 from tests.lockstep.wan.lab.fixture import needs_ground
@@ -82,7 +82,7 @@ def test_the_summary_says_which_links_go_through_whom_and_over_what() -> None:
     direct, relayed = (
         {"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True)
     )
-    text = ways_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
+    text = links_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
     assert text == "node-0 to relay (libp2p), node-1 (libp2p, relayed); node-1 to nobody"
 
 

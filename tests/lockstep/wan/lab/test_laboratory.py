@@ -177,7 +177,7 @@ def test_a_computer_that_is_not_there_is_our_own_mistake() -> None:
     unbuilt = Laboratory(Plan((Home("node-0"),)))
     with pytest.raises(LocalProtocolError, match="expected one of node-0, got 'node-1'"):
         unbuilt.address("node-1")
-    with pytest.raises(LocalProtocolError, match="can only be cut both ways"):
+    with pytest.raises(LocalProtocolError, match="can only be cut in both directions"):
         unbuilt.cut("node-0", "up")
 
 
