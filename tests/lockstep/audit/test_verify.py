@@ -45,7 +45,8 @@ async def train(directory: Path) -> None:
     async with nodes[0], nodes[1]:
         for node in nodes:
             await node.ended()
-        await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await coordinator.finished()
     await coordinator.stop()
     shutil.copytree(nodes[0].checkpoint, directory / "checkpoint")
 
@@ -219,7 +220,8 @@ def test_a_checkpoint_with_one_other_weight_is_not_what_the_log_produces(
 
 
 @pytest.mark.parametrize(
-    ("claimed", "words"), [(4, "does not hold the parameters"), (99, "no commit is of that round")]
+    ("claimed", "words"),
+    [(4, "does not hold the parameters"), (99, "without a commit of that round")],
 )
 def test_a_checkpoint_that_claims_another_round_is_not_believed(
     record: Path, capsys: pytest.CaptureFixture[str], claimed: int, words: str
@@ -283,7 +285,8 @@ async def test_a_live_run_is_verified_over_the_network(tmp_path: Path) -> None:
             process = await asyncio.create_subprocess_exec(
                 *map(str, command), stderr=asyncio.subprocess.PIPE
             )
-            _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                _, said = await process.communicate()
             members = [member["name"] for member in coordinator.status()["members"]]
     finally:
         await coordinator.stop()
