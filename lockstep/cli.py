@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception, line: str) -> int:
     code = exit_code(error)
     if logging.getLogger().isEnabledFor(logging.DEBUG):
-        logging.getLogger(__name__).exception("exit code %d", code)
+        logging.getLogger(__name__).exception("command failed", extra={"exit_code": int(code)})
     elif code is ExitCode.BUG:
         line += " (--debug shows where)"
     error_line(line)

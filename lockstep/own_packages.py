@@ -26,7 +26,7 @@ NODE_EXTRA = {
 
 
 def foreign_package() -> str:
-    """What is wrong with the packages that this Python finds, in one line; empty if nothing is."""
+    """The first of PACKAGES that is missing or not Lockstep's, in words; empty if all are."""
     for name in PACKAGES:
         try:
             own = hasattr(import_module(name), MARK)

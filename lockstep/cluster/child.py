@@ -86,7 +86,7 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; negative for a signal, as in `subprocess`."""
+        """Exit status; None while the process runs, negative for a signal, as in `subprocess`."""
         return self._process.poll() if self._process else None
 
     def start(self, *more_arguments: str) -> None:
@@ -140,7 +140,7 @@ class Child:
         return lines[-1].strip() if lines else "(nothing)"
 
     def obituary(self) -> str:
-        """What it died of, in words."""
+        """The cause of the process's death, in words."""
         status = self.exit_status or 0
         if status < 0:
             return f"{self.name} was killed by signal {-status}"

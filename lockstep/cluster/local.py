@@ -36,13 +36,13 @@ class ClusterSettings:
     """Holds a directory for each process."""
 
     run_file: Path
-    """What the coordinator is started with."""
+    """Run file of the coordinator."""
 
     data: Path
     """Prepared corpus that all nodes read."""
 
     nodes: int
-    """Node processes."""
+    """Number of node processes."""
 
     links: tuple[str, ...] = ("grpc",)
     """Transports for the nodes in turn, each as `lockstep join --links` takes them."""

@@ -166,7 +166,7 @@ def test_grafana_finds_data_and_dashboards_where_compose_puts_them() -> None:
     assert source["url"] == "http://prometheus:9090"
 
 
-def test_prometheus_asks_everybody_on_the_admin_port() -> None:
+def test_prometheus_scrapes_every_service_on_the_admin_port() -> None:
     jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     asked = {
         target
@@ -199,7 +199,7 @@ def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_wake_for_what_they_say(tmp_path: Path) -> None:
+def test_alerts_fire_on_the_conditions_that_they_name(tmp_path: Path) -> None:
     if not shutil.which("promtool"):
         pytest.skip("no promtool here (Debian: package prometheus)")
     coordinator = "lockstep_coordinator"

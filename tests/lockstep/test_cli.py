@@ -94,7 +94,7 @@ def test_a_run_file_of_another_version_ends_with_5(
     assert "99" in error_line(capsys)
 
 
-def test_a_missing_run_file_is_said_with_the_way_out(
+def test_a_missing_run_file_is_an_error_that_names_lockstep_init(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["coordinator", str(tmp_path / "none.toml")]) == ExitCode.SETTINGS

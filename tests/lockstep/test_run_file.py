@@ -65,7 +65,9 @@ def test_an_existing_file_is_only_replaced_when_forced(tmp_path: Path) -> None:
     assert parse_run_file(path.read_text()) == RunSpec()
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_the_way_to_one(tmp_path: Path) -> None:
+def test_a_missing_run_file_is_an_error_that_names_the_command_that_writes_one(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(
         SettingsError, match=r"none\.toml: No such file.*`lockstep init` writes one"
     ):

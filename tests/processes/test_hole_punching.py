@@ -192,7 +192,7 @@ def test_with_three_observers_the_relay_carries_the_link_and_nobody_hangs_up_in_
         assert len(home.do(one.fetched(other.remote, digest))) == BLOB_BYTES
 
 
-def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_does_not(
+def test_a_node_that_can_be_dialled_from_outside_announces_that_address_first_and_others_do_not(
     computers: dict[str, Computer], relay: str
 ) -> None:
     def make(name: str) -> Libp2pTransport:

@@ -156,7 +156,7 @@ def interface_facts(interface: str) -> tuple[str, int]:
 
 
 def has_netem(interface: str) -> bool:
-    """Whether the kernel has netem; found out by a try, because nothing else tells."""
+    """Tries whether the kernel has netem, because nothing else tells."""
     try:
         run_command(words(f"tc qdisc add dev {interface} root netem delay 0ms"))
     except UnavailableError as error:

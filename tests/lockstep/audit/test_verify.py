@@ -247,7 +247,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert "expected a checkpoint of run" in error_line(capsys)
 
 
-def test_another_coordinators_key_or_no_journal_at_all_is_said(
+def test_another_coordinator_s_key_and_a_missing_journal_are_errors_that_name_them(
     record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (record / "coordinator" / "key.pem").unlink()

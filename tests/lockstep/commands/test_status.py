@@ -110,7 +110,7 @@ def test_another_server_at_that_port_is_told_apart(other_server: str) -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"{", b"[]", b"\xff"])
-def test_nonsense_is_the_other_side_s_fault(
+def test_an_answer_that_is_no_status_is_a_remote_protocol_error(
     reply: bytes, address: str, coordinator: FakeCoordinator
 ) -> None:
     coordinator.reply = reply
@@ -118,7 +118,7 @@ def test_nonsense_is_the_other_side_s_fault(
         ask(address)
 
 
-def test_what_is_no_address_is_a_wrong_setting() -> None:
+def test_an_invalid_address_is_a_settings_error() -> None:
     with pytest.raises(SettingsError):
         status("http://somewhere", None)
 

@@ -64,7 +64,7 @@ def meter_of(kernel: FakeKernel, clock: FakeClock | None = None) -> OverheadMete
     return OverheadMeter(lambda: kernel, lambda: {OURS}, clock or FakeClock())
 
 
-def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKernel) -> None:
+def test_overhead_is_the_traffic_of_our_connections_that_has_no_owner(kernel: FakeKernel) -> None:
     with meter_of(kernel) as meter:
         kernel.now = [
             connection(1, 1_000, 500),
@@ -98,7 +98,7 @@ def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None
         assert meter.measure() == UpDown(3_000, 66), "once"
 
 
-def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: FakeKernel) -> None:
+def test_a_connection_that_was_reset_keeps_the_bytes_that_were_seen(kernel: FakeKernel) -> None:
     """The kernel's last word of it is zeros."""
     with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 700)]
@@ -108,7 +108,7 @@ def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: 
         assert not meter._figures
 
 
-def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: FakeKernel) -> None:
+def test_last_figures_may_come_late_after_any_number_of_looks(kernel: FakeKernel) -> None:
     with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 0)]
         meter.look()
@@ -120,7 +120,7 @@ def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: F
         assert not meter._figures
 
 
-def test_without_last_words_what_was_seen_counts_and_nothing_is_kept(kernel: FakeKernel) -> None:
+def test_without_last_figures_the_seen_ones_count_and_nothing_is_kept(kernel: FakeKernel) -> None:
     clock = FakeClock()
     with meter_of(kernel, clock) as meter:
         kernel.now = [connection(1, 1_000, 0)]
@@ -133,7 +133,7 @@ def test_without_last_words_what_was_seen_counts_and_nothing_is_kept(kernel: Fak
         assert not meter._gone_s
 
 
-def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel) -> None:
+def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKernel) -> None:
     with meter_of(kernel) as meter:
         meter.admin_port = ADMIN
         kernel.now = [
@@ -145,7 +145,7 @@ def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel
 
 
 @pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
-def test_where_the_kernel_does_not_tell_there_are_no_figures(
+def test_a_kernel_that_stops_answering_leaves_no_figures(
     kernel: FakeKernel, failure: Exception
 ) -> None:
     with meter_of(kernel) as meter:
@@ -158,7 +158,7 @@ def test_where_the_kernel_does_not_tell_there_are_no_figures(
         assert meter.measure_overhead(0, 0) is None, "it is not asked again"
 
 
-def test_where_it_never_told_the_reason_is_known() -> None:
+def test_a_kernel_that_never_answered_leaves_the_reason() -> None:
     def refused() -> FakeKernel:
         raise UnavailableError("another system")
 
@@ -167,7 +167,7 @@ def test_where_it_never_told_the_reason_is_known() -> None:
         assert meter.reason == "another system"
 
 
-async def test_it_is_looked_now_and_then_until_cancelled(
+async def test_watching_looks_at_the_kernel_repeatedly_until_cancelled(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0)
@@ -229,7 +229,7 @@ def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
 
 
 @needs_linux
-def test_a_family_is_this_process_and_its_descendants() -> None:
+def test_a_process_tree_is_this_process_and_its_descendants() -> None:
     family = ProcessTree()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert os.fstat(server.fileno()).st_ino in family.sockets()

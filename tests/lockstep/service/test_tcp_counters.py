@@ -51,7 +51,7 @@ def read(end: socket.socket, count: int) -> None:
 
 
 @needs_linux
-def test_both_ends_of_a_connection_tell_the_same_frames() -> None:
+def test_both_ends_of_a_connection_count_the_same_frames() -> None:
     with kernel() as asked, connected() as (one, two):
         one.sendall(bytes(CONTENT))
         read(two, CONTENT)
@@ -68,7 +68,7 @@ def test_both_ends_of_a_connection_tell_the_same_frames() -> None:
 
 
 @needs_linux
-def test_what_its_process_has_not_read_is_not_there_yet() -> None:
+def test_content_that_the_process_has_not_read_does_not_count_yet() -> None:
     with kernel() as asked, connected() as (one, two):
         one.sendall(bytes(50_000))
         assert eventually(lambda: len(two.recv(50_000, socket.MSG_PEEK)) == 50_000)
@@ -78,7 +78,7 @@ def test_what_its_process_has_not_read_is_not_there_yet() -> None:
 
 
 @needs_linux
-def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
+def test_a_destroyed_connection_is_reported_once_with_its_last_bytes() -> None:
     with kernel() as asked, connected() as (one, two):
         cookies = {found(asked, one).cookie, found(asked, two).cookie}
         one.sendall(bytes(CONTENT))
@@ -131,7 +131,9 @@ def test_over_ipv6_headers_are_larger(address: str) -> None:
         raise
 
 
-def test_without_netlink_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_netlink_the_counters_are_unavailable_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(socket, "AF_NETLINK")
     with pytest.raises(UnavailableError, match="does not list TCP connections"):
         TcpCounters()
@@ -205,7 +207,7 @@ def test_one_datagram_holds_many_messages_and_the_last_may_be_torn() -> None:
     ]
 
 
-def test_a_kernel_that_does_not_count_sent_bytes_tells_nothing() -> None:
+def test_a_kernel_without_the_counter_of_sent_bytes_gives_no_connections() -> None:
     assert list(parsed(connection(local=MAPPED, info_bytes=192))) == [(20, None)]
 
 
@@ -214,7 +216,7 @@ def test_a_refusal_of_the_kernel_is_an_error_with_its_reason() -> None:
         list(parsed(message(2, struct.pack("=i", -errno.EPERM))))
 
 
-def test_the_first_failure_of_the_line_to_the_kernel_is_told(
+def test_the_first_failure_to_read_the_kernel_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if sys.platform != "linux":
@@ -245,7 +247,7 @@ class FakeSocket:
 
 
 @needs_linux
-def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(
+def test_an_overflow_of_the_kernel_s_messages_loses_some_and_breaks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with kernel() as asked:

@@ -73,7 +73,7 @@ def built(tmp_path: Path, *faults: str) -> tuple[WanCluster, PaperLaboratory]:
     ), paper
 
 
-def test_time_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:
+def test_the_clock_of_faults_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:
     cluster, paper = built(tmp_path, "cut:node-1@1s+2s")
     cluster.coordinator.status = {"round": -1}
     clock.now_s += 100
@@ -123,7 +123,7 @@ def test_a_kill_reaches_the_process_of_that_name(
     assert killed == [(4711, signal.SIGKILL)]
 
 
-def test_a_line_s_use_is_what_crossed_it_since_the_last_look(clock: Clock) -> None:
+def test_the_use_of_a_line_is_its_traffic_since_the_last_look(clock: Clock) -> None:
     use = LineUse(Counters(1000, 5000))
     clock.now_s += 2
     use.count(Counters(3000, 5000))
@@ -142,7 +142,7 @@ def test_coordinator_and_relay_listen_on_their_own_computers(tmp_path: Path) -> 
     ]
 
 
-def test_how_links_go_is_noted_by_name_and_outlives_them(
+def test_the_kind_of_each_link_is_noted_by_peer_name_and_outlives_the_link(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, _ = built(tmp_path)

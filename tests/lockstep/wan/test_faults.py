@@ -42,7 +42,7 @@ def test_a_fault_is_written_as_it_is_read(text: str) -> None:
         ("random:many", "found 'random:many'"),
     ],
 )
-def test_a_fault_that_cannot_be_says_why(text: str, why: str) -> None:
+def test_an_impossible_fault_is_an_error_with_its_reason(text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         parse_faults([text], nodes=4, rounds=30, draws=Random(0))
 

@@ -37,7 +37,7 @@ def read(tmp_path: Path, text: str) -> str:
         ("starlink", 118, 17, 45, 7, 1),
     ],
 )
-def test_the_builtin_profiles_are_the_lines_of_people(
+def test_the_builtin_profiles_have_the_figures_of_real_lines(
     name: str, down: float, up: float, rtt: float, jitter: float, loss: float
 ) -> None:
     link = read_profiles().profile(name).link()
@@ -96,11 +96,11 @@ def test_every_wrong_field_is_named_with_what_was_found(tmp_path: Path) -> None:
     assert "'long'" in text
 
 
-def test_a_field_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unknown_field_is_named(tmp_path: Path) -> None:
     assert "profiles.tin-can.colour" in read(tmp_path, GOOD + 'colour = "red"\n')
 
 
-def test_a_file_that_is_no_toml_or_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_that_is_no_toml_are_errors_with_the_reason(tmp_path: Path) -> None:
     assert "not valid TOML" in read(tmp_path, "[profiles")
     with pytest.raises(SettingsError, match="cannot read"):
         read_profiles(tmp_path / "none.toml")

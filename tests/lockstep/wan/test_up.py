@@ -78,7 +78,7 @@ def test_a_relay_has_a_public_computer_of_its_own_beside_the_coordinator() -> No
     assert "relay" not in [home.name for home in plan_of(settings(), read_profiles()).homes]
 
 
-def test_the_summary_says_which_links_go_through_whom_and_over_what() -> None:
+def test_the_summary_names_peer_transport_and_relaying_of_every_link() -> None:
     direct, relayed = (
         {"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True)
     )
@@ -99,13 +99,13 @@ def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
         ({"regions": ("london", "tokyo")}, "between london and tokyo"),
     ],
 )
-def test_a_name_that_is_none_is_an_error(change: dict[str, Any], why: str) -> None:
+def test_an_unknown_name_is_an_error(change: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         plan_of(settings(**change), read_profiles())
 
 
 @pytest.mark.parametrize("command", [["up", "--rounds", "1"], ["down"]])
-def test_without_root_it_says_so_in_one_line(
+def test_without_root_the_error_is_one_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(laboratory.sys, "platform", "linux")

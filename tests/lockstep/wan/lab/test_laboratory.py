@@ -76,7 +76,7 @@ def test_links_measure_as_asked_in_every_figure() -> None:
 
 
 @needs_ground
-def test_regions_are_as_far_apart_as_their_distance(lab: Laboratory) -> None:
+def test_the_round_trip_between_regions_is_twice_their_distance(lab: Laboratory) -> None:
     trips_s = []
     with endpoint(lab, "small") as here, endpoint(lab, "far") as there:
         for _ in range(5):
@@ -234,7 +234,9 @@ def announced(owner: "subprocess.Popen[str]") -> tuple[str, int]:
 
 
 @needs_ground
-def test_a_laboratory_whose_owner_is_killed_goes_by_itself(owner: "subprocess.Popen[str]") -> None:
+def test_a_laboratory_whose_owner_is_killed_is_removed_by_its_guard(
+    owner: "subprocess.Popen[str]",
+) -> None:
     laboratory, _ = announced(owner)
     assert len(namespaces.laboratories()[laboratory]) == 4
     owner.kill()

@@ -64,7 +64,7 @@ def test_a_lost_frame_is_the_one_that_was_drawn(tap: tuple[socket.socket, socket
     assert sent == [b"a", b"c"]
 
 
-def test_what_is_held_is_bounded(
+def test_the_number_of_held_frames_is_bounded(
     tap: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packet_delay, "HELD_FRAMES_MAX", 3)

@@ -74,7 +74,7 @@ def test_the_delay_gets_a_bucket_on_each_tap_with_a_queue_of_rate_times_delay() 
     )
 
 
-def test_a_way_that_is_none_is_left_alone() -> None:
+def test_a_direction_without_a_link_is_not_shaped() -> None:
     distance = HomeLink(up=LinkDirection(delay_s=0.038))
     for lines in (
         texts(delay_commands("eth0", distance, "x", 1500)),
@@ -85,7 +85,7 @@ def test_a_way_that_is_none_is_left_alone() -> None:
         assert not any("tbf" in line or "rate" in line for line in lines)
 
 
-def test_what_was_done_is_said_in_one_line() -> None:
+def test_mechanism_and_figures_are_printed_in_one_line() -> None:
     assert in_words("eth0", LINK, "tbf+delay") == (
         "eth0: shaped by tbf+delay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
     )
