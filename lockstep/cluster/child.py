@@ -64,7 +64,8 @@ class Child:
         """The newest status of the process that runs now, or of its last one."""
         self.earlier: list[dict[str, Any]] = []
         """Last known status of each process that died; its successor counts from zero again."""
-        self._arguments = list(arguments)
+        self.arguments = tuple(arguments)
+        """Command and options of every start."""
         self._environment = dict(environment)
         self._where = where
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +96,7 @@ class Child:
             sys.executable,
             "-m",
             "lockstep",
-            *self._arguments,
+            *self.arguments,
             *more_arguments,
             "--follow-parent",
         ]

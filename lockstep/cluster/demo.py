@@ -88,7 +88,7 @@ class DemoSettings:
 def run_demo(settings: DemoSettings) -> None:
     """Trains, evaluates and prints a summary."""
     directory = settings.directory
-    _clear(directory)
+    clear_directory(directory)
     spec = demo_spec(settings)
     with progress("preparing the corpus", "tokens") as advance:
         data = directory / "data"
@@ -144,7 +144,7 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
     )
 
 
-def _clear(directory: Path) -> None:
+def clear_directory(directory: Path) -> None:
     """Empties the directory of an earlier demo; `UsageError` for a directory with anything else."""
     mark = directory / MARK_NAME
     with storage_errors(directory):

@@ -76,7 +76,8 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
     if not status:
         return "starting the coordinator"
     counts, digests = status.get("steps", {}), status.get("digests", {})
-    facts = [f"round {status.get('round')} {status.get('phase')}"]
+    phase, newest = status.get("phase"), int(status.get("round", -1))
+    facts = [f"round {newest} {phase}" if newest >= 0 else f"{phase}"]
     if counts.get("committed"):
         facts += [
             f"step {counts['committed']}/{steps}",

@@ -118,6 +118,11 @@ class OverheadMeter:
         self.look()
         return sum(self._figures.values(), self._past) if self._kernel else None
 
+    @property
+    def connections(self) -> int:
+        """Number of connections whose figures may still change."""
+        return len(self._figures)
+
     async def watch(self) -> None:
         """Looks every `LOOK_S`, until cancelled or the kernel does not tell."""
         while self._kernel:
@@ -177,13 +182,14 @@ class ProcessTree:
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._ours = {pid: ours for pid, ours in self._ours.items() if pid in pids}
         for pid in pids:
-            self._is_ours(pid)
+            self.learn(pid)
         return {inode for pid, ours in self._ours.items() if ours for inode in _sockets(pid)}
 
-    def _is_ours(self, pid: int) -> bool:
+    def learn(self, pid: int) -> bool:
+        """Learns whether a process belongs to the tree, and remembers it."""
         if pid not in self._ours:
             parent = _parent(pid)
-            self._ours[pid] = parent > 0 and self._is_ours(parent)
+            self._ours[pid] = parent > 0 and self.learn(parent)
         return self._ours[pid]
 
 

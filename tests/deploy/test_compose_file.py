@@ -28,7 +28,7 @@ every_service = pytest.mark.parametrize("name", SERVICES)
 
 
 def seconds(duration: str) -> int:
-    """Of a duration in whole seconds."""
+    """The number of seconds of a duration such as 30s."""
     found = re.fullmatch(r"(\d+)s", duration)
     assert found, f"expected whole seconds, found {duration!r}"
     return int(found[1])

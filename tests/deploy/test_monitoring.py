@@ -1,4 +1,4 @@
-"""Prometheus asks whom there is, and what Grafana and the alerts show is what we export."""
+"""Prometheus scrapes the services that exist; dashboards and alerts use metrics that we export."""
 
 import json
 import re
@@ -253,9 +253,11 @@ def test_alerts_fire_on_the_conditions_that_they_name(tmp_path: Path) -> None:
 
 
 def summary(alert: str) -> str:
-    """What the alert says of the processes above."""
+    """Summary of an alert about the processes above."""
     return {
-        "NothingCommitted": "coordinator has committed no round for ten minutes: its status page says why",
-        "ReplicasDiffer": "replicas differ: unequal digests in 1 rounds of the last 15 minutes",
+        "NothingCommitted": (
+            "coordinator committed no round for 10 minutes: its status page says why"
+        ),
+        "ReplicasDiffer": "replicas differ: unequal digests in 1 rounds in 15 minutes",
         "ProcessGone": "node node-dsl has not answered for two minutes",
     }[alert]

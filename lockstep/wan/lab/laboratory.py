@@ -143,6 +143,11 @@ class Laboratory:
         """The mechanism that shapes links: "netem" or "tbf+delay"; empty without shaped links."""
         return next((shaper.mechanism for shaper in self._shapers.values()), "")
 
+    @property
+    def guard_pid(self) -> int | None:
+        """Process ID of the guard; None while nothing is built."""
+        return self._guard.pid if self._guard else None
+
     def close(self) -> None:
         """Removes everything; a second call does nothing."""
         for shaper in self._shapers.values():

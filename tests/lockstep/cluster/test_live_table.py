@@ -61,7 +61,7 @@ def test_before_the_first_step_the_reason_is_shown(cluster: Cluster) -> None:
         "reason": "1 of 4 members are ready",
         "steps": {"committed": 0},
     }
-    assert live_table.headline(waiting, 60) == "round -1 waiting · 1 of 4 members are ready"
+    assert live_table.headline(waiting, 60) == "waiting · 1 of 4 members are ready"
     assert "starting" in live_table.headline({}, 60)
 
 

@@ -155,7 +155,7 @@ def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(
     asked = dataclasses.replace(settings, nodes=3, relay=True, links=("libp2p", "grpc,libp2p"))
     cluster = Cluster(asked)
     given = [
-        child._arguments[child._arguments.index("--links") + 1]
+        child.arguments[child.arguments.index("--links") + 1]
         for child in (*cluster.nodes, *cluster.relays)
     ]
     assert given == ["libp2p", "grpc,libp2p", "libp2p", "libp2p,grpc"]

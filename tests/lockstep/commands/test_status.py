@@ -18,7 +18,8 @@ DOCUMENT: dict[str, Any] = {
     "name": "first-run-with-a-name-as-long-as-the-run-file-allows-it-to-be-62",
     "round": 41,
     "phase": "exchanging",
-    "reason": "3 of 4 members announced; waiting for node-3 until publish_by in 812 ms, then it is late",
+    "reason": "3 of 4 members announced; "
+    "waiting for node-3 until publish_by in 812 ms, then it is late",
     "members": [
         {
             "peer_id": f"{number:032x}",

@@ -73,7 +73,7 @@ def test_overhead_is_the_traffic_of_our_connections_that_has_no_owner(kernel: Fa
         ]
         assert meter.measure_overhead(900, 400) == (200, 150)
         kernel.now = [connection(1, 2_000, 500)]
-        assert meter.measure() == UpDown(2_100, 550), "who is gone is not forgotten"
+        assert meter.measure() == UpDown(2_100, 550), "a connection that is gone is not forgotten"
 
 
 def test_overhead_is_never_negative(kernel: FakeKernel) -> None:
@@ -105,7 +105,7 @@ def test_a_connection_that_was_reset_keeps_the_bytes_that_were_seen(kernel: Fake
         meter.look()
         kernel.now, kernel.ended = [], [connection(1, 0, 0, inode=0)]
         assert meter.measure() == UpDown(1_000, 700)
-        assert not meter._figures
+        assert not meter.connections
 
 
 def test_last_figures_may_come_late_after_any_number_of_looks(kernel: FakeKernel) -> None:
@@ -117,7 +117,7 @@ def test_last_figures_may_come_late_after_any_number_of_looks(kernel: FakeKernel
             assert meter.measure() == UpDown(1_000, 0)
         kernel.ended = [connection(1, 1_500, 0, inode=0)]
         assert meter.measure() == UpDown(1_500, 0)
-        assert not meter._figures
+        assert not meter.connections
 
 
 def test_without_last_figures_the_seen_ones_count_and_nothing_is_kept(kernel: FakeKernel) -> None:
@@ -129,8 +129,7 @@ def test_without_last_figures_the_seen_ones_count_and_nothing_is_kept(kernel: Fa
         for _ in range(3):
             assert meter.measure() == UpDown(1_000, 0)
             clock.now_s += module.LAST_FIGURES_S
-        assert not meter._figures
-        assert not meter._gone_s
+        assert not meter.connections
 
 
 def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKernel) -> None:
@@ -174,9 +173,9 @@ async def test_watching_looks_at_the_kernel_repeatedly_until_cancelled(
     with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 0)]
         watching = asyncio.create_task(meter.watch())
-        await until(lambda: meter._figures)
+        await until(lambda: meter.connections)
         kernel.now, kernel.ended = [], [connection(1, 1_500, 0, inode=0)]
-        await until(lambda: not meter._figures)
+        await until(lambda: not meter.connections)
         watching.cancel()
         assert meter.measure() == UpDown(1_500, 0)
     assert kernel.closed
@@ -233,5 +232,5 @@ def test_a_process_tree_is_this_process_and_its_descendants() -> None:
     family = ProcessTree()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert os.fstat(server.fileno()).st_ino in family.sockets()
-    assert family._ours[os.getpid()]
-    assert not family._ours[os.getppid()]
+    assert family.learn(os.getpid())
+    assert not family.learn(os.getppid())

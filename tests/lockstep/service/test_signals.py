@@ -104,11 +104,18 @@ def test_a_process_that_does_not_follow_its_parent_goes_on(parent: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_without_a_loop_a_supervisor_s_signal_ends_the_block_as_ctrl_c_does(number: int) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), stopped_like_ctrl_c():
+    ended: list[str] = []
+
+    def work() -> None:
         try:
             raise_signal(number)
         finally:
             raise_signal(number)  # ignored: the block is ending in order
+            ended.append("in order")
+
+    with pytest.raises(KeyboardInterrupt), stopped_like_ctrl_c():
+        work()
+    assert ended == ["in order"]
     assert signal.getsignal(number) is before
 
 

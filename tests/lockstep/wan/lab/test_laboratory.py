@@ -43,7 +43,7 @@ from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 with Laboratory(Plan((Home("node-0"), Home("node-1", nat="masquerade")))) as lab:
     lab.start("node-0", ["sleep", "1000"])
-    print(lab.id, lab._guard.pid, flush=True)
+    print(lab.id, lab.guard_pid, flush=True)
     sys.stdin.read()
 """
 

@@ -35,14 +35,15 @@ def texts(commands: list[tuple[str, ...]]) -> list[str]:
 
 
 def test_netem_shapes_egress_itself_and_ingress_through_an_ifb() -> None:
+    delay = "delay 12500us 2000us loss 0.1%"
     assert texts(netem_commands("eth0", LINK)) == [
         "ip link set eth0 gso_max_segs 1",
-        "tc qdisc add dev eth0 root netem limit 3304 delay 12500us 2000us loss 0.1% rate 20000000bit",
+        f"tc qdisc add dev eth0 root netem limit 3304 {delay} rate 20000000bit",
         "ip link add down-eth0 type ifb",
         "ip link set down-eth0 up",
         "tc qdisc add dev eth0 clsact",
         f"tc filter add dev eth0 ingress {ALL_IPV4} down-eth0",
-        "tc qdisc add dev down-eth0 root netem limit 26339 delay 12500us 2000us loss 0.1% rate 220000000bit",
+        f"tc qdisc add dev down-eth0 root netem limit 26339 {delay} rate 220000000bit",
     ]
 
 
@@ -87,7 +88,8 @@ def test_a_direction_without_a_link_is_not_shaped() -> None:
 
 def test_mechanism_and_figures_are_printed_in_one_line() -> None:
     assert in_words("eth0", LINK, "tbf+delay") == (
-        "eth0: shaped by tbf+delay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
+        "eth0: shaped by tbf+delay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, "
+        "down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
     )
 
 
