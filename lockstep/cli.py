@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception, line: str) -> int:
     code = exit_code(error)
     if logging.getLogger().isEnabledFor(logging.DEBUG):
-        logging.getLogger(__name__).exception("command failed", extra={"exit_code": int(code)})
+        fields = {"exit_code": int(code)}
+        logging.getLogger(__name__).error("command failed", exc_info=error, extra=fields)
     elif code is ExitCode.BUG:
         line += " (--debug shows where)"
     error_line(line)

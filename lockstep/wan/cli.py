@@ -20,68 +20,70 @@ ProfilesFile = Annotated[
         help="File of link profiles.",
     ),
 ]
+Profiles = Annotated[
+    str, typer.Option(metavar="NAMES", help="Link profiles, for the nodes in turn.")
+]
+Rounds = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="LOCKSTEP_ROUNDS", min=0, help="Steps to train; 0: only measure."
+    ),
+]
+FaultTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FAULT",
+        show_default="none",
+        help="Fault on a schedule, such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, "
+        "kill:node-0@r8 or random:3; repeatable.",
+    ),
+]
+Nats = Annotated[
+    str, typer.Option(metavar="KINDS", help="Routers, for the nodes in turn: none or masquerade.")
+]
+Links = Annotated[
+    str,
+    typer.Option(
+        metavar="KINDS", help="Transports, for the nodes in turn: grpc, libp2p or grpc+libp2p."
+    ),
+]
+Regions = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", show_default="all in one place", help="Regions, for the nodes in turn."
+    ),
+]
+Directory = Annotated[
+    Path,
+    typer.Option(metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for state and logs."),
+]
+JsonFile = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default="none",
+        help="File for links, rounds, digests and traffic as JSON; - prints it.",
+    ),
+]
 
 
 @wan_app.command()
 def up(
     *,
     nodes: options.Nodes = 4,
-    profiles: Annotated[
-        str, typer.Option(metavar="NAMES", help="Link profiles, for the nodes in turn.")
-    ] = "cable,dsl,starlink,lte",
-    rounds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", envvar="LOCKSTEP_ROUNDS", min=0, help="Steps to train; 0: only measure."
-        ),
-    ] = 30,
+    profiles: Profiles = "cable,dsl,starlink,lte",
+    rounds: Rounds = 30,
     seed: options.Seed = 0,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FAULT",
-            show_default="none",
-            help="Fault on a schedule, such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, "
-            "kill:node-0@r8 or random:3; repeatable.",
-        ),
-    ] = None,
-    nat: Annotated[
-        str,
-        typer.Option(metavar="KINDS", help="Routers, for the nodes in turn: none or masquerade."),
-    ] = "none",
-    links: Annotated[
-        str,
-        typer.Option(
-            metavar="KINDS",
-            help="Transports, for the nodes in turn: grpc, libp2p or grpc+libp2p.",
-        ),
-    ] = "grpc",
+    fault: FaultTexts = None,
+    nat: Nats = "none",
+    links: Links = "grpc",
     relay: Annotated[
         bool, typer.Option("--relay", help="Add a relay on a public computer of its own.")
     ] = False,
-    regions: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            show_default="all in one place",
-            help="Regions, for the nodes in turn.",
-        ),
-    ] = "",
+    regions: Regions = "",
     profiles_file: ProfilesFile = None,
-    directory: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for state and logs."
-        ),
-    ] = Path("out/wan"),
-    json: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            show_default="none",
-            help="File for links, rounds, digests and traffic as JSON; - prints it.",
-        ),
-    ] = "",
+    directory: Directory = Path("out/wan"),
+    json: JsonFile = "",
 ) -> None:
     """Measure home links between namespaces, then train over them.
 

@@ -8,7 +8,6 @@ import pytest
 from lockstep.wan.lab import packet_delay
 from lockstep.wan.lab.home_link import LinkDirection, PacketFate
 from lockstep.wan.lab.packet_delay import DelayLane
-from lockstep.wan.lab.tc_commands import tap_name
 
 
 @pytest.fixture
@@ -90,8 +89,3 @@ def test_an_interface_that_is_down_loses_the_frame_and_not_the_relay(
     held.take(0.0)
     held.release(0.0)
     assert held.due_s is None
-
-
-def test_a_tap_s_name_fits_the_kernel() -> None:
-    assert tap_name("down", "eth0") == "down-eth0"
-    assert len(tap_name("down", "wlp0s20f3-long")) == 15
