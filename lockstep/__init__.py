@@ -1,4 +1,4 @@
-"""The front door: one `lockstep` command, clusters on one machine, and the DeMo optimizer for your
+"""The front door: the `lockstep` command, clusters on one machine, and the DeMo optimizer for your
 own loop.
 
 `from lockstep import DeMo` needs the `node` extra (torch); importing `lockstep` alone does not.
@@ -18,7 +18,7 @@ DISTRIBUTION = "lockstep-train"
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs torch on first use (PEP 562)."""
+    """Loads the names that need torch on first use (PEP 562)."""
     if name == "DeMo":
         from node.demo.optimizer import DeMo
 

@@ -339,7 +339,7 @@ def verify(
     threads: options.Threads = 0,
     json: options.JsonFile = None,
 ) -> None:
-    """Replay a run's log and compare the result with what was published."""
+    """Replay a run's log and compare the result with its published checkpoint."""
     from lockstep.audit.verify import VerifySettings
     from lockstep.audit.verify import verify as verify_run
 

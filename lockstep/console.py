@@ -49,20 +49,20 @@ def own_command() -> str:
 
 
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Advance]:
+def progress(title: str, unit: str) -> Iterator[Advance]:
     """Shows a bar, for work of more than two seconds; yields the function that moves it."""
     if not messages.is_terminal:
-        yield _lines(what, unit)
+        yield _line_printer(title, unit)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[reached]}"))
     with Progress(*columns, console=messages) as bar:
-        task = bar.add_task(what, total=None, reached="")
+        task = bar.add_task(title, total=None, reached="")
         yield lambda done, total: bar.update(
             task, completed=done, total=total, reached=_reached(done, total, unit)
         )
 
 
-def _lines(what: str, unit: str) -> Advance:
+def _line_printer(title: str, unit: str) -> Advance:
     """Prints a line at every tenth of a known total, at every doubling of an unknown one."""
     due = 0.0
 
@@ -70,7 +70,7 @@ def _lines(what: str, unit: str) -> Advance:
         nonlocal due
         if done >= due:
             due = min(done + total / 10, total) if total and done < total else max(1.0, 2 * done)
-            messages.print(f"{what}: {_reached(done, total, unit)}")
+            messages.print(f"{title}: {_reached(done, total, unit)}")
 
     return advance
 

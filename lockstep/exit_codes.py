@@ -53,7 +53,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.VERSION: "the other side, or a file, speaks another version or breaks the protocol",
     ExitCode.STORAGE: "a disk is full, read-only or damaged",
     ExitCode.PORT_IN_USE: "a port that was asked for belongs to another process",
-    ExitCode.DATA: "training data is missing, damaged or not what its manifest says",
+    ExitCode.DATA: "training data is missing, damaged or different from its manifest",
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
 }

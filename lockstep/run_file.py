@@ -32,9 +32,9 @@ _BOUNDS = {
 """Wording of each bound of a JSON schema."""
 
 _HEADING = """\
-# A run file of Lockstep: what all parties of a run agree on. The coordinator reads it (`lockstep
-# coordinator FILE`) and serves it, and every node checks it again. A field that you delete takes
-# its default.
+# A run file of Lockstep: the settings that all parties of a run agree on. The coordinator reads it
+# (`lockstep coordinator FILE`) and serves it, and every node checks it again. A field that you
+# delete takes its default.
 """
 
 

@@ -1,1 +1,1 @@
-"""Replays a run's log and compares the result with what the run published."""
+"""Replays a run's log and compares the result with its published checkpoint."""

@@ -177,7 +177,7 @@ class Published:
                     round,
                     f"{self.directory} does not hold the parameters that the log produces{met}",
                 )
-            self.verdict = f"{self.directory} is what the log produces at round {round}"
+            self.verdict = f"{self.directory} equals the state of the log at round {round}"
 
     def require_compared(self, first: int, last: int) -> None:
         """Raises `Difference` when the checkpoint's round was not among those from `first` to

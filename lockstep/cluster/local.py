@@ -106,7 +106,7 @@ class Cluster:
         return self.coordinator.exit_status == 0
 
     def watch(self) -> list[str]:
-        """Refreshes every status, and restarts what died; what happened, in words."""
+        """Refreshes every status and restarts dead processes; returns these events in words."""
         happened = []
         for child in self.children:
             if child.died and not self.finished:

@@ -101,7 +101,7 @@ class Schedule:
         return not self._waiting and not self._broken
 
     def take_due(self, now_s: float, round: int) -> list[Break | Mend]:
-        """Takes what is due off the schedule: each begin and each end is returned once.
+        """Takes due changes off the schedule: each begin and each end is returned once.
 
         now_s: seconds since the first round opened; round: the newest round."""
         mends = [fault for until_s, fault in self._broken if until_s <= now_s]

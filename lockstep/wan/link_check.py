@@ -122,6 +122,6 @@ def require_as_asked(links: Sequence[MeasuredLink]) -> None:
     """Raises `UnavailableError` with every figure that deviates too far."""
     if wrong := [figure for link in links for figure in link.deviations()]:
         raise UnavailableError(
-            f"links deviate by more than {TOLERANCE:.0%} from what was asked: {'; '.join(wrong)}; "
+            f"links deviate by more than {TOLERANCE:.0%} from the asked: {'; '.join(wrong)}; "
             "a busy machine cannot keep their time: run fewer or slower links, or stop other work"
         )

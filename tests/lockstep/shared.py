@@ -1,5 +1,4 @@
-"""What several tests of the front door need: processes that end, a demo of seconds, and what a
-person would see."""
+"""Shared by tests of the front door: ends of processes, a tiny model, tables as printed."""
 
 import os
 import select

@@ -12,9 +12,8 @@ use this module:
     python -m lockstep.wan.lab.shaping INTERFACE LINK-AS-JSON SEED
         the laboratory: until standard input ends; each line of it is another link to change to
 
-Both print one line that says what was done and by which mechanism, stay, and undo everything when
-they leave. The leftovers of a killed one are removed by the next on the same interface, or with the
-namespace."""
+Both print one line with the mechanism and the figures, stay, and undo everything when they leave.
+The leftovers of a killed one are removed by the next on the same interface, or with the namespace."""
 
 import contextlib
 import json

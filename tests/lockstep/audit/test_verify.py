@@ -90,7 +90,7 @@ def test_a_demos_directory_verifies_with_its_checkpoint(
     assert verified(finished) == ExitCode.OK
     line = " ".join(capsys.readouterr().out.split())
     assert line.startswith(f"verified: {STEPS} commits up to round {STEPS - 1} lead to state ")
-    assert line.endswith(f"is what the log produces at round {STEPS - 1}")
+    assert line.endswith(f"equals the state of the log at round {STEPS - 1}")
 
 
 def test_the_findings_are_the_same_with_other_threads_and_from_the_coordinators_directory(
@@ -124,7 +124,7 @@ def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_
     )
     document = json.loads(path.read_text())
     assert (document["commits"], document["replayed"]) == (STEPS, STEPS - 6)
-    assert document["checkpoint"].endswith(f"is what the log produces at round {STEPS - 1}")
+    assert document["checkpoint"].endswith(f"equals the state of the log at round {STEPS - 1}")
 
 
 def test_a_snapshot_that_no_commit_records_is_refused(
