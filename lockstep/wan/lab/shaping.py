@@ -13,7 +13,7 @@ use this module:
         the laboratory: until standard input ends; each line of it is another link to change to
 
 Both print one line with the mechanism and the figures, stay, and undo everything when they leave.
-The leftovers of a killed one are removed by the next on the same interface, or with the namespace."""
+Leftovers of a killed one are removed by the next on the same interface, or with the namespace."""
 
 import contextlib
 import json
