@@ -16,7 +16,7 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1)
 GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wire_pb2_grpc.py
 
 # `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
-.PHONY: demo test test-slow durations check docs proto clean distclean setup
+.PHONY: demo test test-slow durations check docs proto dist clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -55,8 +55,12 @@ docs: $(SETUP)  ## the pages of docs/ as a site in build/site, those made from c
 proto: $(SETUP)  ## generate the protobuf code anew
 	$(call PROTOC,.)
 
+dist: $(SETUP)  ## wheel and source archive of this tree, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
 clean:  ## what runs and tools left behind; the virtual environment stays
-	rm -rf out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find protocol coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too

@@ -3,3 +3,6 @@
 It sees digests, never gradients, and runs without torch. `machine` decides; the modules beside it
 carry the decisions out. May import `protocol`, nothing of `node` or `lockstep`.
 """
+
+LOCKSTEP = True
+"""Tells this package from others of its name (`lockstep.own_packages`)."""

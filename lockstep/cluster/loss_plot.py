@@ -1,4 +1,4 @@
-"""A picture of a run's loss, drawn without a screen."""
+"""Draws a run's loss into a PNG; needs no screen."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ DOTS_PER_INCH = 150
 def plot_loss(
     path: Path, losses: Mapping[int, float], validation: Mapping[int, float], title: str
 ) -> None:
-    """Writes a PNG: training loss by round and validation loss where it was measured, both in nats
-    per token.
+    """Writes a PNG with the training loss by round and the validation loss where it was measured,
+    both in nats per token.
 
     losses, validation: loss by round; round -1 is the genesis.
     """

@@ -39,8 +39,8 @@ from rich.table import Table
 
 from lockstep.audit.verify import Difference
 from lockstep.cluster.local import ClusterSettings
-from lockstep.commands.init import write_run_file
 from lockstep.console import messages, output, write_json
+from lockstep.run_file import write_run_file
 from protocol.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running

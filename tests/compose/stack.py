@@ -46,7 +46,10 @@ def unable() -> str:
         known.returncode
         and subprocess.run(["docker", "pull", "--quiet", image], capture_output=True).returncode
     ):
-        return f"the engine neither has nor gets the base image {image}; LOCKSTEP_BASE_IMAGE names another"
+        return (
+            f"the engine neither has nor gets the base image {image}; "
+            "LOCKSTEP_BASE_IMAGE names another"
+        )
     return ""
 
 
@@ -148,7 +151,8 @@ def wait(what: str, condition: Callable[[], object], every_s: float = 1.0) -> fl
     while not condition():
         if time.monotonic() - begin_s > STEP_S:
             raise StackError(
-                f"expected {what} within {STEP_S:.0f} s, still not so:\n{compose('logs', '--tail', '8')}"
+                f"expected {what} within {STEP_S:.0f} s, still not so:\n"
+                f"{compose('logs', '--tail', '8')}"
             )
         time.sleep(every_s)
     return time.monotonic() - begin_s

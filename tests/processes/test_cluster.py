@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
-PATIENCE_SECONDS = 150
+PATIENCE_S = 150
 
 STEPS = 60
 
@@ -41,7 +42,7 @@ def kill(child: Child) -> None:
     """
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(time.monotonic() + PATIENCE_SECONDS)
+    child.wait(time.monotonic() + PATIENCE_S)
 
 
 def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, object]:
@@ -51,7 +52,7 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
         [sys.executable, str(REPLAY), *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: dict[str, object] = json.loads(done.stdout)
@@ -71,16 +72,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     )
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
-        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_SECONDS)
+        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_S)
         kill(cluster.nodes[1])
         watch_until(
             cluster,
             lambda: came_back(cluster.nodes[1]),
             "the killed node in a round",
-            PATIENCE_SECONDS,
+            PATIENCE_S,
         )
         kill(cluster.coordinator)
-        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_SECONDS)
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_S)
         cluster.wait()
     return cluster
 

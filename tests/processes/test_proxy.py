@@ -65,7 +65,7 @@ async def test_one_bit_of_one_part_is_flipped_and_the_frames_digest_finds_it(pro
     assert await echoed(proxy, frame) == frame
 
 
-async def test_what_is_no_part_is_not_flipped(proxy: Proxy) -> None:
+async def test_a_frame_that_is_no_part_is_not_flipped(proxy: Proxy) -> None:
     proxy.corrupt()
     assert await echoed(proxy, b"LS and nothing that is a part of a payload") == (
         b"LS and nothing that is a part of a payload"

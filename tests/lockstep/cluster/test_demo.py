@@ -62,14 +62,14 @@ def test_a_directory_of_something_else_is_left_alone(
 
 def test_the_next_demo_keeps_the_corpus_and_nothing_of_the_last_run(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
-    demo._clear(directory)
+    demo.clear_directory(directory)
     for name in ("data", "node-0", "coordinator", "checkpoint"):
         (directory / name).mkdir()
-    demo._clear(directory)
+    demo.clear_directory(directory)
     assert sorted(path.name for path in directory.iterdir()) == [demo.MARK_NAME, "data"]
     (directory / demo.MARK_NAME).unlink()
     with pytest.raises(UsageError):
-        demo._clear(directory)
+        demo.clear_directory(directory)
 
 
 @pytest.fixture
