@@ -6,8 +6,24 @@ DEFAULT_PORT = 50700
 """Port of a coordinator when none is named."""
 
 
+def check_listen(text: str) -> None:
+    """`SettingsError` unless a setting named listen is HOST:PORT, with its port."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"listen: expected HOST:PORT, found {text!r}")
+    parse_address(text)
+
+
+def check_advertise(addresses: tuple[str, ...]) -> None:
+    """`SettingsError` unless all of them are HOST:PORT or libp2p's, which begin with a slash and are
+    judged by its transport."""
+    for address in addresses:
+        if not address.startswith("/"):
+            parse_address(address)
+
+
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
-    """HOST:PORT of what a person typed; `SettingsError` for anything else."""
+    """HOST:PORT of the text that a person typed; `SettingsError` for anything else."""
     address = text.strip().removeprefix("lockstep://").removesuffix("/")
     bracketed = address.startswith("[")
     host, colon, port = address.rpartition(":")

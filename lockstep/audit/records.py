@@ -23,12 +23,13 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.wire_messages import commits_reply
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
@@ -43,6 +44,7 @@ from protocol.errors import (
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
+from protocol.run_info import RunInfo
 from protocol.runfile import parse_run_json, run_id
 
 CONNECT_SECONDS = 5

@@ -17,7 +17,7 @@ def test_address_and_port_are_taken(listen: str) -> None:
     "listen", ["", "50700", ":50700", "host:", "host:x", "host:65536", "host:-1"]
 )
 def test_anything_else_is_named(listen: str) -> None:
-    with pytest.raises(SettingsError, match=f"listen: expected ADDRESS:PORT, found '{listen}'"):
+    with pytest.raises(SettingsError, match=f"listen: expected HOST:PORT, found '{listen}'"):
         CoordinatorSettings(Path("d"), listen)
 
 
