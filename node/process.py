@@ -68,7 +68,7 @@ TRAFFIC_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class Started:
     """The parts of a node that `start` has made."""
 
     info: RunInfo
@@ -97,19 +97,15 @@ class NodeProcess:
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
         self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
-        self._started: _Started | None = None
+        self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens
         self._background: list[asyncio.Task[None]] = []
         self.address = settings.listen
         self.registry: CollectorRegistry = registry(self._status)
 
     @property
-    def replica(self) -> Replica:
-        """The replica, once the node has started."""
-        return self._parts.replica
-
-    @property
-    def _parts(self) -> _Started:
+    def started(self) -> Started:
+        """The parts that `start` has made; `LocalProtocolError` before that."""
         if self._started is None:
             raise LocalProtocolError("expected start() first, it was not called or failed")
         return self._started
@@ -144,7 +140,7 @@ class NodeProcess:
 
     async def _assemble(
         self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
-    ) -> _Started:
+    ) -> Started:
         """Put a node together around its replica, and listen."""
         settings, client, fetch = self._settings, self._client, self._client.fetch_commits
         ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
@@ -179,7 +175,7 @@ class NodeProcess:
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return _Started(info, replica, corpus, swarm, mesh, transports, trainer, hello)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -187,7 +183,7 @@ class NodeProcess:
 
         Raises `RefusedError` and `DivergedError`; the node waits for anything else of the
         network."""
-        parts = self._parts
+        parts = self.started
         session = asyncio.create_task(
             keep_session(
                 self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
@@ -314,7 +310,7 @@ class NodeProcess:
             snapshots=snapshots,
         )
 
-    async def _finish(self, parts: _Started, reason: str) -> None:
+    async def _finish(self, parts: Started, reason: str) -> None:
         """Save state and checkpoint, then say goodbye."""
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)

@@ -29,13 +29,14 @@ from node.demo.engine import Extraction
 from node.gossip.swarm import NotRetainedError
 from node.model.training import RoundWork
 from node.replica.replica import Pending, Position
-from node.round import agenda
-from node.round.agenda import Agenda, LogPosition
+from node.round import events
+from node.round.agenda import Agenda
 from node.round.catch_up import RETRY_S, Jump, NotFound
 from node.round.compute import train_round
 from node.round.context import RoundContext
 from node.round.crash_recovery import CrashRecovery
 from node.round.deadline import Deadline, DeadlinePassedError
+from node.round.events import LogPosition
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
@@ -72,7 +73,7 @@ class Trainer:
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
         while self._agenda.must_settle(self.log_position):
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
-        self._tell(agenda.Settled())
+        self._tell(events.Settled())
 
     # ---- what drives it
 
@@ -85,7 +86,7 @@ class Trainer:
         except DeadlinePassedError:
             next_round = self._context.ledger.next_round
             log.warning("ended before a decision or its payloads came", extra={"round": next_round})
-            self._tell(agenda.DeadlinePassed())
+            self._tell(events.DeadlinePassed())
             return self._agenda.end_reason
 
     async def _follow_agenda(self) -> str:
@@ -94,36 +95,36 @@ class Trainer:
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
-                case agenda.Train():
+                case events.Train():
                     await self._round(step.opened)
-                case agenda.TakeDecision():
+                case events.TakeDecision():
                     await self._take_decision(step.limit_ms)
-                case agenda.Jump():
+                case events.Jump():
                     self._limit(step.limit_ms)
                     await self._jump(step.reason)
-                case agenda.Resync():
+                case events.Resync():
                     await self._resync(step.order)
-                case agenda.SayReady():
+                case events.SayReady():
                     self._say_ready()
-                case agenda.SaveState():
+                case events.SaveState():
                     await asyncio.to_thread(self._context.save, self.position)
-                case agenda.Wait():
+                case events.Wait():
                     await self._changed.wait()
-                case agenda.End():
+                case events.End():
                     return step.reason
                 case _:
                     assert_never(step)
 
     def leave(self) -> None:
         """Finish the round, not the catching up, and end `run`."""
-        self._tell(agenda.LeaveAsked())
+        self._tell(events.LeaveAsked())
 
     @property
     def inbox(self) -> Inbox:
         """The listener of the coordinator client."""
         return self._inbox
 
-    def _tell(self, event: agenda.Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         self._limit(self._agenda.handle(event, self.log_position))
         self._changed.set()
 
@@ -220,7 +221,7 @@ class Trainer:
 
     async def _publish(self, pending: Pending, payload: bytes) -> None:
         await self._announce(pending, payload)
-        self._tell(agenda.Announced())
+        self._tell(events.Announced())
         self._context.status.phase = f"exchanges round {pending.round}"
 
     async def _announce(self, pending: Pending, payload: bytes) -> None:

@@ -1,7 +1,9 @@
 """The coordinator client: one session, opened again and again for as long as the node lives, and
 unary calls.
 
-    not connected --Welcome--> connected --closed, silent, broken--> lost --pause, Welcome--> connected
+    not connected --Welcome--> connected --closed, silent, broken--> lost
+                                   ^                                  |
+                                   '---------- pause, Welcome --------'
 
 A lost session is nobody's error: the client records why, waits (a pause that doubles, with jitter)
 and opens the next. What is sent while there is none is dropped on purpose: after each welcome the
@@ -149,8 +151,8 @@ class CoordinatorClient:
         self.traffic.catch_up_down += run.ByteSize()
         if run.protocol_version != PROTOCOL_VERSION:
             raise VersionError(
-                f"the coordinator at {self.address} speaks protocol version {run.protocol_version}, "
-                f"this node {PROTOCOL_VERSION}: update the older one"
+                f"the coordinator at {self.address} speaks protocol version "
+                f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
             )
         spec = parse_run_json(run.run_json, f"run file from {self.address}")
         if run_id(spec, run.coordinator_key) != run.run_id:

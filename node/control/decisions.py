@@ -3,9 +3,9 @@
     committed, skipped (session) --> waiting --.
     GetCommits (what no session told) --------> next: round by round, each checked once
 
-Every round ends in exactly one decision: a commit or a skip. What a session did not deliver, because
-it was lost or the node joined later, is fetched from the coordinator and checked against its
-signature and the hash chain. A decision that `next` returns has been checked."""
+Every round ends in exactly one decision: a commit or a skip. A decision that no session delivered,
+because the session was lost or the node joined later, is fetched from the coordinator and checked
+against its signature and the hash chain. What `next` returns has been checked."""
 
 import asyncio
 from collections import deque

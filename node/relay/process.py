@@ -19,6 +19,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -72,6 +73,16 @@ class Phase(Enum):
     DRAINING = "drains: told every node to do without it"
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The parts of a relay that `start` has made."""
+
+    info: RunInfo
+    payloads: PayloadLog
+    mesh: Mesh
+    swarm: Swarm
+
+
 class RelayProcess:
     """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its
     traffic."""
@@ -86,10 +97,7 @@ class RelayProcess:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._info: RunInfo | None = None
-        self._mesh: Mesh | None = None
-        self._swarm: Swarm | None = None
-        self._payloads: PayloadLog | None = None
+        self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._end_reason = "this relay was asked to leave"
@@ -123,25 +131,15 @@ class RelayProcess:
         `AddressInUseError`."""
         settings = self._settings
         self._phase = Phase.ASKING
-        info = self._info = await self._client.fetch_run()
-        retention = info.spec.retention
-        payloads = self._payloads = await asyncio.to_thread(
+        info = await self._client.fetch_run()
+        payloads = await asyncio.to_thread(
             PayloadLog,
             settings.directory / "payloads",
-            retention.log_rounds,
+            info.spec.retention.log_rounds,
             settings.log_bytes_max,
         )
-        advertise = announced(settings.listen, settings.advertise, self._client.address)
-        transports = make_transports(
-            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
-        )
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        uplink = Uplink(settings.upload_limit or None, own_clock_ms)
-        mesh = self._mesh = Mesh(
-            identity, transports, uplink, own_clock_ms, settings.peer_limit or None
-        )
-        shelf = SelfCheckShelf()
-        self._swarm = Swarm(
+        mesh, shelf = self._make_mesh(info), SelfCheckShelf()
+        swarm = Swarm(
             self.peer,
             info.run_id,
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
@@ -151,7 +149,8 @@ class RelayProcess:
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        self.addresses = await self._swarm.start()
+        self._started = Started(info, payloads, mesh, swarm)
+        self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
             info.run_id, self.peer, self.addresses, shelf, settings.slowest
@@ -159,17 +158,26 @@ class RelayProcess:
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
 
+    def _make_mesh(self, info: RunInfo) -> Mesh:
+        settings = self._settings
+        advertise = announced(settings.listen, settings.advertise, self._client.address)
+        transports = make_transports(
+            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
+        )
+        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        uplink = Uplink(settings.upload_limit or None, own_clock_ms)
+        return Mesh(identity, transports, uplink, own_clock_ms, settings.peer_limit or None)
+
     async def run(self) -> str:
         """Relay until the run is finished or `leave` is called; returns the reason in words."""
-        if self._swarm is None or self._info is None:
-            raise LocalProtocolError("expected start() before run()")
+        parts = self.started
         hello = wire.Hello(
             addresses=self.addresses, software=self._software, name="relay", relay=True
         )
-        session = asyncio.create_task(self._client.run(self._info, hello, self))
-        failing = asyncio.create_task(self._swarm.failed())
+        session = asyncio.create_task(self._client.run(parts.info, hello, self))
+        failing = asyncio.create_task(parts.swarm.failed())
         left = asyncio.create_task(self._stopping.wait())
-        charging = asyncio.create_task(self._charge_traffic())
+        charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         self._phase = Phase.RELAYING
         try:
             await asyncio.wait({session, failing, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +185,7 @@ class RelayProcess:
                 session.result()
             if failing.done():
                 failing.result()
-            await self._drain()
+            await self._drain(parts.mesh)
         finally:
             for task in (session, failing, left, charging):
                 task.cancel()
@@ -194,38 +202,36 @@ class RelayProcess:
         for collect in collects:
             collect.cancel()
         await asyncio.gather(*collects, return_exceptions=True)
-        if self._swarm:
-            await self._swarm.stop()
-            self._swarm = None
+        if self._started:
+            await self._started.swarm.stop()
+            self._started = None
         await self._client.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, mesh: Mesh) -> None:
         self._phase = Phase.DRAINING
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason="the relay stops")))
         await self._client.flush(GOODBYE_S)
-        assert self._mesh is not None, "a relay that runs has started"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                await self._mesh.served()
+                await mesh.served()
 
     # ---- the coordinator client's listener
 
     def members_changed(self, members: MemberList) -> None:
-        assert self._swarm is not None, "a session is opened after the start"
-        self._swarm.set_members(members.members, members.relays)
+        self.started.swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
         pass  # a relay has nothing to say again
 
     def received(self, message: wire.CoordinatorMessage) -> None:
-        assert self._swarm is not None, "a session is opened after the start"
+        swarm = self.started.swarm
         match message.WhichOneof("kind"):
             case "opened":
-                self._swarm.open(message.opened.round)
+                swarm.open(message.opened.round)
             case "committed":
                 self._committed(message.committed)
             case "skipped":
-                self._swarm.settle(message.skipped.round, [])
+                swarm.settle(message.skipped.round, [])
                 self._round = max(self._round, message.skipped.round)
             case "finished":
                 self._end_reason = message.finished.reason
@@ -234,13 +240,13 @@ class RelayProcess:
                 pass  # of no use to a node that does not train
 
     def _committed(self, told: wire.RoundCommitted) -> None:
-        assert self._info is not None, "a session is opened after the start"
+        info = self.started.info
         signed = SignedCommit(told.commit.body, told.commit.signature)
-        commit = open_commit(signed, self._info.coordinator_key)
-        if commit.run_id != self._info.run_id or len(told.holders) != len(commit.entries):
+        commit = open_commit(signed, info.coordinator_key)
+        if commit.run_id != info.run_id or len(told.holders) != len(commit.entries):
             raise RemoteProtocolError(
-                f"expected a commit of run {self._info.run_id} with holders of "
-                f"{len(commit.entries)} entries, got run {commit.run_id} with {len(told.holders)}"
+                f"expected a commit of run {info.run_id} with holders of {len(commit.entries)} "
+                f"entries, got run {commit.run_id} with {len(told.holders)}"
             )
         self._round = max(self._round, commit.round)
         holders = [[PeerId(peer) for peer in each.peer_ids] for each in told.holders]
@@ -251,8 +257,7 @@ class RelayProcess:
 
     async def _collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> None:
         """Hold all payloads of a commit: a node that cannot reach their holders asks here."""
-        assert self._swarm is not None, "a session is opened after the start"
-        swarm, kept = self._swarm, [entry.digest for entry in commit.entries]
+        swarm, kept = self.started.swarm, [entry.digest for entry in commit.entries]
         try:
             with contextlib.suppress(UnavailableError):
                 await swarm.collect(commit, holders)
@@ -260,23 +265,29 @@ class RelayProcess:
             del self._collects[commit.round]
             swarm.settle(commit.round, kept)
 
-    async def _charge_traffic(self) -> None:
+    async def _charge_traffic(self, mesh: Mesh) -> None:
         """Charge bytes that no link counts, as those of the operating system, to the uplink."""
-        while True:
-            if self._mesh and (traffic := self._traffic()):
-                self._mesh.uplink.carried(traffic.up_bytes)
+        while traffic := self._traffic():
+            mesh.uplink.carried(traffic.up_bytes)
             await asyncio.sleep(TRAFFIC_S)
 
     def _traffic(self) -> Statistics | None:
-        if self._swarm is None:
+        if self._started is None:
             return None
-        return self._swarm.statistics.complete(self._client.traffic, self._overhead)
+        return self._started.swarm.statistics.complete(self._client.traffic, self._overhead)
+
+    @property
+    def started(self) -> Started:
+        """The parts that `start` has made; `LocalProtocolError` before that."""
+        if self._started is None:
+            raise LocalProtocolError("expected start() first, it was not called or failed")
+        return self._started
 
     # ---- for people
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        payloads, traffic = self._payloads, self._traffic()
+        started, traffic = self._started, self._traffic()
         return {
             "coordinator": self._client.address,
             "session": self._client.words,
@@ -286,10 +297,10 @@ class RelayProcess:
             "self_test": self._self_check,
             "round": self._round,
             "members": self._client.members.member_count,
-            "links": self._mesh.document() if self._mesh else {},
+            "links": started.mesh.document() if started else {},
             "traffic": traffic.document() if traffic else {},
             "payloads": {
-                "bytes": payloads.held_bytes if payloads else 0,
+                "bytes": started.payloads.held_bytes if started else 0,
                 "bytes_max": self._settings.log_bytes_max,
             },
         }

@@ -1,6 +1,7 @@
 """Decides what a node does next: train, take a decision, catch up, resync, wait or end. Pure.
 
-A node is somewhere in each of three small diagrams. What the coordinator knows of it:
+It takes events and answers with steps (`node.round.events`). A node is somewhere in each of three
+small diagrams. What the coordinator knows of it:
 
     absent --Welcomed--> owed --SayReady--> ready      owed: it catches up, then says Ready
                           ^                   |
@@ -21,7 +22,7 @@ Rules between two rounds, of which the first that applies holds:
     2. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
     3. the node leaves, and nothing that it announced is undecided: end
     4. a decision is out: take it, or jump over it by a snapshot when the log is too long
-    5. the run is finished or the node leaves: save, take the decisions that its rounds wait for, end
+    5. the run is finished or the node leaves: save, take the decisions of its rounds, end
     6. Ready is owed: say it
     7. a round is open: train it; else wait
 
@@ -34,10 +35,11 @@ A node that stays waits without a limit. One that is to end waits for each decis
 its next start."""
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from node.round import events
+from node.round.events import LogPosition
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.errors import LocalProtocolError
@@ -84,169 +86,6 @@ class Stay(Enum):
     """The run is over."""
     LEAVES = "leaves"
     """This node was asked to leave, whatever the run does."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """The node's place in the log, and what depends on it."""
-
-    next_round: int
-    """First round whose decision is not taken."""
-    decided_round: int
-    """Newest round that is decided; -1 when none is."""
-    undecided: bool = False
-    """Whether a round that this node announced waits for its decision."""
-    too_far: bool = False
-    """Whether members no longer retain the payloads of `next_round`, so that a snapshot is due."""
-    doubtful: bool = False
-    """Whether a decision may name a payload that this node sent before it was killed and does not
-    know of: then it trains only after the last decision (`node.round.crash_recovery`)."""
-    offline: str = ""
-    """Why there is no session, in words; empty while there is one."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether a decision is out that is not taken."""
-        return self.next_round <= self.decided_round
-
-
-# ---- events
-
-
-@dataclass(frozen=True, slots=True)
-class Welcomed:
-    """A session was opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The coordinator opened a round."""
-
-    round: wire.RoundOpened
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A round was decided; the `LogPosition` that comes with the event says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResyncOrdered:
-    """The coordinator found this node's state wrong."""
-
-    order: wire.Resync
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The run is over."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveAsked:
-    """Somebody asked this node to leave the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """The round in training was announced."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Every decision that the announced round had to wait for was taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
-    """What an ending node waited for did not come in time."""
-
-
-Event = (
-    Welcomed
-    | Opened
-    | Decided
-    | ResyncOrdered
-    | Finished
-    | LeaveAsked
-    | Announced
-    | Settled
-    | DeadlinePassed
-)
-
-
-# ---- steps
-
-
-@dataclass(frozen=True, slots=True)
-class Train:
-    """Train this round, announce it, and settle what is in front of the next one."""
-
-    opened: wire.RoundOpened
-
-    @property
-    def reason(self) -> str:
-        """For the status page."""
-        return f"trains round {self.opened.round}"
-
-
-@dataclass(frozen=True, slots=True)
-class TakeDecision:
-    """Take the decision of `next_round`: apply its commit, or reclaim the payload."""
-
-    reason: str
-    limit_ms: int | None = None
-    """Limit of this wait and of all that follow, from now; None: as before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Jump:
-    """Go on from a snapshot in place of the rounds before it."""
-
-    reason: str
-    limit_ms: int | None = None
-    """See `TakeDecision.limit_ms`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resync:
-    """Discard the state and replay the log."""
-
-    order: wire.Resync
-    reason: str = "discards its state"
-
-
-@dataclass(frozen=True, slots=True)
-class SayReady:
-    """Tell the coordinator that every decision is taken."""
-
-    reason: str = "ready"
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Save the state, with what is announced and undecided, before the last waits."""
-
-    reason: str = "saves its state"
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing can be done before the next event."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The node has nothing more to do in this run."""
-
-    reason: str
-
-
-Step = Train | TakeDecision | Jump | Resync | SayReady | SaveState | Wait | End
 
 
 class Agenda:
@@ -318,36 +157,36 @@ class Agenda:
 
     # ---- events
 
-    def handle(self, event: Event, log: LogPosition) -> int | None:
+    def handle(self, event: events.Event, log: LogPosition) -> int | None:
         """Take an event. Returns the limit of all waits from now on in milliseconds, also of the
         one that is going on; None: as before.
 
         Raises `LocalProtocolError` for an event that this state does not permit."""
         self._history.append(type(event).__name__)
         match event:
-            case Welcomed():
+            case events.Welcomed():
                 self._readiness = Readiness.OWED
-            case Opened():
+            case events.Opened():
                 self._opened = event.round
-            case Decided():
+            case events.Decided():
                 pass  # known by its log position
-            case ResyncOrdered():
+            case events.ResyncOrdered():
                 self._ordered = event.order
-            case Finished():
+            case events.Finished():
                 self._end_reason = event.reason
                 if self._stay is Stay.STAYS:
                     self._stay = Stay.FINISHED
                 return self._limit_ms(log)
-            case LeaveAsked():
+            case events.LeaveAsked():
                 self._stay = Stay.LEAVES
                 return self._limit_ms(log)
-            case Announced():
+            case events.Announced():
                 self._require(event, self._activity is Activity.TRAINING)
                 self._activity = Activity.SETTLING
-            case Settled():
+            case events.Settled():
                 self._require(event, self._activity is Activity.SETTLING)
                 self._activity = Activity.BETWEEN_ROUNDS
-            case DeadlinePassed():
+            case events.DeadlinePassed():
                 self._require(event, self._stay is not Stay.STAYS)
                 self._activity = Activity.ENDED
             case _:
@@ -356,7 +195,7 @@ class Agenda:
 
     # ---- decisions
 
-    def next(self, log: LogPosition) -> Step:
+    def next(self, log: LogPosition) -> events.Step:
         """The next step, which counts as begun. Raises `LocalProtocolError` while a round is in
         work."""
         self._require("next", self._activity not in (Activity.TRAINING, Activity.SETTLING))
@@ -364,7 +203,7 @@ class Agenda:
         self._history.append(type(step).__name__)
         return step
 
-    def _next(self, log: LogPosition) -> Step:
+    def _next(self, log: LogPosition) -> events.Step:
         if self.trains_no_more:
             return self._conclude(log)
         if self._ordered:
@@ -380,10 +219,10 @@ class Agenda:
             return self._conclude(log)
         if self._readiness is Readiness.OWED:
             self._readiness = Readiness.READY
-            return SayReady()
+            return events.SayReady()
         if self._opened and self._may_train(self._opened.round, log):
             return self._train(self._opened)
-        return Wait(log.offline or "waits for a round")
+        return events.Wait(log.offline or "waits for a round")
 
     def _drop_stale(self, log: LogPosition) -> None:
         """A round may be decided before it is begun, or told again in a new session."""
@@ -401,33 +240,33 @@ class Agenda:
         reach = log.next_round + self._rounds.overlap_at(round)
         return log.decided_round < round <= reach and self._may_train(round, log)
 
-    def _train(self, opened: wire.RoundOpened) -> Step:
+    def _train(self, opened: wire.RoundOpened) -> events.Step:
         self._opened, self._newest_trained = None, opened.round
         self._activity = Activity.TRAINING
-        return Train(opened)
+        return events.Train(opened)
 
-    def _resync(self, order: wire.Resync) -> Step:
+    def _resync(self, order: wire.Resync) -> events.Step:
         """A round that was opened for the discarded state is not for the one that replays."""
         self._ordered, self._obeyed = None, order
         self._opened, self._readiness = None, Readiness.OWED
-        return Resync(order)
+        return events.Resync(order)
 
-    def _catch_up(self, log: LogPosition) -> Step:
+    def _catch_up(self, log: LogPosition) -> events.Step:
         limit_ms = self._limit_for(log)
         if log.too_far:
-            return Jump(f"{log.decided_round - log.next_round} rounds behind", limit_ms)
+            return events.Jump(f"{log.decided_round - log.next_round} rounds behind", limit_ms)
         reason = f"catches up: round {log.next_round} of {log.decided_round}"
-        return TakeDecision(reason, limit_ms)
+        return events.TakeDecision(reason, limit_ms)
 
-    def _conclude(self, log: LogPosition) -> Step:
+    def _conclude(self, log: LogPosition) -> events.Step:
         if self._activity is Activity.ENDED or not log.undecided:
             self._activity = Activity.ENDED
-            return End(self._end_reason)
+            return events.End(self._end_reason)
         if self._activity is Activity.BETWEEN_ROUNDS:
             self._activity = Activity.CONCLUDING
-            return SaveState()
+            return events.SaveState()
         reason = f"waits for the decision of round {log.next_round}"
-        return TakeDecision(reason, self._limit_for(log))
+        return events.TakeDecision(reason, self._limit_for(log))
 
     # ---- limits
 

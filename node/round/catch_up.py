@@ -208,8 +208,8 @@ class CatchUp:
                 return False
 
     def follow(self, next_round: int, decided_round: int) -> None:
-        """The replica has come to `next_round`. Near the end of the log an adopted snapshot has done
-        its service: far behind again, another one may be looked for."""
+        """The replica has come to `next_round`. Near the end of the log the snapshot has done its
+        service: a node that is far behind again may look for another one."""
         near = decided_round - next_round < self._info.spec.retention.log_rounds
         if near and self._search is Search.ADOPTED:
             self._search = Search.SEARCHED

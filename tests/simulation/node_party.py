@@ -273,8 +273,9 @@ class SimulatedNode:
             return f"node {self.peer[:8]} does not run; {self.ended}"
         if self.replica is None or self.status is None or self.swarm is None:
             return f"node {self.peer[:8]} starts"
-        phase, note, waits = self.status.phase, self.status.note, self.swarm.waiting_for
-        return f"node {self.peer[:8]} applied round {self.replica.head_round}: {phase}; {note}; {waits}"
+        about = self.status.phase, self.status.note, self.swarm.waiting_for
+        applied = f"node {self.peer[:8]} applied round {self.replica.head_round}"
+        return f"{applied}: {'; '.join(about)}"
 
     # ---- the program
 

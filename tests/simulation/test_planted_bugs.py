@@ -21,8 +21,9 @@ from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
 from node.replica.vote_history import VoteHistory
-from node.round.agenda import Agenda, LogPosition
+from node.round.agenda import Agenda
 from node.round.deadline import Deadline
+from node.round.events import LogPosition
 from node.round.pending import PendingRounds
 from node.trainer import Trainer
 from protocol.commits import sign_commit
@@ -283,7 +284,7 @@ def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
-    """A node trains before it has heard which of the payloads that it sent before the kill count."""
+    """A node trains before it knows which payloads that it sent before the kill count."""
     right = Agenda._may_train
 
     def trained_at_once(agenda: Agenda, round: int, log: LogPosition) -> bool:

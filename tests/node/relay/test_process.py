@@ -226,7 +226,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         await until(
             lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
         )
-        await until(lambda: relay._swarm is not None and relay._swarm._exchange._newest == 0)
+        await until(lambda: relay.started.swarm._exchange._newest == 0)
         await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
@@ -278,18 +278,15 @@ async def test_a_relay_that_is_told_to_stop_ends_its_uploads_at_the_limit_of_eac
         relaying(tmp_path, coordinator, peer_limit=2_000_000) as relay,
         Neighbour(coordinator, 1) as reader,
     ):
-        assert relay._mesh is not None
-        assert relay._payloads is not None
-        assert relay._mesh.peer_limit == 2_000_000
-        relay._mesh.peer_limit = (
-            limit  # the self-test is over: now slow enough to be caught in the act
-        )
-        relay._payloads.put(0, blob)
+        parts = relay.started
+        assert parts.mesh.peer_limit == 2_000_000
+        parts.mesh.peer_limit = limit  # after the self-check: slow enough to be caught in the act
+        parts.payloads.put(0, blob)
         began_s = time.monotonic()
         fetching = asyncio.create_task(
             reader.fetched(PeerAddress(relay.peer, relay.addresses), sha256(blob))
         )
-        await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
+        await until(lambda: parts.mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()
         await until(lambda: coordinator.status()["relays"] == [])
         assert not fetching.done()

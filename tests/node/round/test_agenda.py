@@ -9,16 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.round import agenda
+from node.round import agenda, events
 from node.round.agenda import (
     AWAY_MS,
     FINISHED_MS,
     Activity,
     Agenda,
-    LogPosition,
     Readiness,
     Stay,
 )
+from node.round.events import LogPosition
 from protocol import wire_pb2 as wire
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RoundsSpec
@@ -32,28 +32,28 @@ ROUND_MS = 6_000
 HEAD = LogPosition(next_round=4, decided_round=3)
 BEHIND = LogPosition(next_round=2, decided_round=3)
 
-ALL_EVENTS: list[agenda.Event] = [
-    agenda.Welcomed(),
-    agenda.Opened(wire.RoundOpened(round=4)),
-    agenda.Decided(),
-    agenda.ResyncOrdered(wire.Resync(round=2, reason="differs", number=1)),
-    agenda.Finished("all steps are done"),
-    agenda.LeaveAsked(),
-    agenda.Announced(),
-    agenda.Settled(),
-    agenda.DeadlinePassed(),
+ALL_EVENTS: list[events.Event] = [
+    events.Welcomed(),
+    events.Opened(wire.RoundOpened(round=4)),
+    events.Decided(),
+    events.ResyncOrdered(wire.Resync(round=2, reason="differs", number=1)),
+    events.Finished("all steps are done"),
+    events.LeaveAsked(),
+    events.Announced(),
+    events.Settled(),
+    events.DeadlinePassed(),
 ]
 
 
-def opened(round: int) -> agenda.Opened:
-    return agenda.Opened(wire.RoundOpened(round=round))
+def opened(round: int) -> events.Opened:
+    return events.Opened(wire.RoundOpened(round=round))
 
 
 def ready(rounds: RoundsSpec = ROUNDS, newest_trained: int = -1) -> Agenda:
     """An agenda at the head of the log that has said Ready."""
     machine = Agenda(rounds, newest_trained)
-    machine.handle(agenda.Welcomed(), HEAD)
-    assert machine.next(HEAD) == agenda.SayReady()
+    machine.handle(events.Welcomed(), HEAD)
+    assert machine.next(HEAD) == events.SayReady()
     return machine
 
 
@@ -62,18 +62,18 @@ def in_activity(activity: Activity, stay: Stay = Stay.STAYS) -> Agenda:
     machine = ready()
     if activity in (Activity.TRAINING, Activity.SETTLING):
         machine.handle(opened(4), HEAD)
-        assert isinstance(machine.next(HEAD), agenda.Train)
+        assert isinstance(machine.next(HEAD), events.Train)
     if activity is Activity.SETTLING:
-        machine.handle(agenda.Announced(), HEAD)
+        machine.handle(events.Announced(), HEAD)
     if stay is Stay.FINISHED:
-        machine.handle(agenda.Finished("done"), HEAD)
+        machine.handle(events.Finished("done"), HEAD)
     if stay is Stay.LEAVES or activity in (Activity.CONCLUDING, Activity.ENDED):
-        machine.handle(agenda.LeaveAsked(), HEAD)
+        machine.handle(events.LeaveAsked(), HEAD)
     if activity is Activity.CONCLUDING:
         step = machine.next(dataclasses.replace(HEAD, undecided=True))
-        assert step == agenda.SaveState()
+        assert step == events.SaveState()
     if activity is Activity.ENDED:
-        assert isinstance(machine.next(HEAD), agenda.End)
+        assert isinstance(machine.next(HEAD), events.End)
     assert machine.activity is activity
     return machine
 
@@ -82,9 +82,9 @@ def in_activity(activity: Activity, stay: Stay = Stay.STAYS) -> Agenda:
 
 
 PERMITTED = {
-    agenda.Announced: lambda machine: machine.activity is Activity.TRAINING,
-    agenda.Settled: lambda machine: machine.activity is Activity.SETTLING,
-    agenda.DeadlinePassed: lambda machine: machine.stay is not Stay.STAYS,
+    events.Announced: lambda machine: machine.activity is Activity.TRAINING,
+    events.Settled: lambda machine: machine.activity is Activity.SETTLING,
+    events.DeadlinePassed: lambda machine: machine.stay is not Stay.STAYS,
 }
 """The events that not every state permits."""
 
@@ -93,7 +93,7 @@ PERMITTED = {
 @pytest.mark.parametrize("stay", Stay)
 @pytest.mark.parametrize("activity", Activity)
 def test_every_event_is_taken_or_raises_with_state_and_history_in_every_state(
-    activity: Activity, stay: Stay, event: agenda.Event
+    activity: Activity, stay: Stay, event: events.Event
 ) -> None:
     machine = in_activity(activity, stay)
     before = machine.activity, machine.readiness, machine.stay
@@ -119,9 +119,9 @@ def test_no_step_is_asked_for_while_a_round_is_in_work(activity: Activity) -> No
 def test_the_history_in_an_error_is_bounded() -> None:
     machine = ready()
     for _ in range(1000):
-        machine.handle(agenda.Welcomed(), HEAD)
+        machine.handle(events.Welcomed(), HEAD)
     with pytest.raises(LocalProtocolError) as raised:
-        machine.handle(agenda.Settled(), HEAD)
+        machine.handle(events.Settled(), HEAD)
     assert str(raised.value).count("Welcomed") < agenda.HISTORY_MAX
 
 
@@ -129,7 +129,7 @@ def test_an_ended_node_stays_ended_whatever_comes() -> None:
     machine = in_activity(Activity.ENDED)
     for event in ALL_EVENTS[:5]:
         machine.handle(event, BEHIND)
-        assert machine.next(BEHIND) == agenda.End(machine.end_reason)
+        assert machine.next(BEHIND) == events.End(machine.end_reason)
 
 
 # ---- joining and catching up
@@ -137,7 +137,7 @@ def test_an_ended_node_stays_ended_whatever_comes() -> None:
 
 def test_before_a_session_is_open_the_node_waits_and_says_why() -> None:
     machine = Agenda(ROUNDS)
-    assert machine.next(LogPosition(0, -1, offline="not connected yet")) == agenda.Wait(
+    assert machine.next(LogPosition(0, -1, offline="not connected yet")) == events.Wait(
         "not connected yet"
     )
     assert machine.readiness is Readiness.ABSENT
@@ -145,23 +145,23 @@ def test_before_a_session_is_open_the_node_waits_and_says_why() -> None:
 
 def test_ready_is_said_once_after_every_decision_is_taken() -> None:
     machine = Agenda(ROUNDS)
-    machine.handle(agenda.Welcomed(), BEHIND)
-    assert machine.next(BEHIND) == agenda.TakeDecision("catches up: round 2 of 3")
-    assert machine.next(HEAD) == agenda.SayReady()
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    machine.handle(events.Welcomed(), BEHIND)
+    assert machine.next(BEHIND) == events.TakeDecision("catches up: round 2 of 3")
+    assert machine.next(HEAD) == events.SayReady()
+    assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
 def test_a_log_that_is_too_long_is_jumped() -> None:
     machine = Agenda(ROUNDS)
-    machine.handle(agenda.Welcomed(), BEHIND)
+    machine.handle(events.Welcomed(), BEHIND)
     far = LogPosition(2, 30, too_far=True)
-    assert machine.next(far) == agenda.Jump("28 rounds behind")
+    assert machine.next(far) == events.Jump("28 rounds behind")
 
 
 def test_a_node_that_said_ready_takes_decisions_without_saying_it_again() -> None:
     machine = ready()
-    assert isinstance(machine.next(BEHIND), agenda.TakeDecision)
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    assert isinstance(machine.next(BEHIND), events.TakeDecision)
+    assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
 # ---- rounds
@@ -170,32 +170,32 @@ def test_a_node_that_said_ready_takes_decisions_without_saying_it_again() -> Non
 def test_an_open_round_is_trained_once() -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
-    assert machine.next(HEAD) == agenda.Train(wire.RoundOpened(round=4))
-    machine.handle(agenda.Announced(), HEAD)
-    machine.handle(agenda.Settled(), HEAD)
+    assert machine.next(HEAD) == events.Train(wire.RoundOpened(round=4))
+    machine.handle(events.Announced(), HEAD)
+    machine.handle(events.Settled(), HEAD)
     machine.handle(opened(4), HEAD)  # told again in a new session
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
 def test_a_round_that_was_announced_before_a_restart_is_not_trained_again() -> None:
     machine = ready(newest_trained=4)
     machine.handle(opened(4), HEAD)
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    assert machine.next(HEAD) == events.Wait("waits for a round")
     machine.handle(opened(5), HEAD)
-    assert isinstance(machine.next(HEAD), agenda.Train)
+    assert isinstance(machine.next(HEAD), events.Train)
 
 
 def test_of_two_open_rounds_the_newest_is_trained() -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
     machine.handle(opened(5), HEAD)
-    assert machine.next(HEAD) == agenda.Train(wire.RoundOpened(round=5))
+    assert machine.next(HEAD) == events.Train(wire.RoundOpened(round=5))
 
 
 def test_a_round_that_was_decided_meanwhile_is_dropped() -> None:
     machine = ready()
     machine.handle(opened(3), HEAD)
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
 @pytest.mark.parametrize(
@@ -213,36 +213,36 @@ def test_a_round_runs_ahead_of_a_decision_as_far_as_the_overlap_permits(
     machine = ready(ROUNDS.model_copy(update={"overlap_from": overlap_from}))
     machine.handle(opened(4), HEAD)
     step = machine.next(LogPosition(next_round, 3))
-    assert isinstance(step, agenda.Train if trains else agenda.TakeDecision)
+    assert isinstance(step, events.Train if trains else events.TakeDecision)
 
 
 def test_a_node_in_a_new_session_says_ready_before_it_trains() -> None:
     machine = ready()
-    machine.handle(agenda.Welcomed(), HEAD)
+    machine.handle(events.Welcomed(), HEAD)
     machine.handle(opened(4), HEAD)
-    assert isinstance(machine.next(BEHIND), agenda.TakeDecision)
-    assert isinstance(machine.next(HEAD), agenda.SayReady)
-    assert isinstance(machine.next(HEAD), agenda.Train)
+    assert isinstance(machine.next(BEHIND), events.TakeDecision)
+    assert isinstance(machine.next(HEAD), events.SayReady)
+    assert isinstance(machine.next(HEAD), events.Train)
 
 
 def test_a_session_that_opens_in_the_middle_of_a_round_is_told_ready_after_it() -> None:
     machine = in_activity(Activity.TRAINING)
-    machine.handle(agenda.Welcomed(), HEAD)
-    machine.handle(agenda.Announced(), HEAD)
-    machine.handle(agenda.Settled(), HEAD)
-    assert machine.next(HEAD) == agenda.SayReady()
+    machine.handle(events.Welcomed(), HEAD)
+    machine.handle(events.Announced(), HEAD)
+    machine.handle(events.Settled(), HEAD)
+    assert machine.next(HEAD) == events.SayReady()
 
 
 def test_a_doubtful_momentum_is_not_trained_before_the_last_decision() -> None:
     machine = ready()
     machine.handle(opened(5), HEAD)
     doubtful = LogPosition(next_round=4, decided_round=3, doubtful=True)
-    assert machine.next(doubtful) == agenda.Wait("waits for a round")
+    assert machine.next(doubtful) == events.Wait("waits for a round")
     assert isinstance(
-        machine.next(dataclasses.replace(doubtful, decided_round=4)), agenda.TakeDecision
+        machine.next(dataclasses.replace(doubtful, decided_round=4)), events.TakeDecision
     )
     last = LogPosition(next_round=5, decided_round=4, doubtful=True)
-    assert machine.next(last) == agenda.Train(wire.RoundOpened(round=5))
+    assert machine.next(last) == events.Train(wire.RoundOpened(round=5))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_an_announced_round_waits_for_decisions_as_far_as_the_next_one_needs_the
     machine = ready(spec)
     machine.handle(opened(4), HEAD)
     machine.next(HEAD)
-    machine.handle(agenda.Announced(), HEAD)
+    machine.handle(events.Announced(), HEAD)
     assert [machine.must_settle(LogPosition(next_round, 9)) for next_round in (3, 4, 5)] == must
 
 
@@ -269,7 +269,7 @@ def test_between_passes_a_round_in_front_is_settled_if_more_time_is_left_than_it
 ) -> None:
     machine = in_activity(Activity.TRAINING)
     assert machine.settles_between_passes(round, left_ms, apply_ms=200) is settles
-    machine.handle(agenda.Announced(), HEAD)
+    machine.handle(events.Announced(), HEAD)
     assert not machine.settles_between_passes(round, left_ms, apply_ms=200)
 
 
@@ -282,37 +282,37 @@ ORDER = wire.Resync(round=2, reason="differs", number=3)
 def test_a_resync_comes_before_everything_and_drops_the_open_round() -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
-    machine.handle(agenda.LeaveAsked(), HEAD)
-    machine.handle(agenda.ResyncOrdered(ORDER), HEAD)
-    assert machine.next(HEAD) == agenda.Resync(ORDER)
+    machine.handle(events.LeaveAsked(), HEAD)
+    machine.handle(events.ResyncOrdered(ORDER), HEAD)
+    assert machine.next(HEAD) == events.Resync(ORDER)
     assert machine.resyncs_obeyed == 3
-    assert isinstance(machine.next(HEAD), agenda.End)
+    assert isinstance(machine.next(HEAD), events.End)
 
 
 def test_after_a_resync_the_log_is_replayed_and_ready_is_owed() -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
-    machine.handle(agenda.ResyncOrdered(ORDER), HEAD)
+    machine.handle(events.ResyncOrdered(ORDER), HEAD)
     machine.next(HEAD)
-    assert isinstance(machine.next(LogPosition(0, 3)), agenda.TakeDecision)
-    assert machine.next(HEAD) == agenda.SayReady()
-    assert machine.next(HEAD) == agenda.Wait("waits for a round")
+    assert isinstance(machine.next(LogPosition(0, 3)), events.TakeDecision)
+    assert machine.next(HEAD) == events.SayReady()
+    assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
 def test_a_resync_in_the_middle_of_a_round_is_obeyed_after_it() -> None:
     machine = in_activity(Activity.TRAINING)
-    machine.handle(agenda.ResyncOrdered(ORDER), HEAD)
-    machine.handle(agenda.Announced(), HEAD)
-    machine.handle(agenda.Settled(), HEAD)
-    assert machine.next(HEAD) == agenda.Resync(ORDER)
+    machine.handle(events.ResyncOrdered(ORDER), HEAD)
+    machine.handle(events.Announced(), HEAD)
+    machine.handle(events.Settled(), HEAD)
+    assert machine.next(HEAD) == events.Resync(ORDER)
 
 
 def test_while_it_catches_up_a_node_reports_only_the_round_that_the_resync_was_about() -> None:
     machine = ready()
     assert all(machine.reports(round) for round in range(5))
-    machine.handle(agenda.Welcomed(), HEAD)
+    machine.handle(events.Welcomed(), HEAD)
     assert not any(machine.reports(round) for round in range(-1, 5))
-    machine.handle(agenda.ResyncOrdered(ORDER), HEAD)
+    machine.handle(events.ResyncOrdered(ORDER), HEAD)
     machine.next(HEAD)
     assert [round for round in range(5) if machine.reports(round)] == [2]
 
@@ -322,47 +322,47 @@ def test_while_it_catches_up_a_node_reports_only_the_round_that_the_resync_was_a
 
 def test_a_finished_run_is_followed_to_its_last_decision() -> None:
     machine = ready()
-    machine.handle(agenda.Finished("all steps are done"), BEHIND)
-    assert isinstance(machine.next(BEHIND), agenda.TakeDecision)
-    assert machine.next(HEAD) == agenda.End("all steps are done")
+    machine.handle(events.Finished("all steps are done"), BEHIND)
+    assert isinstance(machine.next(BEHIND), events.TakeDecision)
+    assert machine.next(HEAD) == events.End("all steps are done")
     assert machine.activity is Activity.ENDED
 
 
 def test_a_leaving_node_takes_no_decision_that_none_of_its_rounds_waits_for() -> None:
     machine = ready()
-    machine.handle(agenda.LeaveAsked(), BEHIND)
-    assert machine.next(BEHIND) == agenda.End("this node was asked to leave")
+    machine.handle(events.LeaveAsked(), BEHIND)
+    assert machine.next(BEHIND) == events.End("this node was asked to leave")
 
 
-@pytest.mark.parametrize("event", [agenda.LeaveAsked(), agenda.Finished("done")])
-def test_an_ending_node_trains_no_open_round(event: agenda.Event) -> None:
+@pytest.mark.parametrize("event", [events.LeaveAsked(), events.Finished("done")])
+def test_an_ending_node_trains_no_open_round(event: events.Event) -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
     machine.handle(event, HEAD)
-    assert isinstance(machine.next(HEAD), agenda.End)
+    assert isinstance(machine.next(HEAD), events.End)
 
 
-@pytest.mark.parametrize("event", [agenda.LeaveAsked(), agenda.Finished("done")])
+@pytest.mark.parametrize("event", [events.LeaveAsked(), events.Finished("done")])
 def test_undecided_rounds_are_saved_before_the_last_decisions_are_waited_for(
-    event: agenda.Event,
+    event: events.Event,
 ) -> None:
     machine, waits = ready(), dataclasses.replace(HEAD, undecided=True)
     machine.handle(event, waits)
     assert not machine.trains_no_more
-    assert machine.next(waits) == agenda.SaveState()
+    assert machine.next(waits) == events.SaveState()
     assert machine.trains_no_more
     step = machine.next(waits)
-    assert isinstance(step, agenda.TakeDecision)
+    assert isinstance(step, events.TakeDecision)
     assert step.reason == "waits for the decision of round 4"
-    assert isinstance(machine.next(LogPosition(5, 4)), agenda.End)
+    assert isinstance(machine.next(LogPosition(5, 4)), events.End)
 
 
 def test_the_reason_of_the_run_is_told_also_by_a_node_that_was_asked_to_leave() -> None:
     machine = ready()
-    machine.handle(agenda.LeaveAsked(), HEAD)
-    machine.handle(agenda.Finished("all steps are done"), HEAD)
+    machine.handle(events.LeaveAsked(), HEAD)
+    machine.handle(events.Finished("all steps are done"), HEAD)
     assert machine.stay is Stay.LEAVES
-    assert machine.next(HEAD) == agenda.End("all steps are done")
+    assert machine.next(HEAD) == events.End("all steps are done")
 
 
 # ---- limits
@@ -372,8 +372,8 @@ def test_a_node_that_stays_has_no_limit() -> None:
     machine = ready()
     for event in ALL_EVENTS[:4]:
         assert machine.handle(event, HEAD) is None
-    assert machine.next(HEAD) == agenda.Resync(ALL_EVENTS[3].order)  # type: ignore[union-attr]
-    assert machine.next(BEHIND) == agenda.TakeDecision("catches up: round 2 of 3", None)
+    assert machine.next(HEAD) == events.Resync(ALL_EVENTS[3].order)  # type: ignore[union-attr]
+    assert machine.next(BEHIND) == events.TakeDecision("catches up: round 2 of 3", None)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_leaving_node_waits_as_long_as_its_rounds_may_take(
 ) -> None:
     machine = in_activity(activity)
     log = dataclasses.replace(HEAD, undecided=undecided, offline=offline)
-    assert machine.handle(agenda.LeaveAsked(), log) == limit_ms
+    assert machine.handle(events.LeaveAsked(), log) == limit_ms
 
 
 @pytest.mark.parametrize(("slot_ms", "limit_ms"), [(1000, FINISHED_MS), (60_000, 2 * 180_000)])
@@ -402,18 +402,18 @@ def test_after_the_end_of_the_run_each_payload_has_a_minute_or_a_round(
 ) -> None:
     times = {"compute_ms": slot_ms, "publish_ms": slot_ms, "exchange_ms": slot_ms}
     machine = ready(ROUNDS.model_copy(update=times))
-    assert machine.handle(agenda.Finished("done"), HEAD) == limit_ms
+    assert machine.handle(events.Finished("done"), HEAD) == limit_ms
 
 
 def test_each_decision_has_a_limit_of_its_own_and_to_look_again_is_no_new_wait() -> None:
     machine = ready()
-    machine.handle(agenda.Finished("done"), BEHIND)
+    machine.handle(events.Finished("done"), BEHIND)
     limits = [
         machine.next(LogPosition(next_round, 9, too_far=too_far))
         for next_round, too_far in [(2, False), (2, True), (2, False), (3, True), (3, True)]
     ]
     found = [
-        step.limit_ms for step in limits if isinstance(step, agenda.TakeDecision | agenda.Jump)
+        step.limit_ms for step in limits if isinstance(step, events.TakeDecision | events.Jump)
     ]
     assert found == [FINISHED_MS, None, None, FINISHED_MS, None]
 
@@ -452,7 +452,7 @@ class AgendaMachine(RuleBasedStateMachine):
     @rule()
     def welcome(self) -> None:
         self.sessions += 1
-        self.machine.handle(agenda.Welcomed(), self.log)
+        self.machine.handle(events.Welcomed(), self.log)
 
     @rule()
     def open(self) -> None:
@@ -467,17 +467,17 @@ class AgendaMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 9))
     def order_resync(self, number: int) -> None:
         order = wire.Resync(round=0, number=number)
-        self.machine.handle(agenda.ResyncOrdered(order), self.log)
+        self.machine.handle(events.ResyncOrdered(order), self.log)
 
     @rule()
     def finish(self) -> None:
         self.asked = True
-        assert self.machine.handle(agenda.Finished("done"), self.log) is not None
+        assert self.machine.handle(events.Finished("done"), self.log) is not None
 
     @rule()
     def leave(self) -> None:
         self.asked = True
-        assert self.machine.handle(agenda.LeaveAsked(), self.log) is not None
+        assert self.machine.handle(events.LeaveAsked(), self.log) is not None
 
     def take_decision(self) -> None:
         self.decided_round = max(self.decided_round, self.next_round)  # waited for
@@ -489,40 +489,40 @@ class AgendaMachine(RuleBasedStateMachine):
     @rule()
     def announce(self) -> None:
         self.pending.add(self.trained[-1])
-        self.machine.handle(agenda.Announced(), self.log)
+        self.machine.handle(events.Announced(), self.log)
 
     @precondition(lambda self: self.machine.activity is Activity.SETTLING)
     @rule()
     def settle(self) -> None:
         while self.machine.must_settle(self.log):
             self.take_decision()
-        self.machine.handle(agenda.Settled(), self.log)
+        self.machine.handle(events.Settled(), self.log)
 
     @precondition(lambda self: self.machine.activity not in (Activity.TRAINING, Activity.SETTLING))
     @rule()
     def step(self) -> None:
         log, step = self.log, self.machine.next(self.log)
-        assert not self.ended or isinstance(step, agenda.End)
+        assert not self.ended or isinstance(step, events.End)
         match step:
-            case agenda.Train():
+            case events.Train():
                 assert not self.asked, "a node that is to end begins no round"
                 assert self.sessions > 0, "a round was trained without a session"
                 assert step.opened.round > max(self.trained, default=-1), "trained twice"
                 assert self.next_round <= step.opened.round, "a decided round was trained"
                 self.trained.append(step.opened.round)
-            case agenda.TakeDecision():
+            case events.TakeDecision():
                 assert log.behind or log.undecided
                 self.take_decision()
-            case agenda.Resync():
+            case events.Resync():
                 self.next_round, self.pending = 0, set()
                 self.resyncs += 1
-            case agenda.SayReady():
+            case events.SayReady():
                 assert not log.behind
                 self.readies += 1
-            case agenda.SaveState() | agenda.End():
+            case events.SaveState() | events.End():
                 assert self.asked, "nobody asked this node to end"
-                self.ended = isinstance(step, agenda.End)
-            case agenda.Wait():
+                self.ended = isinstance(step, events.End)
+            case events.Wait():
                 assert not log.behind
             case _:
                 raise AssertionError(f"not expected here: {step}")

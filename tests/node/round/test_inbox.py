@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.control.members import MemberList
-from node.round import agenda
+from node.round import events
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
@@ -31,10 +31,10 @@ class Told:
     """An inbox over a stage's parts, and what its agenda would hear."""
 
     def __init__(self, stage: Stage) -> None:
-        self.events: list[agenda.Event] = []
+        self.events: list[events.Event] = []
         self.inbox = Inbox(stage.context, PendingRounds(), self.events.append)
 
-    def receive(self, **kind: Any) -> list[agenda.Event]:
+    def receive(self, **kind: Any) -> list[events.Event]:
         self.inbox.received(wire.CoordinatorMessage(**kind))
         return self.events
 
@@ -46,14 +46,14 @@ RESYNC = wire.Resync(round=2, reason="differs", number=1)
 @pytest.mark.parametrize(
     ("kind", "message", "event"),
     [
-        ("opened", OPENED, agenda.Opened(OPENED)),
-        ("resync", RESYNC, agenda.ResyncOrdered(RESYNC)),
-        ("finished", wire.RunFinished(reason="done"), agenda.Finished("done")),
-        ("skipped", wire.RoundSkipped(round=0), agenda.Decided()),
+        ("opened", OPENED, events.Opened(OPENED)),
+        ("resync", RESYNC, events.ResyncOrdered(RESYNC)),
+        ("finished", wire.RunFinished(reason="done"), events.Finished("done")),
+        ("skipped", wire.RoundSkipped(round=0), events.Decided()),
     ],
 )
 def test_the_agenda_hears_of_a_message(
-    stage: Stage, kind: str, message: Any, event: agenda.Event
+    stage: Stage, kind: str, message: Any, event: events.Event
 ) -> None:
     assert Told(stage).receive(**{kind: message}) == [event]
 
@@ -66,7 +66,7 @@ def test_a_commit_and_a_skip_reach_the_decision_log(stage: Stage) -> None:
     told.receive(committed=wire.RoundCommitted(commit=committed, holders=[wire.Holders()]))
     told.receive(skipped=wire.RoundSkipped(round=1))
     assert stage.ledger.decided_round == 1
-    assert told.events == [agenda.Decided(), agenda.Decided()]
+    assert told.events == [events.Decided(), events.Decided()]
 
 
 def test_an_eviction_is_noted_with_its_reason(stage: Stage) -> None:
