@@ -42,6 +42,7 @@ from tests.simulation.stand_in import (
     SavedState,
     TrainingModel,
     applied_positions,
+    positions_of,
     saved_state,
 )
 from tests.simulation.world import Killed, Process, World
@@ -60,7 +61,7 @@ LEFT = "this node was asked to leave"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all nodes share."""
+    """The parts that all nodes share."""
 
     world: World
     network: Network
@@ -85,13 +86,13 @@ class Client(CoordinatorClient):
         return self._simulated
 
     def send(self, message: wire.NodeMessage) -> None:
-        """As the real one; judged."""
+        """Send, after the auditor has judged it."""
         self._says(message)
         super().send(message)
 
 
 class KeptLog(PayloadLog):
-    """The real log; remembers what was ever in it, verified, for the auditor."""
+    """The real log; remembers every digest that was in it, verified, for the auditor."""
 
     kept: set[bytes]
 
@@ -141,7 +142,7 @@ class SimulatedNode:
         return self.process is not None and self.process.state != "dead"
 
     def start(self) -> None:
-        """Start the node, if it does not run."""
+        """Start the node unless it runs."""
         self.wanted = True
         if self.runs:
             return
@@ -155,12 +156,12 @@ class SimulatedNode:
         self._program_task = self.world.start(self.process, self._main(self.process))
 
     def interrupt(self) -> None:
-        """The second of two SIGTERM: everything that runs is cancelled, wherever it is."""
+        """The second of two SIGTERM: cancel everything that runs, wherever it is."""
         if self.process is not None and self._program_task is not None:
             self.world.call_soon(self._program_task.cancel, context=self.process.context)
 
     def leave(self) -> None:
-        """The first SIGTERM: it is asked to leave; while it starts it has nothing to finish."""
+        """The first SIGTERM: ask the node to leave; while it starts it has nothing to finish."""
         self.wanted = False
         if self.trainer is None:
             self.interrupt()
@@ -174,7 +175,7 @@ class SimulatedNode:
 
     def _died(self) -> None:
         self.world.say("node %s dies", self.peer[:8])
-        self.judge_book()
+        self.judge_samples()
         in_memory = self.samples_beyond()
         self.replica = self.trainer = None
         if self.place.save_every > 1:
@@ -189,7 +190,7 @@ class SimulatedNode:
             self.world.after(pause_ms, lambda: self.start() if self.wanted else None)
 
     def lose_disk(self) -> None:
-        """The machine is replaced: nothing of its disk is left."""
+        """Replace the machine: nothing of its disk is left."""
         self.kill()
         self.world.say("node %s loses its disk", self.peer[:8])
         self.place.auditor.lose(self.samples_beyond())
@@ -197,10 +198,10 @@ class SimulatedNode:
 
     @property
     def link_ends(self) -> dict[str, Any]:
-        """Who listens for peers."""
+        """The links that listen for peers."""
         return self.place.network.ends
 
-    # ---- what is in it
+    # ---- its content
 
     @property
     def catches_up(self) -> bool:
@@ -211,8 +212,8 @@ class SimulatedNode:
         """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
         its disk if it does not run."""
         if self.replica is not None and self.trainer is not None:
-            items = [(item.digest, item.extraction) for item in self.trainer.position.pending]
-            pending = [(digest, extraction.positions) for digest, extraction in items if extraction]
+            items = [(item.digest, positions_of(item)) for item in self.trainer.position.pending]
+            pending = [(digest, positions) for digest, positions in items if positions is not None]
             momentum = sorted(self.replica.momentum)
         elif saved := self.saved:
             pending, momentum = saved.payloads, saved.momentum
@@ -222,11 +223,11 @@ class SimulatedNode:
             place for digest, places in pending if digest not in counted for place in places
         ]
 
-    def judge_book(self) -> None:
-        """Is all that it has trained somewhere, now?"""
+    def judge_samples(self) -> None:
+        """Judge whether every sample that it has trained is somewhere, now."""
         if self.replica is not None and self.trainer is not None:
             places = {*self.samples_beyond(), *self.replica.applied_positions}
-            self.place.auditor.judge_book(self.peer, self.replica.trained_here, places)
+            self.place.auditor.judge_node(self.peer, self.replica.trained_here, places)
 
     def sent_unknown(self) -> set[int]:
         """Samples in its momentum that it has sent after it was saved, and that will leave it once
@@ -263,12 +264,12 @@ class SimulatedNode:
 
     @property
     def saved(self) -> SavedState | None:
-        """What its disk would give back."""
+        """The state on its disk."""
         path = self.disk.path(STATE_FILE)
         return saved_state(path.read_bytes()) if path.is_file() else None
 
     def in_words(self) -> str:
-        """Where it stands, for whoever reads a failure."""
+        """Where it stands, for the reader of a failure."""
         if not self.runs:
             return f"node {self.peer[:8]} does not run; {self.ended}"
         if self.replica is None or self.status is None or self.swarm is None:
@@ -312,14 +313,15 @@ class SimulatedNode:
         ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
-        snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
+        snapshot_path: Any = self.disk.path("snapshots")
+        snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
         log.kept = self.kept
         log.__init__(  # type: ignore[misc]
             self.disk.path("payloads"),
             retention.log_rounds,
             retention.log_bytes_max,
-            snapshots.held_round,  # type: ignore[arg-type]
+            snapshots.held_round,
         )
         witness = WitnessReports(
             self.peer,
