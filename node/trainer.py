@@ -7,8 +7,8 @@
 The commit of r is applied as soon as it and its payloads have arrived, even between two passes
 (`node.round.compute`). Rounds before `overlap_from` do not overlap.
 
-What comes next is decided by `node.round.agenda`, which is pure; here it is done. The trainer takes
-decisions strictly in order and never goes on without one. A payload that a commit leaves out goes
+`node.round.agenda`, which is pure, decides the next step; the trainer makes it. Decisions of the
+log are taken strictly in order, and none is passed over. A payload that a commit leaves out goes
 back into the momentum.
 
 Only the coordinator, which hears every node, can tell whether a state is wrong. When told to
@@ -16,8 +16,8 @@ resync, the trainer resets its state, replays the log and reports its digest aft
 round.
 
 The state is saved between extract and announce, so that the file knows of every payload that others
-know of. A kill loses at most what the rounds since the last save left in the momentum, and nothing
-counts twice (`node.round.crash_recovery`)."""
+know of. A kill loses at most the values that the rounds since the last save left in the momentum,
+and nothing counts twice (`node.round.crash_recovery`)."""
 
 import asyncio
 import logging
@@ -75,7 +75,7 @@ class Trainer:
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
         self._tell(events.Settled())
 
-    # ---- what drives it
+    # ---- the agenda, step by step
 
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; returns the reason in words."""
@@ -162,7 +162,7 @@ class Trainer:
 
     @property
     def momentum_is_doubtful(self) -> bool:
-        """Whether the momentum may hold what this node had sent before it was killed."""
+        """Whether the momentum may hold values that this node had sent before it was killed."""
         return self._recovery.doubtful
 
     # ---- the parts of a round
@@ -225,8 +225,8 @@ class Trainer:
         self._context.status.phase = f"exchanges round {pending.round}"
 
     async def _announce(self, pending: Pending, payload: bytes) -> None:
-        """The payload goes to the log first: what the coordinator hears of can be had, whatever
-        happens to this process."""
+        """The payload goes to the log first: peers can have every payload that the coordinator
+        hears of, whatever happens to this process."""
         if payload:
             await self._context.swarm.publish(pending.round, payload)
         self._pending.announce(pending.round)

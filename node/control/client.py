@@ -5,10 +5,10 @@ unary calls.
                                    ^                                  |
                                    '---------- pause, Welcome --------'
 
-A lost session is nobody's error: the client records why, waits (a pause that doubles, with jitter)
-and opens the next. What is sent while there is none is dropped on purpose: after each welcome the
-owner says again what still holds (`Listener.welcomed`). Only the coordinator's own refusal ends the
-client, with its reason; being removed for silence does not."""
+A lost session is no error: the client records the reason, waits (a pause that doubles, with jitter)
+and opens the next. A message that is sent while there is none is dropped on purpose: after each
+welcome the owner repeats the messages that still hold (`Listener.welcomed`). Only a refusal by the
+coordinator ends the client, with its reason; removal for silence does not."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ class Listener(Protocol):
         """The member list is another one: before each welcome, and whenever it changes."""
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """A session is open: say again what still holds."""
+        """A session is open: repeat the messages that still hold."""
 
     def received(self, message: wire.CoordinatorMessage) -> None:
         """An event of the run."""
@@ -94,8 +94,7 @@ class CoordinatorClient:
         self.members = MemberList()
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
-        """Bytes of messages: the run and old commits are what a late joiner needs, all else is
-        control."""
+        """Bytes of messages: the run and old commits are catch-up, all others are control."""
         self._key = key
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
@@ -314,9 +313,9 @@ class CoordinatorClient:
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        what = "nobody answered in time" if silent else error.details()
+        reason = "nobody answered in time" if silent else error.details()
         return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {what}; check the address, that the "
+            f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
             "coordinator runs, and the network of this machine"
         )
 

@@ -1,11 +1,11 @@
 """The coordinator's decisions in order, whether they come over the session or are fetched later.
 
     committed, skipped (session) --> waiting --.
-    GetCommits (what no session told) --------> next: round by round, each checked once
+    GetCommits (if no session told it) -------> next: round by round, each checked once
 
 Every round ends in exactly one decision: a commit or a skip. A decision that no session delivered,
 because the session was lost or the node joined later, is fetched from the coordinator and checked
-against its signature and the hash chain. What `next` returns has been checked."""
+against its signature and the hash chain. A decision that `next` returns has been checked."""
 
 import asyncio
 from collections import deque
@@ -77,7 +77,7 @@ class DecisionLog:
         self.next_round, self.head, self.head_round = next_round, head, head_round
         self._fetched.clear()
 
-    # ---- what the session brings
+    # ---- from the session
 
     def saw_decided(self, round: int) -> None:
         """The coordinator says that every round up to this one is decided."""
@@ -106,7 +106,7 @@ class DecisionLog:
             self._waiting[decision.round] = decision
         self.saw_decided(decision.round)
 
-    # ---- what the trainer takes
+    # ---- for the trainer
 
     def behind(self) -> bool:
         """Whether a decision is out that was not taken."""

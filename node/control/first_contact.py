@@ -4,7 +4,7 @@ answer.
     no coordinator ever answered at the address   it may be wrong: an error after `FIRST_CONTACT_S`
     one answered, now or before a restart         it is right, the network is at fault: no limit
 
-Only `UnavailableError` is waited out. What a coordinator answers (another version, a broken run
+Only `UnavailableError` is waited out. An answer that is wrong (another version, a broken run
 file) ends the node, because waiting does not mend it. The address that is right is noted in the
 node's directory."""
 

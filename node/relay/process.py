@@ -84,8 +84,8 @@ class Started:
 
 
 class RelayProcess:
-    """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its
-    traffic."""
+    """One relay of one run. `key` is its identity; `overhead` tells the traffic that no part of
+    the relay counts."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class RelayProcess:
         self._stopping.set()
 
     async def stop(self) -> None:
-        """Close what `start` and `run` have opened. Safe to call twice."""
+        """Close everything that `start` and `run` have opened. Safe to call twice."""
         collects = list(self._collects.values())
         for collect in collects:
             collect.cancel()

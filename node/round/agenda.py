@@ -1,20 +1,20 @@
-"""Decides what a node does next: train, take a decision, catch up, resync, wait or end. Pure.
+"""The next step of a node: train, take a decision, catch up, resync, wait or end. Pure.
 
-It takes events and answers with steps (`node.round.events`). A node is somewhere in each of three
-small diagrams. What the coordinator knows of it:
+The agenda takes events and answers with steps (`node.round.events`). A node has a place in each of
+three small diagrams. Its readiness, as the coordinator knows it:
 
     absent --Welcomed--> owed --SayReady--> ready      owed: it catches up, then says Ready
                           ^                   |
                           '-Welcomed, Resync--'
 
-What it does:
+Its activity:
 
     between rounds --Train--> training --Announced--> settling --Settled--> between rounds
        |      |
        |      '--SaveState--> concluding --End--> ended     DeadlinePassed: ended, from anywhere
        '--End--> ended
 
-And whether it stays: stays --Finished--> finished --LeaveAsked--> leaves.
+Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
 
 Rules between two rounds, of which the first that applies holds:
 
@@ -56,7 +56,7 @@ HISTORY_MAX = 32
 
 
 class Readiness(Enum):
-    """What the coordinator knows of this node."""
+    """The part that this node has in the run, as the coordinator knows it."""
 
     ABSENT = "absent"
     """No session was opened yet."""
@@ -66,7 +66,7 @@ class Readiness(Enum):
 
 
 class Activity(Enum):
-    """What this node does."""
+    """The work of this node."""
 
     BETWEEN_ROUNDS = "between rounds"
     TRAINING = "training"
@@ -89,7 +89,7 @@ class Stay(Enum):
 
 
 class Agenda:
-    """What one node does in one run. Its shell is `node.trainer`."""
+    """The next steps of one node in one run. Its shell is `node.trainer`."""
 
     def __init__(self, rounds: RoundsSpec, newest_trained: int = -1) -> None:
         """`newest_trained`: the newest round that was trained before this process began."""
@@ -106,16 +106,16 @@ class Agenda:
         self._limited_round = -1
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
 
-    # ---- what is true now
+    # ---- the state
 
     @property
     def readiness(self) -> Readiness:
-        """What the coordinator knows of this node."""
+        """The part that this node has in the run, as the coordinator knows it."""
         return self._readiness
 
     @property
     def activity(self) -> Activity:
-        """What this node does."""
+        """The work of this node."""
         return self._activity
 
     @property

@@ -2,8 +2,8 @@
 replayed from here.
 
     replay     commits from the coordinator, payloads from any member that retains them: the rule
-    snapshot   when nobody retains the payloads any more: the parameters as they were after some
-               newer commit, then replay from there
+    snapshot   when no member retains the payloads: the parameters after some newer commit, then
+               replay from there
 
 A node looks for a snapshot seldom, and only when it is further behind than members retain payloads:
 
@@ -11,18 +11,18 @@ A node looks for a snapshot seldom, and only when it is further behind than memb
         |                                   ^
         '--too far behind: find, in vain--> searched --a newer snapshot may exist: find--'
 
-After a snapshot was adopted the log comes first, because members retain what comes after it.
+After a snapshot was adopted the log comes first, because members retain the payloads after it.
 
 A snapshot is trusted for its SHA-256, which the majority reported and the coordinator recorded. The
 commit that it belongs to is found by walking the chain of commits, each checked, from where this
 node stands. Its ranges come from several members at once and are checked for place and size as they
-arrive. When the whole has another SHA-256 nobody can be blamed, so it is fetched again from one
+arrive. When the whole has another SHA-256 no member can be blamed, so it is fetched again from one
 member at a time, and the member that lies is named.
 
 Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it
 (`node.replica.snapshot`, `node.gossip.payload_log`). So a node that has begun to fetch a snapshot
 finishes it, even if newer ones appear, and replays from there; it begins with a newer one only when
-nobody holds the rest."""
+no member holds the rest."""
 
 import asyncio
 import logging
@@ -221,8 +221,8 @@ class CatchUp:
         adopt.
 
         The result has the payloads of `rounds`, and those of author `own`, that were committed on
-        the way there. Can be cancelled: what has come is kept. Raises `RemoteProtocolError` when
-        the chain of commits does not hold."""
+        the way there. Can be cancelled: ranges that have come are kept. Raises
+        `RemoteProtocolError` when the chain of commits does not hold."""
         if self._search is Search.REPLAYING:
             self._search = Search.SEARCHED
         self._searched_round = decided_round
@@ -236,7 +236,7 @@ class CatchUp:
                 return walk.jump_to(landmark, found)
             outdated = found is _Lack.ABSENT and landmark != walk.landmarks[-1]
             if self._snapshots.begun(landmark.sha256) and not outdated:
-                return NotFound.INCOMPLETE  # another one would throw away what has come of this
+                return NotFound.INCOMPLETE  # another one would throw away the ranges of this
         return NotFound.NOT_HELD if walk.landmarks else NotFound.NOT_RECORDED
 
     async def _walk(
@@ -276,7 +276,7 @@ class CatchUp:
             lack = await self._fetch(partial, sources)
             if partial.missing:
                 if sources is peers:
-                    return lack  # what has come is kept for the next attempt
+                    return lack  # its ranges are kept for the next attempt
                 continue
             if await asyncio.to_thread(self._snapshots.adopt, partial, round):
                 return self._snapshots.path(digest) or _Lack.UNREACHABLE

@@ -3,8 +3,8 @@ into the momentum.
 
 With overlap a round begins before the one in front of it is decided, at a guess of its step. Most
 often the commit comes while passes are made: then it is applied between two of them, and the rest
-of the round is trained where the log says. Only what is trained before the commit comes is one
-round late:
+of the round is trained where the log says. Only the samples trained before the commit comes are
+one round late:
 
     overlap 1    compute r | extract | pass pass (at a guess of r) | apply r | pass pass | extract
                                      '- exchange r ..............'

@@ -1,8 +1,8 @@
-"""The other parts of a node that its rounds work with, and what the rounds need of them.
+"""The other parts of a node, as its rounds need them.
 
-The protocols name what a round asks of the replica, the coordinator client and the swarm; the
-product has one class for each (`node.replica.replica`, `node.control.client`,
-`node.gossip.swarm`), the simulation a cheap one."""
+The protocols hold the methods of the replica, the coordinator client and the swarm that a round
+calls. The product has one class for each (`node.replica.replica`, `node.control.client`,
+`node.gossip.swarm`), the simulation a cheap replica."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class TrainableReplica(Protocol):
         """Take the payload of a round out of the momentum."""
 
     def withdraw(self, round: int, payload: bytes) -> None:
-        """Take what this node had sent before it was killed out of the momentum."""
+        """Take a payload that this node had sent before it was killed out of the momentum."""
 
     def forget_momentum(self) -> None:
         """Begin again without momentum."""

@@ -1,4 +1,4 @@
-"""Removes from a restored momentum what this node had already sent before it was killed.
+"""Corrects the momentum of a node that was killed: payloads that it had sent leave it.
 
 A state that is not saved every round is older than the process that died with it:
 
@@ -6,11 +6,10 @@ A state that is not saved every round is older than the process that died with i
       |---------------------------------------------------------|
       '--> restored: momentum of r, which holds what r+1 and r+2 have sent meanwhile
 
-The log tells what was sent: each commit names its payloads and their authors. A payload of this
-node in a round of which the restored state does not know is withdrawn from the momentum before the
-node trains, so that nothing counts twice. The node trains no round while the decision of an earlier
-one is out, because that too may name a payload of its own. What was trained after the save and not
-sent is lost."""
+The log has them: each commit names its payloads and their authors. A payload of this node in a
+round that the restored state does not know is withdrawn from the momentum before the node trains,
+so that nothing counts twice. The node trains no round while the decision of an earlier one is out,
+because that too may name a payload of its own. Work after the save that was not sent is lost."""
 
 import asyncio
 import logging
@@ -41,8 +40,8 @@ class CrashRecovery:
 
     @property
     def unsaved_rounds(self) -> int:
-        """Rounds beyond the loaded state that may have been trained; 0 once what they sent has left
-        the momentum. A state that is saved before that is as doubtful."""
+        """Rounds beyond the loaded state that may have been trained; 0 once their payloads have
+        left the momentum. A state that is saved before that is as doubtful."""
         return self._unsaved_rounds
 
     @property

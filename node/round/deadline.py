@@ -1,7 +1,7 @@
 """Waits that can be given a limit from outside.
 
 A node that takes part waits for others without a limit. One that is to end waits until some moment
-only: it loses nothing, because its state is saved with what it sent and nobody has decided.
+only: it loses nothing, because its state is saved with the payloads that are undecided.
 
 Time is that of the running event loop."""
 

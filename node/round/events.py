@@ -7,7 +7,7 @@ from protocol import wire_pb2 as wire
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The node's place in the log, and what depends on it."""
+    """The node's place in the log, and the conditions that depend on it."""
 
     next_round: int
     """First round whose decision is not taken."""
@@ -80,7 +80,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """What an ending node waited for did not come in time."""
+    """A decision or payload did not come in the time of an ending node."""
 
 
 Event = (
@@ -101,7 +101,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train this round, announce it, and settle what is in front of the next one."""
+    """Train this round, announce it, and settle the rounds in front of the next one."""
 
     opened: wire.RoundOpened
 
@@ -146,7 +146,7 @@ class SayReady:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Save the state, with what is announced and undecided, before the last waits."""
+    """Save the state, with the undecided rounds, before the last waits."""
 
     reason: str = "saves its state"
 

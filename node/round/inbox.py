@@ -31,7 +31,7 @@ class Inbox:
         self._context.swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """Say again what still holds; Ready follows when the agenda comes to it."""
+        """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
         context = self._context
         context.ledger.saw_decided(welcome.decided_round)
         for pending in self._pending.announced:

@@ -1,9 +1,9 @@
-"""The rounds of a node that nobody has decided yet.
+"""The rounds that a node has worked in and that are undecided.
 
     extracted --announced--> undecided --settled--> (gone: counted or reclaimed)
 
-What leaves the momentum is here at the same instant, so that no interruption finds it in neither:
-`position` saves it with the state."""
+Values that leave the momentum are here at the same instant, so that no interruption finds them in
+neither. They are saved with the state."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class PendingRounds:
         self._announced: dict[int, Pending] = {}
 
     def add(self, pending: Pending) -> None:
-        """Record what was just extracted. Called from a worker thread."""
+        """Record a round that was just extracted. Called from a worker thread."""
         self._extracted[pending.round] = pending
 
     def announce(self, round: int) -> Pending:

@@ -7,7 +7,7 @@ payloads of which it is a witness,
 
     SHA-256(round, payload, node) mod members < WITNESSES + 4 * copies_min
 
-a different part of the members for each payload, drawn by nobody. The chance that a payload has
+a different part of the members for each payload, drawn by its hash. The chance that a payload has
 none of its twenty witnesses is 1 in 500 million. In a small run every member reports everything at
 once, and a commit knows all holders."""
 
@@ -51,7 +51,7 @@ class WitnessReports:
         member_count: Callable[[], int],
         send: Callable[[wire.NodeMessage], None],
     ) -> None:
-        """`send` drops what it is given while there is no session."""
+        """`send` drops its messages while there is no session."""
         self._own, self._copies_min = own, copies_min
         self._member_count, self._send = member_count, send
         self._waiting: dict[int, list[Digest]] = {}
