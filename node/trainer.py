@@ -354,7 +354,7 @@ class Trainer:
     async def _resync(self, order: wire.Resync) -> None:
         """Discard the state, on disk too: a restart must not bring it back."""
         context = self._context
-        log.warning("resyncs", extra={"round": order.round, "reason": order.reason})
+        log.warning("resync ordered", extra={"round": order.round, "reason": order.reason})
         context.status.note = f"resynced: {order.reason}"
         context.status.resyncs += 1
         await asyncio.to_thread(context.replica.reset)

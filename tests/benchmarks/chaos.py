@@ -72,7 +72,7 @@ HEAL_S = 150.0
 
 POLL_S = 0.05
 
-RESYNC_LINE = "starts over reason="
+RESYNC_LINE = "resync ordered round="
 """In a node's log for each time it was told to discard its state."""
 
 
