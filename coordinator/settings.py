@@ -5,6 +5,7 @@ run agree on are in the run file.
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.addresses import check_listen
 from protocol.errors import SettingsError
 
 
@@ -23,8 +24,6 @@ class CoordinatorSettings:
     leave."""
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise SettingsError(f"listen: expected ADDRESS:PORT, got {self.listen!r}")
+        check_listen(self.listen)
         if self.goodbye_ms < 0:
             raise SettingsError(f"goodbye_ms: expected 0 or more, got {self.goodbye_ms}")

@@ -261,7 +261,7 @@ def relay(
     """
     from lockstep.commands.relay import relay as relay_run
     from lockstep.service.serve import ServeOptions
-    from node.relay.process import RelaySettings
+    from node.relay.settings import RelaySettings
 
     place = directory.expanduser()
     settings = RelaySettings(

@@ -15,8 +15,25 @@ _HOST_PORT = re.compile(
 )
 
 
+def check_listen(text: str) -> None:
+    """`SettingsError` unless a setting named listen is HOST:PORT, with its port."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"listen: expected HOST:PORT, found {text!r}")
+    parse_address(text)
+
+
+def check_advertise(addresses: tuple[str, ...]) -> None:
+    """`SettingsError` unless each is HOST:PORT or a libp2p address, which begins with a slash and
+    is judged by its transport.
+    """
+    for address in addresses:
+        if not address.startswith("/"):
+            parse_address(address)
+
+
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
-    """HOST:PORT of what a person typed; `SettingsError` for anything else."""
+    """HOST:PORT of the text that a person typed; `SettingsError` for anything else."""
     address = text.strip().removeprefix("lockstep://").removesuffix("/")
     bracketed = address.startswith("[")
     host, colon, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""The state machine of a run: opens rounds, decides each once, keeps members and data order.
+r"""The state machine of a run: opens rounds, decides each once, keeps members and data order.
 
     waiting --------> round undecided                                            finished
       ^    enough      opened --bell--> exchanging --publish_by--> closing          ^

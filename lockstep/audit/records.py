@@ -25,7 +25,7 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.wire_messages import commits_reply
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
-from node.control.client import CoordinatorClient, RunInfo
+from node.control.client import CoordinatorClient
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
@@ -46,6 +46,7 @@ from protocol.errors import (
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
+from protocol.run_info import RunInfo
 from protocol.runfile import parse_run_json, run_id
 
 CONNECT_S = 5

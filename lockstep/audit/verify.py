@@ -41,7 +41,7 @@ from protocol.commits import (
 from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
 
 
-class Difference(DivergedError):
+class Difference(DivergedError):  # noqa: N818 (a finding)
     """The record differs from its replay; `round` is the first round that differs."""
 
     def __init__(self, round: int, reason: str) -> None:

@@ -6,7 +6,8 @@ from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess
+from node.relay.settings import RelaySettings
 from node.system.malloc import keep_freed_memory
 
 

@@ -53,8 +53,8 @@ class VoteHistory:
     def joined(
         self, round: int, step: int, payloads: Sequence[CountedPayload]
     ) -> list[Contribution]:
-        """What a commit's step is made of. Remembers its payloads: to be asked once for each commit,
-        in their order.
+        """The contributions of a commit's step. Stores the commit's payloads for later steps, so it
+        is called once for each commit, in their order.
         """
         counted = [*payloads]
         if round >= self._algorithm.vote_rounds_from:

@@ -80,7 +80,7 @@ RECOVERY_S_MAX = 150.0
 
 POLL_S = 0.05
 
-RESYNC_LINE = "starts over reason="
+RESYNC_LINE = "resync ordered round="
 """Line in a node's log for each time it was told to discard its state."""
 
 

@@ -45,7 +45,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import encode_state
-from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
+from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
 from protocol.ids import Digest, PeerId, RunId, sha256
@@ -91,7 +91,7 @@ class Members:
                 peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0)
             )
         wanted = WITNESSES + 4 * copies_min
-        self.reporters = wanted if witnesses and count > EVERYBODY * wanted else count
+        self.reporters = wanted if witnesses and count > SMALL_RUN_FACTOR * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
         self.holds: dict[int, dict[PeerId, list[Digest]]] = {}
 
@@ -132,10 +132,10 @@ class Members:
                     + PAYLOAD_BYTES / link.down_bytes_per_ms
                 )
                 if share == 1 or self.random.random() < share:
-                    slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_SECONDS))
+                    slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_S))
                     together.setdefault(slot, []).append(digest)
             for slot, digests in together.items():
-                at_ms = int((slot + 1) * 1000 * TOGETHER_SECONDS)
+                at_ms = int((slot + 1) * 1000 * TOGETHER_S)
                 yield (
                     at_ms,
                     link.peer,

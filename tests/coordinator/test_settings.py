@@ -17,7 +17,7 @@ def test_an_address_with_a_port_is_accepted(listen: str) -> None:
     "listen", ["", "50700", ":50700", "host:", "host:x", "host:65536", "host:-1"]
 )
 def test_an_address_without_a_valid_port_is_refused(listen: str) -> None:
-    with pytest.raises(SettingsError, match=f"listen: expected ADDRESS:PORT, got '{listen}'"):
+    with pytest.raises(SettingsError, match=f"listen: expected HOST:PORT, found '{listen}'"):
         CoordinatorSettings(Path("d"), listen)
 
 

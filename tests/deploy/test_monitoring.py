@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from coordinator import metrics
 from coordinator.machine.rounds import Rounds
 from node import status
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess
+from node.relay.settings import RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 

@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
+from node.control.members import MemberList
 from node.status import NodeStatus, registry
 from node.traffic import Statistics, Traffic
 from protocol import wire_pb2 as wire
@@ -88,6 +89,9 @@ def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> 
 class Listening:
     def __init__(self) -> None:
         self.heard: list[str] = []
+
+    def members_changed(self, members: MemberList) -> None:
+        pass
 
     def welcomed(self, welcome: wire.Welcome) -> None:
         self.heard.append("welcome")

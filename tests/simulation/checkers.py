@@ -32,7 +32,7 @@ from protocol.ids import PeerId
 from protocol.shuffle import Share
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 (a finding)
     """A promise was broken."""
 
 

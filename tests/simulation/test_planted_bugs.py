@@ -3,6 +3,7 @@ name it.
 """
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
 from node.replica.vote_history import VoteHistory
-from node.round.crash_recovery import CrashRecovery
+from node.round.agenda import Agenda
 from node.round.deadline import Deadline
+from node.round.events import LogPosition
+from node.round.pending import PendingRounds
 from node.trainer import Trainer
 from protocol.commits import sign_commit
 from protocol.ids import Digest, sha256
@@ -252,39 +255,28 @@ def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
         return sha256(blob)
 
     async def resume(trainer: Trainer, pending: Any) -> None:
-        trainer._parts.swarm.open(pending.round)
-        trainer._pending[pending.round] = trainer._unannounced.pop(pending.round)
+        trainer._context.swarm.open(pending.round)
+        trainer._pending.announce(pending.round)
 
     patch.setattr(Swarm, "publish", publish)
-    patch.setattr(Trainer, "_resume", resume)
+    patch.setattr(Trainer, "_announce_again", resume)
 
 
 def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:
     """What was extracted is in the book only when the event loop hears of it."""
-    right, compute = Trainer._extract, Trainer._compute
+    add, publish = PendingRounds.add, Trainer._publish
+    late: dict[int, Any] = {}
 
-    def extract(trainer: Trainer, *arguments: Any) -> Any:
-        pending, payload = right(trainer, *arguments)
-        del trainer._unannounced[pending.round]
-        return pending, payload
+    def added(rounds: PendingRounds, pending: Any) -> None:
+        late[id(rounds)] = pending
 
-    async def save(trainer: Trainer) -> None:
-        await asyncio.to_thread(trainer._parts.save, trainer.position)
+    async def published(trainer: Trainer, pending: Any, payload: bytes) -> None:
+        add(trainer._pending, late.pop(id(trainer._pending)))
+        await asyncio.to_thread(trainer._context.save, trainer.position)
+        await publish(trainer, pending, payload)
 
-    async def one_round(trainer: Trainer, opened: Any) -> None:
-        pending, payload = await asyncio.to_thread(
-            trainer._extract, opened, await compute(trainer, opened)
-        )
-        trainer._unannounced[pending.round] = pending
-        await save(trainer)
-        await trainer._publish(pending, payload)
-        while trainer._parts.ledger.next_round <= opened.round - trainer._rounds.overlap_at(
-            opened.round + 1
-        ):
-            await trainer._settle_next()
-
-    patch.setattr(Trainer, "_extract", extract)
-    patch.setattr(Trainer, "_round", one_round)
+    patch.setattr(PendingRounds, "add", added)
+    patch.setattr(Trainer, "_publish", published)
 
 
 def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
@@ -293,8 +285,13 @@ def an_old_momentum_sends_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
-    """A node trains before it has heard what became of the payloads of its earlier life."""
-    patch.setattr(CrashRecovery, "may_be_named", lambda earlier, next_round, opened_round: False)
+    """A node trains before it knows which payloads that it sent before the kill count."""
+    right = Agenda._may_train
+
+    def trained_at_once(agenda: Agenda, round: int, log: LogPosition) -> bool:
+        return right(agenda, round, dataclasses.replace(log, doubtful=False))
+
+    patch.setattr(Agenda, "_may_train", trained_at_once)
 
 
 def votes_are_remembered_over_a_snapshot(patch: pytest.MonkeyPatch) -> None:
@@ -308,7 +305,7 @@ def a_restart_forgets_the_votes(patch: pytest.MonkeyPatch) -> None:
 
 def patience_has_no_end(patch: pytest.MonkeyPatch) -> None:
     """A node that is to end waits for payloads that nobody has any more."""
-    patch.setattr(Deadline, "limit", lambda patience, seconds: None)
+    patch.setattr(Deadline, "limit", lambda deadline, milliseconds: None)
 
 
 PLANTED: list[tuple[Plant, str]] = [

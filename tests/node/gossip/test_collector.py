@@ -35,7 +35,7 @@ class Fixture:
     def __init__(self, directory: Path) -> None:
         self.log = PayloadLog(directory, 100, 10**9)
         self.exchange = Exchange(OWN, events.SwarmLimits(1000, 4))
-        self.background = Background(lambda: self.collector.wake())
+        self.background = Background(lambda: self.collector.wake())  # noqa: PLW0108 (made below)
         self.collector = Collector(self.exchange, self.log, self.background, self.feed)
         self.fed: list[events.Event] = []
         self.feed(events.MembersChanged(frozenset([OWN, ONE, TWO])))

@@ -1,5 +1,5 @@
-"""A relay: its self-test, what it forwards and to whom, how it stops, and what its operator is
-told.
+"""A relay: its self-check, the payloads that it forwards, how it stops, and the words for its
+operator.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from coordinator.process import CoordinatorProcess
 from node.links import mesh
 from node.links.network import PeerAddress
 from node.relay import self_check
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import Phase, RelayProcess
+from node.relay.settings import RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.errors import SettingsError, UnavailableError
@@ -109,7 +110,7 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
     assert relay.unready() == "starts"
     try:
         await relay.start()
-        assert relay.tested == f"{relay.addresses[0]}: 2097152 bytes came back whole"
+        assert relay.self_check == f"{relay.addresses[0]}: 2097152 bytes came back whole"
         assert relay.unready() == "tests itself"
         assert coordinator.status()["relays"] == []
     finally:
@@ -126,7 +127,7 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     try:
         with pytest.raises(
             UnavailableError,
-            match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link to .*check --advertise",
+            match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link .*check --advertise",
         ):
             await relay.start()
     finally:
@@ -141,8 +142,8 @@ async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
     relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=both), KEY, "test")
     try:
         await relay.start()
-        assert relay.tested.startswith("127.0.0.1:1: no link to ")
-        assert relay.tested.endswith(f"; {relay.addresses[1]}: 2097152 bytes came back whole")
+        assert relay.self_check.startswith("127.0.0.1:1: no link to ")
+        assert relay.self_check.endswith(f"; {relay.addresses[1]}: 2097152 bytes came back whole")
     finally:
         await relay.stop()
 
@@ -150,12 +151,12 @@ async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
 async def test_a_limit_that_makes_the_self_test_slow_does_not_make_it_fail(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_check, "TEST_SECONDS", 0)
+    monkeypatch.setattr(self_check, "TEST_S", 0)
     monkeypatch.setattr(self_check, "LIMITED_SHARE", 0.1)  # a busy machine takes its time too
     relay = RelayProcess(settings(tmp_path, coordinator.address, peer_limit=2_000_000), KEY, "test")
     try:
         await relay.start()
-        assert "came back whole" in relay.tested
+        assert "came back whole" in relay.self_check
     finally:
         await relay.stop()
 
@@ -227,7 +228,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         await until(
             lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
         )
-        await until(lambda: relay._swarm is not None and relay._swarm.newest_round == 0)
+        await until(lambda: relay.started.swarm._exchange._newest == 0)
         await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
@@ -238,7 +239,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         )
         assert reader.offers[0].sender == relay.peer
         assert await reader.fetched(there, sha256(PAYLOAD)) == PAYLOAD
-        assert not author.offers, "who gave it is not offered it"
+        assert not author.offers, "the giver is not offered it"
         document = relay.status()
     assert document["payloads"]["bytes"] == len(PAYLOAD)
     assert {each["peer"] for each in document["links"]["open"]} == {author.peer, reader.peer}
@@ -271,7 +272,7 @@ async def test_the_numbers_for_prometheus_are_those_of_the_status(
 # ---- the end
 
 
-async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_each_peer_to_its_limit(
+async def test_a_relay_that_is_told_to_stop_ends_its_uploads_at_the_limit_of_each_peer(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
     limit, blob = 200_000, bytes(400_000)
@@ -279,22 +280,20 @@ async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_
         relaying(tmp_path, coordinator, peer_limit=2_000_000) as relay,
         Neighbour(coordinator, 1) as reader,
     ):
-        assert relay._mesh is not None
-        assert relay._payloads is not None
-        assert relay._mesh.peer_limit == 2_000_000
-        relay._mesh.peer_limit = (
-            limit  # the self-test is over: now slow enough to be caught in the act
-        )
-        relay._payloads.put(0, blob)
+        parts = relay.started
+        assert parts.mesh.peer_limit == 2_000_000
+        parts.mesh.peer_limit = limit  # after the self-check: slow enough to be caught in the act
+        parts.payloads.put(0, blob)
         began_s = time.monotonic()
         fetching = asyncio.create_task(
             reader.fetched(PeerAddress(relay.peer, relay.addresses), sha256(blob))
         )
-        await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
+        await until(lambda: parts.mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()
         await until(lambda: coordinator.status()["relays"] == [])
         assert not fetching.done()
-        assert relay.unready() == "drains: told everybody to do without it"
+        assert relay.phase is Phase.DRAINING
+        assert relay.unready() == "drains: told every node to do without it"
         assert await fetching == blob
         assert time.monotonic() - began_s > len(blob) / limit - 0.25, (
             "a burst of a quarter of a second is allowed"
@@ -316,7 +315,7 @@ async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
         await relay.stop()
 
 
-async def test_a_session_that_the_coordinator_ends_leaves_nothing_that_waits_to_be_sent(
+async def test_a_session_that_the_coordinator_ends_leaves_no_sender_behind(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
     def senders() -> list[str]:
