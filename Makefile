@@ -25,7 +25,7 @@ test: $(SETUP)  ## every test that is not marked slow, two files at a time, the 
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(SETUP)  ## the slow ones: long runs of the simulation, installs from wheels
-	$(BIN)/pytest -m slow --numprocesses 2 --dist load
+	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --record-durations

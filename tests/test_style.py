@@ -1,6 +1,8 @@
 """The size limits and prohibitions of the style, held by a test."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ PACKAGES = ("protocol", "coordinator", "node", "lockstep")
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 400
 POSITIONAL_MAX = 5
+FOLDER_MODULES_MAX = 15
+ATTRIBUTES_MAX = 15
 
 SOURCES = [
     path
@@ -18,6 +22,9 @@ SOURCES = [
     for path in sorted((ROOT / package).rglob("*.py"))
     if not path.stem.endswith(("_pb2", "_pb2_grpc"))
 ]
+
+RIDDLE = re.compile(r"^(Of|Whom|Whose|Who) |\bso (many|often|lately)\b(?! that)")
+"""Prose without a noun: a docstring that begins with "Of", "so many" in place of a number."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -45,6 +52,45 @@ def test_a_module_keeps_the_size_limits(path: Path) -> None:
         if (count := positional(function)) > POSITIONAL_MAX:
             too_large.append(f"{function.name}: {count} positional parameters")
     assert not too_large
+
+
+def attributes(class_: ast.ClassDef) -> set[str]:
+    """Names that the methods of a class assign to `self`."""
+    return {
+        target.attr
+        for node in ast.walk(class_)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        for target in [node]
+        if isinstance(target.value, ast.Name) and target.value.id == "self"
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_class_keeps_the_limit_of_instance_attributes(path: Path) -> None:
+    classes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    counts = {class_.name: len(attributes(class_)) for class_ in classes}
+    assert not {name: count for name, count in counts.items() if count > ATTRIBUTES_MAX}
+
+
+def test_a_folder_holds_no_more_modules_than_one_can_survey() -> None:
+    modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert not {str(folder): n for folder, n in modules.items() if n > FOLDER_MODULES_MAX}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_have_nouns(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    texts = [
+        node.value.value.strip()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    riddles = [text[:60] for text in texts if RIDDLE.search(text)]
+    assert not riddles
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -46,7 +46,7 @@ def largest_in_groups(magnitudes: Tensor, top_k: int) -> Tensor:
 
 def largest_above_threshold(magnitudes: Tensor, top_k: int) -> Tensor | None:
     """`largest` for k < 256 by ordering the few entries that reach the k-th largest maximum; None
-    where so many entries are equal, as zeros often are, that the other way is faster.
+    where too many entries are equal, as zeros often are: there the other way is faster.
 
     The k-th largest maximum is at most the k-th largest entry, and little more than k entries reach
     it. Each of those is one whole number, the bits of the magnitude above those of the place.

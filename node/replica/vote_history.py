@@ -1,8 +1,9 @@
 """The votes of the last rounds, which a step adds to those of its own.
 
-Small payloads make few votes, and what one round's say of a chunk is little beside their noise.
-With `algorithm.vote_rounds` above 1 every vote counts in so many steps, and every step has so many
-rounds' worth of votes. Nothing is sent twice: a replica remembers what the last commits named.
+Small payloads make few votes, and the signal of one round's votes is small beside their noise. With
+`algorithm.vote_rounds` above 1 every vote counts in that number of steps, and every step has the
+votes of that number of rounds. Nothing is sent twice: a replica remembers the payloads of the last
+commits.
 
     step of a commit    its votes and, from round `vote_rounds_from` on, those of the
                         vote_rounds - 1 commits before it
