@@ -22,6 +22,7 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.replica.position import Position
@@ -95,6 +96,10 @@ class NodeProcess:
         device = choose_device(settings.device)
         progress.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
+        progress.phase = "tries the model on one sample"
+        facts = await asyncio.to_thread(check_model, info.spec, device)
+        for note in facts.notes:
+            log.warning(note)
         progress.phase = "builds the model"
         replica = await asyncio.to_thread(
             Replica, info.spec, info.run_id, device, settings.micro_batch

@@ -40,6 +40,9 @@ _PRECISION_FIELDS = ("dtype", "torch_dtype")
 _PRECISIONS = ("bfloat16", "float16", "float32")
 """Precisions that a published file may name: every node trains in float32 all the same."""
 
+_ROTARY_FIELDS = frozenset({"partial_rotary_factor", "rope_scaling", "rope_theta"})
+"""Fields of older files that transformers turns into `rope_parameters`."""
+
 _TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -100,8 +103,9 @@ def config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
 def read_published(path: Path) -> PublishedModel:
     """The model of a published `config.json`; `SettingsError` for a file that holds none.
 
-    Fields that describe the file are left out, null becomes the string "null" where the type's own
-    default is another value; what no run file may say raises, as it does in a run file.
+    Fields that describe the file or that nothing reads are left out with a note, null becomes the
+    string "null" where the type's own default is another value; code from elsewhere and quantized
+    weights are refused, as in a run file.
     """
     try:
         blob = path.read_bytes()
@@ -163,7 +167,7 @@ def config_fields(model_type: str) -> dict[str, Any]:
     a type that transformers does not have.
     """
     config_class = _config_class(model_type)
-    with no_noise():
+    with no_noise(), configuration_errors(model_type):
         defaults: dict[str, Any] = config_class().to_dict()
     aliases = {alias: defaults.get(name) for alias, name in config_class.attribute_map.items()}
     return {name: value for name, value in (aliases | defaults).items() if name[:1] != "_"}
@@ -195,7 +199,7 @@ def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any
     for name, value in config.items():
         if name in _DESCRIPTIVE_FIELDS or (name in _PRECISION_FIELDS and value in _PRECISIONS):
             continue
-        if name not in known and (name in _REFUSED_FIELDS or not _is_read(model_type, name)):
+        if name in _REFUSED_FIELDS or not (name in known or _is_read(model_type, name)):
             raise SettingsError(
                 f"model.config.{name}: expected a field of "
                 f"{_config_class(model_type).__name__}{_closest(name, sorted(known))}"
@@ -208,9 +212,12 @@ def _is_read(model_type: str, name: str) -> bool:
     """Whether the model's code reads a field that its configuration class does not declare: some
     published files set such a field (`head_dim` above all), and the code then uses it.
     """
+    config_class = _config_class(model_type)
+    if name in _ROTARY_FIELDS and "rope_parameters" in config_fields(model_type):
+        return True
     if not name.isidentifier() or name.startswith("_"):
         return False
-    folder = _config_class(model_type).__module__.rpartition(".")[0]
+    folder = config_class.__module__.rpartition(".")[0]
     try:
         module = importlib.import_module(f"{folder}.modeling_{folder.rpartition('.')[2]}")
         source = inspect.getsource(module)
@@ -221,11 +228,14 @@ def _is_read(model_type: str, name: str) -> bool:
 
 
 def _without_nulls(model_type: str, values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The fields as TOML can hold them."""
+    """The fields as TOML can hold them, without those that nothing reads."""
     defaults = config_fields(model_type)
     config: dict[str, Any] = {}
     for name, value in values.items():
-        if value is not None:
+        known = name in defaults or name in _REFUSED_FIELDS or _is_read(model_type, name)
+        if not known:
+            notes.append(f"model.config.{name} is left out: type {model_type!r} does not read it")
+        elif value is not None:
             config[name] = _pruned(value)
             if config[name] != value:
                 notes.append(f"model.config.{name}: null inside it is left out")
@@ -256,4 +266,5 @@ def _drop_foreign_tokens(config: Any, given: Mapping[str, Any]) -> None:
     for field in _TOKEN_FIELDS:
         token = getattr(config, field, None)
         if field not in given and isinstance(token, int) and token >= config.vocab_size:
-            setattr(config, field, None)
+            with contextlib.suppress(Exception):  # some types insist on a number
+                setattr(config, field, None)

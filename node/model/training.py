@@ -141,7 +141,7 @@ class TrainingModel:
         self.model = model.to(self.device)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
-        self._balance = _balance_weight(model) if asks_for_balance(model) else 0.0
+        self._is_balanced, self._balance_weight = asks_for_balance(model), _balance_weight(model)
 
     def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
         """The passes of a round over micro-batches, none of them made yet."""
@@ -177,13 +177,14 @@ class TrainingModel:
         output = self._output(piece)
         nats = self._nats(output, piece)
         objective = nats / (piece.shape[1] - 1)
-        if self._balance:
-            if getattr(output, "aux_loss", None) is None:
+        if self._is_balanced:
+            balance = getattr(output, "aux_loss", None)
+            if balance is None or self._balance_weight is None:
                 raise SettingsError(
                     "model.config.output_router_logits: expected a type that computes a balance "
                     "loss of its experts, this one gives none; leave the field out"
                 )
-            objective = objective + len(piece) * self._balance * output.aux_loss.float()
+            objective = objective + len(piece) * self._balance_weight * balance.float()
         return nats, objective
 
     def _output(self, piece: Tensor) -> Any:
@@ -237,15 +238,17 @@ class TrainingModel:
         )
 
 
-def _balance_weight(model: nn.Module) -> float:
-    """Weight of the balance loss as transformers' own training loss has it."""
+def _balance_weight(model: nn.Module) -> float | None:
+    """Weight of the balance loss as transformers' own training loss has it; None if the type has
+    none.
+    """
     config: Any = model.config
     for place in (model, config.get_text_config()):
         for name in ("router_aux_loss_coef", "aux_loss_coef"):
             weight = getattr(place, name, None)
             if isinstance(weight, int | float):
                 return float(weight)
-    return 0.0
+    return None
 
 
 class GradientAccumulation:
