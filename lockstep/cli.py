@@ -200,6 +200,12 @@ def coordinator(
             metavar="DIR", help="Only verify the journal of a stopped coordinator, and exit."
         ),
     ] = None,
+    check_run: Annotated[
+        bool,
+        typer.Option(
+            "--check-run", help="Only try the run's model on one sample, and exit. Needs torch."
+        ),
+    ] = False,
     follow_parent: FollowParentOption = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
@@ -212,6 +218,12 @@ def coordinator(
         return
     if run_file is None:
         raise UsageError("expected a run file, or --check DIR; `lockstep init` writes a run file")
+    if check_run:
+        from lockstep.commands.check_run import check_run as check_model_of
+        from lockstep.commands.coordinator import read_run_file
+
+        check_model_of(read_run_file(run_file))
+        return
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
         run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
@@ -349,13 +361,25 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
     *,
     defaults: Annotated[bool, typer.Option("--defaults", help="Ask nothing.")] = False,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="CONFIG.json", help="Published model configuration. Needs torch."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a commented run file."""
+    from lockstep.commands.check_run import check_run, published_run
     from lockstep.commands.init import ask, write_run_file
     from protocol.runfile import RunSpec
 
-    write_run_file(path, RunSpec() if defaults else ask(path, force=force), force=force)
+    if published is not None:
+        spec = published_run(published)
+        check_run(spec)
+    else:
+        spec = RunSpec() if defaults else ask(path, force=force)
+    write_run_file(path, spec, force=force)
     typer.echo(f"wrote {path}; next: lockstep coordinator {path}")
 
 
@@ -396,7 +420,9 @@ def prepare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...", help="Files, directories, globs, datasets:NAME, or builtin."
+            metavar="SOURCE...",
+            help="Files, directories, globs, rows:FILE:COLUMN, "
+            "datasets:NAME[@REVISION][:config=C][:split=S][:column=T], or builtin.",
         ),
     ],
     *,
