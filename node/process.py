@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
@@ -96,11 +97,8 @@ class NodeProcess:
         device = choose_device(settings.device)
         progress.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
-        progress.phase = "tries the model on one sample"
-        facts = await asyncio.to_thread(check_model, info.spec, device)
-        for note in facts.notes:
-            log.warning(note)
         progress.phase = "builds the model"
+        await asyncio.to_thread(try_model, info, device)
         replica = await asyncio.to_thread(
             Replica, info.spec, info.run_id, device, settings.micro_batch
         )
@@ -330,3 +328,9 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
         raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
     corpus.samples(spec.data.sequence_length)
     return corpus
+
+
+def try_model(info: RunInfo, device: torch.device) -> None:
+    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
+    for note in check_model(info.spec, device).notes:
+        log.warning("model configuration", extra={"note": note})

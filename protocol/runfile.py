@@ -50,7 +50,7 @@ class ModelSpec(_Section):
             "tie_word_embeddings": True,
         }
     )
-    """The configuration's fields, handed to transformers unchanged."""
+    """The configuration's fields, as transformers names them; "null" stands for none."""
 
 
 class DataSpec(_Section):

@@ -64,7 +64,7 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
         import datasets
     except ImportError:
         raise DataError(
-            f"{origin} needs the datasets package: pip install 'lockstep[datasets]'"
+            f"{origin} needs the datasets package: pip install datasets"
         ) from None
     if source.revision is None:
         report(

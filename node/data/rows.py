@@ -41,7 +41,7 @@ def parquet_rows(file: IO[bytes], column: str) -> Iterator[Row]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise UnreadableError(
-            "a Parquet file, which needs the datasets package: pip install 'lockstep[datasets]'"
+            "a Parquet file, which needs the datasets package: pip install datasets"
         ) from None
     try:
         table = parquet.ParquetFile(file)
