@@ -63,9 +63,7 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
     try:
         import datasets
     except ImportError:
-        raise DataError(
-            f"{origin} needs the datasets package: pip install datasets"
-        ) from None
+        raise DataError(f"{origin} needs the datasets package: pip install datasets") from None
     if source.revision is None:
         report(
             origin, "no @REVISION is named: another day, and another volunteer, may get other text"
