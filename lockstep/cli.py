@@ -88,14 +88,7 @@ def _print_version(asked: bool) -> None:
 def _root(
     context: typer.Context,
     *,
-    settings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="LOCKSTEP_SETTINGS",
-            help="Settings file: TOML with one table per command.",
-        ),
-    ] = None,
+    settings: options.SettingsFile = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Log everything; show the traceback of an error.")
     ] = False,
@@ -161,13 +154,8 @@ def coordinator(
     ] = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Verify the journal of a stopped coordinator in DIR, then exit.",
-        ),
-    ] = None,
+    check: options.CheckDirectory = None,
+    check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
@@ -182,6 +170,11 @@ def coordinator(
         raise UsageError(
             f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
         )
+    if check_run:
+        from lockstep.commands.check_run import check_file
+
+        check_file(run_file)
+        return
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
         run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
@@ -297,13 +290,14 @@ def init(
         bool, typer.Option("--defaults", help="Ask no questions: every field has its default.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    published: options.Published = None,
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import ask
+    from lockstep.commands.init import chosen
     from lockstep.run_file import write_run_file
-    from protocol.runfile import RunSpec
 
-    write_run_file(path, RunSpec() if defaults else ask(path, force=force), force=force)
+    spec = chosen(path, published, defaults=defaults, force=force)
+    write_run_file(path, spec, force=force)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
 
 
@@ -354,7 +348,9 @@ def prepare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...", help="Files, directories, globs, datasets:NAME, or builtin."
+            metavar="SOURCE...",
+            help="Files, directories, globs, rows:FILE:COLUMN, "
+            "datasets:NAME[@REVISION][:config=C][:split=S][:column=T], or builtin.",
         ),
     ],
     *,

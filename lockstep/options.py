@@ -179,3 +179,32 @@ Seed = Annotated[
         metavar="N", envvar="LOCKSTEP_SEED", min=0, help="Seed of everything that is drawn."
     ),
 ]
+
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="LOCKSTEP_SETTINGS",
+        help="Settings file: TOML with one table per command.",
+    ),
+]
+
+CheckDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Verify the journal of a stopped coordinator in DIR, then exit.",
+    ),
+]
+
+CheckRun = Annotated[
+    bool,
+    typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
+]
+
+Published = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="CONFIG.json", help="Published model configuration. Needs torch."
+    ),
+]

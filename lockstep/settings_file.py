@@ -25,7 +25,10 @@ Commands = Mapping[str, Any]
 def read_settings(path: Path, commands: Commands) -> dict[str, Any]:
     """The file's values by command and option; `SettingsError` names the first unknown one."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        blob = path.read_bytes()
+        if b"\0" in blob[:4]:
+            raise SettingsError(f"{path}: expected UTF-8, found UTF-16: save it as UTF-8")
+        values = tomllib.loads(blob.decode("utf-8-sig"))  # editors on Windows begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read settings file {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:

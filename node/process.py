@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
@@ -31,6 +32,7 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.replica.position import Position
@@ -129,6 +131,7 @@ class NodeProcess:
         status.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         status.phase = "builds the model"
+        await asyncio.to_thread(try_model, info, device)
         replica = await asyncio.to_thread(
             Replica, info.spec, info.run_id, device, settings.micro_batch
         )
@@ -354,3 +357,9 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
         raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
     corpus.samples(spec.data.sequence_length)
     return corpus
+
+
+def try_model(info: RunInfo, device: torch.device) -> None:
+    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
+    for note in check_model(info.spec, device).notes:
+        log.warning("model configuration", extra={"note": note})

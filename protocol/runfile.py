@@ -51,7 +51,7 @@ class ModelSpec(_Section):
             "tie_word_embeddings": True,
         }
     )
-    """The configuration's fields, handed to transformers unchanged."""
+    """The configuration's fields, as transformers names them; "null" stands for none."""
 
 
 class DataSpec(_Section):
@@ -314,8 +314,12 @@ def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
         raise SettingsError(
             f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text.encode())}"
         )
+    is_utf16 = len(text) >= 4 and "\0" in text[:4]
+    if is_utf16 or "\ufffd" in text:  # which is what a reader makes of other encodings
+        found = "UTF-16" if is_utf16 else "another encoding"
+        raise SettingsError(f"{origin}: expected UTF-8, found {found}: save it as UTF-8")
     try:
-        values = tomllib.loads(text)
+        values = tomllib.loads(text.removeprefix("\ufeff"))  # editors on Windows begin with a mark
     except (ValueError, RecursionError) as error:  # too deep, or a number with too many digits
         raise SettingsError(f"{origin}: not valid TOML: {error}") from None
     return _validated(values, origin)

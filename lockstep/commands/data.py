@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.console import output, progress
+from lockstep.console import messages, output, progress
 from lockstep.exit_codes import UsageError
+from node.data.documents import Remarks
 from node.data.prepare import prepare_builtin, prepare_from
 
 BUILTIN = "builtin"
@@ -17,13 +18,16 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     Raises `UsageError` for the built-in corpus with other sources or another tokenizer; other
     errors are those of `node.data.prepare`.
     """
+    remarks = Remarks()
     with progress("preparing", "tokens") as advance:
 
         def report(documents: int, tokens: int) -> None:
             advance(tokens, None)
 
         if BUILTIN not in sources:
-            manifest = prepare_from(sources, out, tokenizer, progress=report)
+            manifest = prepare_from(
+                sources, out, tokenizer, progress=report, learning=_say_learning, report=remarks
+            )
         elif len(sources) == 1 and tokenizer == "bytes":
             manifest = prepare_builtin(out, progress=report)
         else:
@@ -31,6 +35,7 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
                 f"expected {BUILTIN} alone and with the tokenizer bytes, got {' '.join(sources)} "
                 f"with {tokenizer}"
             )
+    _print_remarks(remarks)
     for split in manifest.splits:
         output.print(
             f"{split}: {manifest.documents[split]:,} documents, {manifest.tokens(split):,} tokens"
@@ -38,3 +43,17 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     output.print(
         f"vocabulary: {manifest.vocabulary_size:,}\nmanifest_sha256: {manifest.digest.hex()}"
     )
+
+
+def _say_learning(words: str) -> None:
+    messages.print(f"tokenizer {words}")
+
+
+def _print_remarks(remarks: Remarks) -> None:
+    """What was passed over or changed: the first cases with their reason, and the count of all."""
+    for name, reason in remarks.shown:
+        messages.print(f"{name!r}: {reason}", soft_wrap=True, markup=False)
+    if remarks.count:
+        more = remarks.count - len(remarks.shown)
+        rest = f", {more:,} of them not shown" if more else ""
+        messages.print(f"remarks on files and rows: {remarks.count:,}{rest}")

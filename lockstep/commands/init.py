@@ -29,3 +29,17 @@ def ask(path: Path, *, force: bool) -> RunSpec:
         "data": {"corpus": typer.prompt("Corpus", default=defaults.data.corpus)},
     }
     return parse_run_json(json.dumps(answers).encode(), "answers")
+
+
+def chosen(path: Path, published: Path | None, *, defaults: bool, force: bool) -> RunSpec:
+    """The run file of `lockstep init`: from a published configuration, of defaults, or as asked.
+
+    Raises `SettingsError` for a configuration that cannot be trained, and as `ask` does.
+    """
+    if published is None:
+        return RunSpec() if defaults else ask(path, force=force)
+    from lockstep.commands.check_run import check_run, published_run
+
+    spec = published_run(published)
+    check_run(spec)
+    return spec

@@ -7,13 +7,19 @@ and names do not depend on where a directory lies.
 import glob
 import sysconfig
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.data import hub
+from node.data.reading import Document, Report, file_documents, readable
+from node.data.rows import TEXT_COLUMN
+from node.data.text import UnreadableError
 from protocol.errors import DataError
 
-Document = tuple[str, str]
-"""A document's name and its text."""
+_ROWS = "rows:"
+
+_SHOWN_MAX = 3
+"""Reasons that an error repeats."""
 
 _NOT_LIBRARY = {
     *("site-packages", "dist-packages", "test", "tests", "idle_test"),
@@ -22,32 +28,49 @@ _NOT_LIBRARY = {
 """Folders that are not the library's own or that distributions leave out or package apart, tests
 above all: with them two volunteers with one Python version would hold unlike corpora."""
 
-_BINARY_HEAD_BYTES = 8192
-"""Bytes in which a NUL tells a binary file (as git does it)."""
+
+@dataclass(slots=True)
+class Remarks:
+    """What preparing has passed over or changed: every case counted, the first ones kept."""
+
+    shown_max: int = 20
+    """Cases that are kept with their reason."""
+
+    shown: list[tuple[str, str]] = field(default_factory=list)
+    """Names and reasons, in order."""
+
+    count: int = 0
+    """All cases."""
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Takes one case; a `Report`."""
+        self.count += 1
+        if len(self.shown) < self.shown_max:
+            self.shown.append((name, reason))
 
 
-def documents(specs: Iterable[str]) -> Iterator[Document]:
-    """Documents of files, directories (all text files in them), globs, and
-    `datasets:NAME[:SPLIT[:COLUMN]]`.
+def documents(specs: Iterable[str], report: Report | None = None) -> Iterator[Document]:
+    """Documents of files, directories (all files in them), globs, `rows:FILE:COLUMN` and
+    `datasets:` (`node.data.hub`).
 
-    Sorted by path within each. Directories and globs pass over hidden files and over binary ones,
-    whose beginning holds a NUL byte. Broken UTF-8 becomes U+FFFD. Raises `DataError` for a source
-    that is not there.
+    Sorted by path within each. Hidden files and what holds no text are passed over in directories
+    and globs, and told to `report`; a file that a person names must hold text. Raises `DataError`
+    for a source that is not there or gives nothing.
     """
+    report = report or (lambda name, reason: None)
     for spec in specs:
         root = Path(spec).expanduser()
-        if spec.startswith("datasets:"):
-            yield from _dataset_documents(*spec.split(":", 3)[1:])
-        elif root.is_file():
-            yield root.name, _text(root)
-        elif paths := _text_files(root):
-            for path in paths:
-                yield (path.relative_to(root) if root.is_dir() else path).as_posix(), _text(path)
+        if spec.startswith(hub.PREFIX):
+            yield from hub.hub_documents(spec, report)
+        elif spec.startswith(_ROWS) and not root.exists():
+            path, _, column = spec.removeprefix(_ROWS).rpartition(":")
+            if not path or not column:
+                raise DataError(f"{spec}: expected rows:FILE:COLUMN")
+            yield from _named(Path(path).expanduser(), spec, report, column)
+        elif root.is_dir() or not root.exists():
+            yield from _found(spec, root, report)
         else:
-            raise DataError(
-                f"{spec}: expected a text file, a directory or glob of them or datasets:NAME, "
-                "found none"
-            )
+            yield from _named(root, spec, report)
 
 
 def library_documents(byte_limit: int | None = None) -> Iterator[Document]:
@@ -70,59 +93,61 @@ def library_documents(byte_limit: int | None = None) -> Iterator[Document]:
         yield inside.as_posix(), _text(path)
 
 
-def _text_files(root: Path) -> list[Path]:
-    """Visible files under a directory or matching a glob that do not look binary, sorted."""
-    if root.is_dir():
-        everything = ((path, path.relative_to(root).parts) for path in root.rglob("*"))
-        found = [
-            path for path, inside in everything if not any(part.startswith(".") for part in inside)
-        ]
-    else:
-        found = [
-            Path(match) for match in glob.glob(str(root), recursive=True)
-        ]  # which passes over hidden files
-    return sorted(path for path in found if path.is_file() and not _looks_binary(path))
+def _named(path: Path, spec: str, report: Report, column: str = TEXT_COLUMN) -> Iterator[Document]:
+    """Documents of a file that a person named."""
+    if not path.is_file():
+        raise DataError(f"{spec}: expected a file, found none")
+    try:
+        yield from file_documents(path, path.name, report, column)
+    except UnreadableError as error:
+        raise DataError(f"{path}: expected text: it is {error}") from error
 
 
-def _looks_binary(path: Path) -> bool:
-    with _readable(path), path.open("rb") as file:
-        return b"\0" in file.read(_BINARY_HEAD_BYTES)
+def _found(spec: str, root: Path, report: Report) -> Iterator[Document]:
+    """Documents of a directory or a glob."""
+    refused = Remarks(_SHOWN_MAX)
+    given = False
+    for path, reason in _paths(root):
+        name = (path.relative_to(root) if root.is_dir() else path).as_posix()
+        try:
+            if reason:
+                raise UnreadableError(reason)
+            for document in file_documents(path, name, report):
+                given = True
+                yield document
+        except UnreadableError as error:
+            report(name, str(error))
+            refused(name, str(error))
+    if not given:
+        found = "; ".join(f"{name}: {reason}" for name, reason in refused.shown) or "none"
+        raise DataError(
+            f"{spec}: expected a text file, a directory or glob of them or {hub.PREFIX}NAME, "
+            f"found {found}"
+        )
+
+
+def _paths(root: Path) -> list[tuple[Path, str]]:
+    """What lies under a directory or matches a glob, sorted, with the reason why it is no text to
+    read; empty for files. Of a hidden folder only the folder is named.
+    """
+    if not root.is_dir():
+        matches = (Path(match) for match in glob.glob(str(root), recursive=True))
+        return [(path, "") for path in sorted(matches) if path.is_file()]
+    found: dict[Path, str] = {}
+    for path in root.rglob("*"):
+        inside = path.relative_to(root).parts
+        hidden = next((place for place, part in enumerate(inside) if part.startswith(".")), None)
+        if hidden is not None:
+            found[root.joinpath(*inside[: hidden + 1])] = "hidden"
+        elif path.is_file():
+            found[path] = ""
+        elif path.is_symlink():
+            found[path] = "a link to a directory" if path.is_dir() else "a link to nothing"
+        elif not path.is_dir():
+            found[path] = "not a regular file"
+    return sorted(found.items())
 
 
 def _text(path: Path) -> str:
-    with _readable(path):
+    with readable(path):
         return path.read_bytes().decode(errors="replace")
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Translates `OSError` into a `DataError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _dataset_documents(name: str, split: str = "train", column: str = "text") -> Iterator[Document]:
-    """Rows of a data set of the hub, streamed."""
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            f"datasets:{name} needs the datasets package: pip install 'lockstep-train[datasets]'"
-        ) from None
-    try:
-        for number, row in enumerate(datasets.load_dataset(name, split=split, streaming=True)):
-            if column not in row:
-                raise DataError(
-                    f"datasets:{name}: expected a column {column!r}, found {', '.join(sorted(row))}"
-                )
-            yield f"{name}/{split}/{number}", str(row[column])
-    except DataError:
-        raise
-    except (
-        Exception
-    ) as error:  # the hub, the network and the data set's own format fail in their own ways
-        raise DataError(
-            f"datasets:{name}: cannot be read: {' '.join(str(error).split())[:200]}"
-        ) from error

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from node.data.corpus import MANIFEST_NAME, Manifest, Shard, read_manifest
-from node.data.documents import Document, documents, library_documents
-from node.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_for
+from node.data.documents import documents, library_documents
+from node.data.reading import Document, Report
+from node.data.tokenizer import ByteTokenizer, Learning, Tokenizer, tokenizer_for
 from node.system.files import replacing_file, storage_errors
 from protocol.errors import DataError, SettingsError
 
@@ -81,18 +82,22 @@ def prepare_from(
     *,
     shard_tokens_max: int = SHARD_TOKENS_MAX,
     progress: Progress | None = None,
+    learning: Learning | None = None,
+    report: Report | None = None,
 ) -> Manifest:
     """`prepare` as a person asks for it: `specs` as `documents` takes them, tokenizer as
-    `tokenizer_for`.
+    `tokenizer_for`, which tells `learning` how far it is. `report` is told what was passed over.
     """
     source = f"{' '.join(specs)}; tokenizer {tokenizer_choice}"
 
     def write() -> Manifest:
-        tokenizer = tokenizer_for(tokenizer_choice, lambda: (text for _, text in documents(specs)))
+        tokenizer = tokenizer_for(
+            tokenizer_choice, lambda: (text for _, text in documents(specs)), learning
+        )
         writer = _Writer(
             out_dir, tokenizer, shard_tokens_max, progress or (lambda documents, tokens: None)
         )
-        return writer.write(documents(specs), source)
+        return writer.write(documents(specs, report), source)
 
     return _once(out_dir, source, write)
 

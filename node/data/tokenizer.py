@@ -7,7 +7,9 @@ how to read them.
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -33,6 +35,18 @@ BPE_TRAINING_CHARACTERS_MAX = 100_000_000
 """Text that a byte-pair encoding is trained on at most: more no longer changes the merges, but
 takes memory."""
 
+WORD_CHARACTERS_MAX = 200
+"""Longest run of letters, of digits, of other signs or of spaces that a byte-pair encoding is
+trained on in one piece: the trainer's time grows with the square of a word's length."""
+
+LEARNING_EVERY_S = 5
+"""Time between two words about a tokenizer that is learnt."""
+
+Learning = Callable[[str], None]
+"""Told in words how far the learning of a tokenizer is, about every `LEARNING_EVERY_S`."""
+
+_LONG = f"{{{WORD_CHARACTERS_MAX + 1},}}"
+_LONG_RUN = re.compile(rf"[^\W\d_]{_LONG}|\d{_LONG}|(?:[^\w\s]|_){_LONG}|\s{_LONG}")
 
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _BYTE_CHARACTERS = [
@@ -147,9 +161,12 @@ class SubwordTokenizer:
         return cls(_parsed(text, str(path)), document_end, str(path))
 
     @classmethod
-    def trained(cls, texts: Iterable[str], vocabulary_size: int) -> Self:
+    def trained(
+        cls, texts: Iterable[str], vocabulary_size: int, learning: Learning | None = None
+    ) -> Self:
         """A byte-level byte-pair encoding of the given size (fewer when the text has fewer
-        pairs), learnt from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`.
+        pairs), learnt from the first `BPE_TRAINING_CHARACTERS_MAX` characters of `texts`, whose
+        runs of more than `WORD_CHARACTERS_MAX` are cut.
         """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -166,7 +183,9 @@ class SubwordTokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(_beginning(texts), trainer)
+        read = _Read()
+        with _heartbeat(learning, read):
+            inner.train_from_iterator(read.pieces(texts), trainer)
         return cls(inner)
 
     def encode(self, text: str) -> np.ndarray:
@@ -216,7 +235,9 @@ def tokenizer_from_json(value: Any, origin: str = "tokenizer") -> Tokenizer:
             )
 
 
-def tokenizer_for(choice: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+def tokenizer_for(
+    choice: str, texts: Callable[[], Iterable[str]], learning: Learning | None = None
+) -> Tokenizer:
     """The tokenizer a person asked for: "bytes", "bpe:SIZE" (learnt from `texts()`), or a
     tokenizer.json.
 
@@ -225,7 +246,7 @@ def tokenizer_for(choice: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     if choice == "bytes":
         return ByteTokenizer()
     if size := re.fullmatch(r"bpe:([0-9]{1,9})", choice):
-        return SubwordTokenizer.trained(texts(), int(size[1]))
+        return SubwordTokenizer.trained(texts(), int(size[1]), learning)
     if choice.endswith(".json"):
         return SubwordTokenizer.from_file(Path(choice).expanduser())
     raise SettingsError(
@@ -244,11 +265,53 @@ def _parsed(text: str, origin: str) -> Any:
         ) from error
 
 
-def _beginning(texts: Iterable[str]) -> Iterator[str]:
-    """The first `BPE_TRAINING_CHARACTERS_MAX` characters of all texts."""
-    room = BPE_TRAINING_CHARACTERS_MAX
-    for text in texts:
-        yield text[:room]
-        room -= len(text)
-        if room <= 0:
-            return
+class _Read:
+    """The text of a training: what was read of it so far."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.whole = False
+
+    def pieces(self, texts: Iterable[str]) -> Iterator[str]:
+        """The first `BPE_TRAINING_CHARACTERS_MAX` characters of all texts, long runs cut."""
+        for text in texts:
+            beginning = text[: BPE_TRAINING_CHARACTERS_MAX - self.characters]
+            self.characters += len(beginning)
+            yield from _cut(beginning)
+            if self.characters >= BPE_TRAINING_CHARACTERS_MAX:
+                break
+        self.whole = True
+
+
+def _cut(text: str) -> Iterator[str]:
+    """The text in pieces without a run of more than `WORD_CHARACTERS_MAX`."""
+    start = 0
+    for run in _LONG_RUN.finditer(text):
+        for end in range(run.start() + WORD_CHARACTERS_MAX, run.end(), WORD_CHARACTERS_MAX):
+            yield text[start:end]
+            start = end
+    yield text[start:]
+
+
+@contextmanager
+def _heartbeat(learning: Learning | None, read: _Read) -> Iterator[None]:
+    """Words about the training while it runs; the library reports nothing by itself."""
+    if learning is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def speak() -> None:
+        spent_s = 0
+        while not ended.wait(LEARNING_EVERY_S):
+            spent_s += LEARNING_EVERY_S
+            doing = "learns merges from" if read.whole else "has read"
+            learning(f"{doing} {read.characters:,} characters, {spent_s} s")
+
+    voice = threading.Thread(target=speak, name="learning", daemon=True)
+    voice.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        voice.join()

@@ -10,33 +10,29 @@ transformers takes seconds to import, so it is imported when the first model is 
 """
 
 import contextlib
-import difflib
 import logging
-import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from node.model.configuration import (
+    configuration_errors,
+    model_config,
+    no_noise,
+    quiet_transformers,
+)
 from protocol.errors import LocalProtocolError, SettingsError
 
 _log = logging.getLogger(__name__)
 
 MICRO_BATCH_SAMPLES = 8
 """Samples in one forward and backward pass unless the node's settings say otherwise."""
-
-_REFUSED_FIELDS = frozenset(
-    {"attn_implementation", "auto_map", "dtype", "quantization_config", "torch_dtype"}
-)
-"""Fields that could load code from elsewhere or leave float32: no run file may set them."""
-
-_TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 Tokens = np.ndarray | Tensor
 """Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the
@@ -61,26 +57,28 @@ class RoundWork:
     """Targets predicted."""
 
 
-def build_model(model_type: str, config: Mapping[str, Any]) -> nn.Module:
-    """The causal language model of this type and configuration: float32, on the CPU, in training
-    mode.
+def build_model(
+    model_type: str, config: Mapping[str, Any], device: Literal["cpu", "meta"] = "cpu"
+) -> nn.Module:
+    """The causal language model of this type and configuration: float32, in training mode.
 
     config: fields of the type's transformers configuration, as the run file holds them. Initial
     values are transformers' own (`genesis.fill` replaces them); torch's random state is left as it
-    was. Raises `SettingsError` naming the field that is unknown or out of bounds.
+    was. On the device "meta" it has shapes and no values, and takes no memory. Raises
+    `SettingsError` naming the field that is unknown or out of bounds.
     """
     transformers = quiet_transformers()
-    values = _checked_fields(model_type, config)
-    with torch.random.fork_rng(devices=[]), _no_noise():
-        try:
-            full = transformers.AutoConfig.for_model(model_type, **values)
-            _drop_foreign_tokens(full, values)
-            model = transformers.AutoModelForCausalLM.from_config(
-                full, dtype=torch.float32, trust_remote_code=False
-            )
-        except Exception as error:  # transformers raises whatever a configuration happens to break
-            problem = " ".join(str(error).split())[:300] or type(error).__name__
-            raise SettingsError(f"model.config for type {model_type!r}: {problem}") from error
+    full = model_config(model_type, config)
+    place = torch.device("meta") if device == "meta" else contextlib.nullcontext()
+    with (
+        torch.random.fork_rng(devices=[]),
+        no_noise(),
+        configuration_errors(model_type),
+        place,
+    ):
+        model = transformers.AutoModelForCausalLM.from_config(
+            full, dtype=torch.float32, trust_remote_code=False
+        )
     trainee: nn.Module = model.train()
     return trainee
 
@@ -105,12 +103,23 @@ def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -
             "data, "
             f"got {config.vocab_size}"
         )
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and positions < sequence_length:
+    require_positions(model, sequence_length)
+
+
+def require_positions(model: nn.Module, sequence_length: int) -> None:
+    """Raises `SettingsError` unless the model knows every position of a sample."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and 0 < positions < sequence_length:  # XLNet says -1: no bound
         raise SettingsError(
             f"model.config: expected at least data.sequence_length = {sequence_length} positions, "
             f"got {positions}"
         )
+
+
+def asks_for_balance(model: nn.Module) -> bool:
+    """Whether the configuration asks that a mixture's experts be kept equally busy."""
+    config: Any = model.config
+    return bool(getattr(config.get_text_config(), "output_router_logits", False))
 
 
 class TrainingModel:
@@ -132,6 +141,7 @@ class TrainingModel:
         self.model = model.to(self.device)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
+        self._is_balanced, self._balance_weight = asks_for_balance(model), _balance_weight(model)
 
     def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
         """The passes of a round over micro-batches, none of them made yet."""
@@ -157,11 +167,34 @@ class TrainingModel:
         """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length +
         1].
         """
+        return self._nats(self._output(piece), piece)
+
+    def losses(self, piece: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy summed over all targets, and what is minimised: its mean over a sample's
+        targets, summed over the samples, and the experts' balance loss for each sample where the
+        configuration asks for it. Two float32 scalars; piece as for `nats`.
+        """
+        output = self._output(piece)
+        nats = self._nats(output, piece)
+        objective = nats / (piece.shape[1] - 1)
+        if self._is_balanced:
+            balance = getattr(output, "aux_loss", None)
+            if balance is None or self._balance_weight is None:
+                raise SettingsError(
+                    "model.config.output_router_logits: expected a type that computes a balance "
+                    "loss of its experts, this one gives none; leave the field out"
+                )
+            objective = objective + len(piece) * self._balance_weight * balance.float()
+        return nats, objective
+
+    def _output(self, piece: Tensor) -> Any:
         with self._autocast():
-            logits = self.model(
-                input_ids=piece[:, :-1], use_cache=False
-            ).logits  # [samples, length, vocabulary]
-        return cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten(), reduction="sum")
+            return self.model(input_ids=piece[:, :-1], use_cache=False)
+
+    def _nats(self, output: Any, piece: Tensor) -> Tensor:
+        """logits: [samples, length, vocabulary]."""
+        logits = output.logits.float().flatten(0, 1)
+        return cross_entropy(logits, piece[:, 1:].flatten(), reduction="sum")
 
     def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
         """The same samples in passes of at most `micro_batch_max`, on the device."""
@@ -203,6 +236,19 @@ class TrainingModel:
             self.device,
             self.micro_batch_max,
         )
+
+
+def _balance_weight(model: nn.Module) -> float | None:
+    """Weight of the balance loss as transformers' own training loss has it; None if the type has
+    none.
+    """
+    config: Any = model.config
+    for place in (model, config.get_text_config()):
+        for name in ("router_aux_loss_coef", "aux_loss_coef"):
+            weight = getattr(place, name, None)
+            if isinstance(weight, int | float):
+                return float(weight)
+    return None
 
 
 class GradientAccumulation:
@@ -253,11 +299,10 @@ class GradientAccumulation:
         if piece is None:
             return False
         self._failed = True
-        loss = self._trainee.nats(
-            piece
-        )  # summed, so that micro-batches of unlike sizes weigh by their samples
-        (loss / (piece.shape[1] - 1)).backward()  # type: ignore[no-untyped-call]
-        self._nats += loss.item()
+        # Both are sums, so that micro-batches of unlike sizes weigh by their samples.
+        nats, objective = self._trainee.losses(piece)
+        objective.backward()  # type: ignore[no-untyped-call]
+        self._nats += nats.item()
         if piece.is_cuda:  # CUDA only queues work, and a queue would overrun the bell
             torch.cuda.synchronize(piece.device)
         self.samples += len(piece)
@@ -270,66 +315,3 @@ class GradientAccumulation:
         for batch in self._source:
             self._drawn.append(batch)
             yield batch
-
-
-def quiet_transformers() -> Any:
-    """The transformers package, imported now if it was not, with its hints for interactive use
-    turned off.
-
-    Its kernels from the hub are code from the network, for which some types would ask: never here.
-    """
-    os.environ["USE_HUB_KERNELS"] = "NO"
-    with _no_noise():
-        import transformers
-
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    return transformers
-
-
-@contextlib.contextmanager
-def _no_noise() -> Iterator[None]:
-    """Without foreign Python warnings: about deprecations inside transformers, which no user can
-    act on.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as keyword arguments; transformers itself would accept any name in silence."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    known_types = sorted(CONFIG_MAPPING.keys())
-    if model_type not in known_types:
-        raise SettingsError(
-            "model.type: expected a model type of "
-            f"transformers{_closest(model_type, known_types)}, got {model_type!r}"
-        )
-    with _no_noise():
-        config_class = CONFIG_MAPPING[model_type]
-        known = {*config_class().to_dict(), *config_class.attribute_map} - _REFUSED_FIELDS
-    known = {name for name in known if not name.startswith("_")}
-    for name in config:
-        if name not in known:
-            raise SettingsError(
-                f"model.config.{name}: expected a field of "
-                f"{config_class.__name__}{_closest(name, sorted(known))}"
-            )
-    return dict(config)
-
-
-def _closest(name: str, known: list[str]) -> str:
-    likely = difflib.get_close_matches(name, known, n=3)
-    return f" (close: {', '.join(likely)})" if likely else ""
-
-
-def _drop_foreign_tokens(config: Any, given: Mapping[str, Any]) -> None:
-    """A type's default special tokens belong to its published vocabulary; outside ours they name
-    nothing.
-    """
-    for field in _TOKEN_FIELDS:
-        token = getattr(config, field, None)
-        if field not in given and isinstance(token, int) and token >= config.vocab_size:
-            setattr(config, field, None)

@@ -14,8 +14,8 @@ threads play none either. NumPy guarantees the raw streams of its bit generators
 Salmon et al., SC 2011.
 
 `depth` is 1/sqrt(2 * layers) for the matrices that write into the residual stream (Radford et al.
-2019), else 1. Structured initialisations (Mamba's A_log and dt bias) are replaced like any other:
-equal bits come first.
+2019), else 1. Structured values (Mamba's A_log and dt bias) are made exactly too:
+`node.replica.structured_values`.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from node.model.training import named_parameters_once
+from node.replica.structured_values import structured_values
 from protocol.errors import SettingsError
 
 RESIDUAL_OUTPUTS = (
@@ -55,16 +56,22 @@ def fill(model: nn.Module, seed: int, init_std: float) -> None:
     the run.
 
     seed: any integer of the run file; init_std: standard deviation, > 0. Buffers and frozen
-    parameters stay. Raises `SettingsError` for a deviation that is not positive or a model that
-    does not say its depth.
+    parameters stay. Raises `SettingsError` for a deviation that is not positive, a model that does
+    not say its depth or one with a structure that cannot be made exactly.
     """
     if not (init_std > 0 and math.isfinite(init_std)):
         raise SettingsError(f"model.init_std: expected a positive number, got {init_std!r}")
+    config = model.config.get_text_config()  # type: ignore[operator,union-attr]
     for name, parameter in named_parameters_once(model).items():
-        if not _is_constant(parameter.detach()):
-            depth = 1 / math.sqrt(2 * _layers(model)) if _writes_residual(name) else 1.0
-            scale = np.float32(init_std / math.sqrt(_BYTE_SUM_VARIANCE) * depth)
-            _fill_one(parameter, _stream(seed, name), scale)
+        if _is_constant(parameter.detach()):
+            continue
+        stream = _stream(seed, name)
+        values = structured_values(name, parameter.detach(), config, stream.random_raw)
+        if values is not None:
+            _write(parameter, values)
+            continue
+        depth = 1 / math.sqrt(2 * _layers(model)) if _writes_residual(name) else 1.0
+        _fill_one(parameter, stream, np.float32(init_std / math.sqrt(_BYTE_SUM_VARIANCE) * depth))
 
 
 def _is_constant(values: Tensor) -> bool:
@@ -111,6 +118,11 @@ def _fill_one(parameter: Tensor, stream: np.random.Philox, scale: np.float32) ->
             -(-len(strip) // 2)
         )  # uint64; Philox serves them one after another
         np.multiply(_byte_sums(words)[: len(strip)], scale, out=strip)
+    _write(parameter, values)
+
+
+def _write(parameter: Tensor, values: np.ndarray) -> None:
+    """values: float32 [entries], row-major."""
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(values).view(parameter.shape))
 

@@ -82,6 +82,23 @@ def test_a_wrong_settings_file_names_what_is_wrong(
     assert not started
 
 
+@pytest.mark.parametrize(
+    "text", ["\ufeff[join]\nmicro-batch = 0\n", "[join]\r\nmicro-batch = 0\r\n"]
+)
+def test_a_file_that_windows_has_saved_is_read(
+    text: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(text.encode())
+    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.USAGE
+    assert "--micro-batch" in capsys.readouterr().err
+
+
+def test_utf16_is_named_with_what_to_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_bytes("[join]\n".encode("utf-16"))
+    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.SETTINGS
+    assert "expected UTF-8, found UTF-16: save it as UTF-8" in capsys.readouterr().err
+
+
 def test_names_may_be_written_with_dashes_as_on_the_command_line(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from node.model.training import named_parameters_once
 from node.process import NodeProcess
 from node.replica.digest import state_digest
 from node.settings import NodeSettings
-from protocol.errors import DataError, UnavailableError
+from protocol.errors import DataError, SettingsError, UnavailableError
 from protocol.runfile import RunSpec
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -124,6 +124,28 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
     assert status["steps"]["committed"] == 40
     assert status["digests"]["agreed"]
     assert digests == {status["digests"]["last"]}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "problem"),
+    [
+        ("roberta", {}, r'"roberta" sees later tokens.*is_decoder = true'),
+        ("helium", {"num_key_value_heads": 20}, r"heads 2 does not fit num_key_value_heads 20"),
+    ],
+)
+async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_joins(
+    tmp_path: Path, model_type: str, change: dict[str, int], problem: str
+) -> None:
+    data, spec = tiny_corpus(tmp_path / "data"), tiny_spec()
+    config = {name: size for name, size in spec.model.config.items() if "key_value" not in name}
+    model = spec.model.model_copy(update={"type": model_type, "config": config | change})
+    spec = spec.model_copy(update={"model": model})
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        node = NodeTask(coordinator.address, tmp_path, data, 0)
+        with pytest.raises(SettingsError, match=problem):
+            await node.process.start()
+        await node.process.stop()
+        assert coordinator.status()["steps"]["committed"] == 0
 
 
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:

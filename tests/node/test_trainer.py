@@ -332,13 +332,13 @@ async def test_passes_after_a_word_that_comes_between_two_stand_where_the_log_sa
 ) -> None:
     stage = Stage(corpus, overlap=1)
     trainee, stood = stage.replica.trainee, list[int]()
-    nats = trainee.nats
+    losses = trainee.losses
 
-    def watched(piece: torch.Tensor) -> torch.Tensor:
+    def watched(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         stood.append(state_digest({name: p.data for name, p in trainee.parameters.items()}))
-        return nats(piece)
+        return losses(piece)
 
-    monkeypatch.setattr(trainee, "nats", watched)
+    monkeypatch.setattr(trainee, "losses", watched)
     genesis = stage.replica.digest
     async with playing(stage) as task:
         stage.welcome()

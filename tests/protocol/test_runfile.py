@@ -158,6 +158,22 @@ def test_bad_toml_says_where(text: str) -> None:
     assert problem(text).startswith("run.toml: not valid TOML: ")
 
 
+@pytest.mark.parametrize("text", ["\ufeffseed = 7\n", "seed = 7\r\n", "\ufeff\r\nseed = 7\r\n"])
+def test_a_file_that_windows_has_saved_is_read(text: str) -> None:
+    assert parse_run_file(text) == RunSpec(seed=7)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf16_is_named_with_what_to_do(encoding: str) -> None:
+    text = "# a run\nseed = 7\n".encode(encoding).decode(errors="replace")
+    assert problem(text) == "run.toml: expected UTF-8, found UTF-16: save it as UTF-8"
+
+
+def test_another_encoding_is_refused_before_a_name_is_garbled() -> None:
+    text = '[data]\ncorpus = "Bücher"\n'.encode("latin-1").decode(errors="replace")
+    assert problem(text) == "run.toml: expected UTF-8, found another encoding: save it as UTF-8"
+
+
 @pytest.mark.parametrize("version", ["2", "0", "'1'"])
 def test_another_format_version_is_its_own_error(version: str) -> None:
     with pytest.raises(

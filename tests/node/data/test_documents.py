@@ -1,15 +1,13 @@
 """Where text comes from."""
 
-import sys
+import hashlib
+import os
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from node.data.documents import documents, library_documents
+from node.data.documents import Remarks, documents, library_documents
 from protocol.errors import DataError
 
 
@@ -26,12 +24,6 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     return tmp_path
-
-
-def _hub(monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
-    module = ModuleType("datasets")
-    module.load_dataset = load  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", module)
 
 
 def test_a_directory_gives_its_visible_text_files_in_order_under_relative_names(
@@ -68,7 +60,7 @@ def test_several_sources_keep_their_order(folder: Path) -> None:
 @pytest.mark.parametrize("spec", ["nothing-here", "*.nothing", "empty"])
 def test_a_source_that_is_not_there_is_named(folder: Path, spec: str) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(DataError, match=r"expected a text file, a directory"):
+    with pytest.raises(DataError, match=r"expected a (text )?file"):
         list(documents([str(folder / spec)]))
 
 
@@ -86,37 +78,59 @@ def test_the_library_stops_before_the_limit() -> None:
     assert 0 < sum(sizes) <= 100_000
 
 
-def test_a_data_set_gives_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def load(name: str, *, split: str, streaming: bool) -> list[dict[str, str]]:
-        calls.append((name, split, streaming))
-        return [{"story": "once"}, {"story": "upon"}]
-
-    _hub(monkeypatch, load)
-    found = list(documents(["datasets:somebody/tales:test:story"]))
-    assert found == [("somebody/tales/test/0", "once"), ("somebody/tales/test/1", "upon")]
-    assert calls == [("somebody/tales", "test", True)]
+def test_the_built_in_corpus_holds_the_very_bytes_of_its_files() -> None:
+    root = Path(sysconfig.get_path("stdlib"))
+    ours, theirs = hashlib.sha256(), hashlib.sha256()
+    for name, text in library_documents(3_000_000):
+        ours.update(text.encode(errors="replace"))
+        theirs.update((root / name).read_bytes().decode(errors="replace").encode())
+    assert ours.digest() == theirs.digest()
 
 
-def test_a_data_set_without_the_column_says_which_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _hub(monkeypatch, lambda name, **_: [{"story": "once", "author": "me"}])
-    with pytest.raises(DataError, match=r"expected a column 'text', found author, story"):
-        list(documents(["datasets:tales"]))
+def test_what_a_directory_passes_over_is_counted_with_its_reason(folder: Path) -> None:
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "to-itself").symlink_to(folder)
+    (folder / "to-nothing").symlink_to(folder / "missing")
+    os.mkfifo(folder / "pipe")
+    remarks = Remarks()
+    assert len(list(documents([str(folder)], remarks))) == 3
+    assert dict(remarks.shown) == {
+        ".git": "hidden",
+        ".hidden": "hidden",
+        "binary.dat": "binary (it holds NUL bytes)",
+        "empty.txt": "empty",
+        "latin.txt": "1 characters are not UTF-8, each becomes U+FFFD",
+        "pipe": "not a regular file",
+        "to-itself": "a link to a directory",
+        "to-nothing": "a link to nothing",
+    }
+    assert remarks.count == 8
 
 
-def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, **_: object) -> Iterator[dict[str, str]]:
-        raise ConnectionError("no route\nto host")
-
-    _hub(monkeypatch, load)
-    with pytest.raises(DataError, match=r"datasets:tales: cannot be read: no route to host"):
-        list(documents(["datasets:tales"]))
+def test_every_case_is_counted_and_the_first_are_kept() -> None:
+    remarks = Remarks(shown_max=2)
+    for number in range(5):
+        remarks(f"file-{number}", "empty")
+    assert (remarks.count, [name for name, _ in remarks.shown]) == (5, ["file-0", "file-1"])
 
 
-def test_a_missing_datasets_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'lockstep-train\[datasets\]'"):
-        list(documents(["datasets:tales"]))
+def test_a_file_that_a_person_names_must_hold_text(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"binary\.dat: expected text: it is binary"):
+        list(documents([str(folder / "binary.dat")]))
+
+
+def test_a_directory_without_any_text_says_what_was_found_instead(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    with pytest.raises(DataError, match=r"expected a text file.*picture\.png: binary"):
+        list(documents([str(tmp_path)]))
+
+
+def test_a_column_of_rows_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"story": "once"}\n{"story": "upon"}\n')
+    assert list(documents([f"rows:{path}:story"])) == [
+        ("rows.jsonl/0", "once"),
+        ("rows.jsonl/1", "upon"),
+    ]
+    with pytest.raises(DataError, match=r"expected rows:FILE:COLUMN"):
+        list(documents(["rows:file"]))

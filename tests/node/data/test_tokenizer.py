@@ -1,6 +1,7 @@
 """Text to tokens and back."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,39 @@ def test_training_reads_only_the_beginning(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("the limit is exceeded")
 
     assert SubwordTokenizer.trained(texts(), 257).vocabulary_size == 257
+
+
+@pytest.mark.timeout(60)  # uncut, each of these words takes hours
+@pytest.mark.parametrize("sign", ["x", "7", "-", "_", " ", "\n", "語"])
+def test_one_enormous_word_is_learnt_from_in_seconds(sign: str) -> None:
+    tokenizer = SubwordTokenizer.trained([sign * 3_000_000 + "\n" + "word " * 2000], 300)
+    text = sign * 1000 + " word"
+    assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+    assert tokenizer.encode(" word").size == 1
+
+
+def test_cutting_leaves_ordinary_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = [TEXT, "x" * 200, " " * 200, "a-b_c " * 300]
+    cut = SubwordTokenizer.trained(ordinary, 300).to_json()
+    monkeypatch.setattr("node.data.tokenizer._cut", lambda text: [text])
+    assert SubwordTokenizer.trained(ordinary, 300).to_json() == cut
+
+
+def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.data.tokenizer.LEARNING_EVERY_S", 0.01)
+    words: list[str] = []
+    heard = threading.Event()
+
+    def learning(word: str) -> None:
+        words.append(word)
+        heard.set()
+
+    def texts() -> Iterator[str]:
+        yield TEXT
+        assert heard.wait(30)  # the voice is another thread: training waits here until it speaks
+
+    SubwordTokenizer.trained(texts(), 270, learning)
+    assert words[0].startswith(f"has read {len(TEXT):,} characters")
 
 
 @pytest.mark.parametrize("size", [256, 2**22 + 1])

@@ -340,3 +340,42 @@ def test_a_gpu_finds_about_the_same_gradients(model: nn.Module) -> None:
             )
             > 0.98
         ), name
+
+
+MIXTURE = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("mixtral", MIXTURE | {"num_key_value_heads": 2}),
+        (
+            "qwen3_moe",
+            LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2},
+        ),
+        ("granitemoe", MIXTURE | {"num_key_value_heads": 2}),
+        ("jetmoe", LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8}),
+    ],
+)
+def test_a_balance_loss_that_is_asked_for_enters_the_gradient_as_in_transformers(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    asked = {"output_router_logits": True}
+    if model_type != "jetmoe":
+        asked |= {"router_aux_loss_coef": 0.5}
+    model = build_model(model_type, config | asked)
+    samples = _samples(3)
+    work = do_work(TrainingModel(model, micro_batch_max=1), [samples])
+    ours = _gradients(model)
+    model.zero_grad()
+    for row in torch.from_numpy(samples).split(1):
+        inputs, targets = row[:, :-1], row[:, 1:]
+        loss = model(input_ids=inputs, labels=inputs, shift_labels=targets).loss
+        (loss / len(samples)).backward()
+    _close(ours, _gradients(model))
+    assert work.samples == 3
+    model.config.output_router_logits = False
+    do_work(TrainingModel(model, micro_batch_max=1), [samples])
+    routers = [name for name in ours if "gate.weight" in name or "router" in name]
+    assert routers
+    assert any(not torch.allclose(ours[name], _gradients(model)[name]) for name in routers)

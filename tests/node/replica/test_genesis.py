@@ -57,8 +57,20 @@ def _digest(model: nn.Module) -> str:
     return canonical_sha256(named_parameters_once(model)).hex()
 
 
-def test_the_bits_of_a_known_seed_never_change() -> None:
-    assert _digest(_filled()) == "86edd4d64adfdaa4c7f7587e5078a6bb037a70c8274a57be0b1ba580e60b6017"
+GOLDEN = {
+    "llama": "86edd4d64adfdaa4c7f7587e5078a6bb037a70c8274a57be0b1ba580e60b6017",
+    "gpt2": "05f4e47a8cc2ae8e9b90f7d599d8db4481be8efd68b438558794745b0be317dc",
+    "gpt_neox": "2de3791a3dd6b37c0d2b81b05c8f87073fb62b853305a6993b8a859f37e2f2b1",
+    "qwen2": "a28bad71e000540b27040d3a82de2f5f4d7ccbed898c982e042b5ef4610c928e",
+    "mamba": "f50592282b66cf6d4b217a93f80d4785c04253ce0bd6b003adc78c1a04358295",
+    "opt": "3783d4ee9dbc9ea1081ad98f0154b56b370bb3fa27abf90931f834ce6053a075",
+}
+STRUCTURED = ("A_log", "dt_proj.bias")
+
+
+@pytest.mark.parametrize("model_type", TINY)
+def test_the_bits_of_a_known_seed_never_change(model_type: str) -> None:
+    assert _digest(_filled(model_type)) == GOLDEN[model_type]
 
 
 def test_another_process_with_other_threads_and_torch_seed_makes_the_same_bits() -> None:
@@ -111,7 +123,7 @@ def test_constants_stay_and_everything_else_is_random(model_type: str) -> None:
     for name, parameter in _filled(model_type).named_parameters():
         if bool((built[name] == built[name].flatten()[0]).all()):
             assert torch.equal(parameter, built[name]), name
-        else:
+        elif not name.endswith(STRUCTURED):
             assert len(parameter.unique()) > 10, name
             assert not torch.equal(parameter, built[name]), name
 
@@ -122,7 +134,7 @@ def test_the_deviation_is_within_one_percent_and_residual_outputs_are_shallower(
 ) -> None:
     outputs, others = [], []
     for name, parameter in _filled(model_type, init_std=0.05).named_parameters():
-        if parameter.unique().numel() > 10:
+        if parameter.unique().numel() > 10 and not name.endswith(STRUCTURED):
             module = name.removesuffix(".weight").rsplit(".", 2)[-2:]
             ends = {"o_proj", "down_proj", "c_proj", "out_proj", "fc2", "dense_4h_to_h", "dense"}
             (outputs if module[-1] in ends else others).append(parameter.detach().flatten())

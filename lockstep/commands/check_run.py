@@ -1,0 +1,57 @@
+"""`lockstep init --from` and `lockstep coordinator --check-run`: try a run's network where torch is
+installed, as every node does before it joins.
+"""
+
+from pathlib import Path
+
+from lockstep.console import messages, output
+from lockstep.run_file import read_run_file
+from protocol.errors import SettingsError
+from protocol.runfile import ModelSpec, RunSpec
+
+
+def published_run(path: Path) -> RunSpec:
+    """The default run with the model of a published `config.json`; prints the fields that
+    were left out. Raises `SettingsError` for a file that holds no model.
+    """
+    from node.model.configuration import read_published
+
+    published = read_published(path)
+    for note in published.notes:
+        messages.print(f"note: {note}", soft_wrap=True)
+    model = ModelSpec(type=published.type, config=published.config)
+    if published.init_std is not None:
+        model = model.model_copy(update={"init_std": published.init_std})
+    return RunSpec(model=model)
+
+
+def check_run(spec: RunSpec) -> None:
+    """Tries the run's network on one sample and prints its size.
+
+    Raises `SettingsError` when it cannot be trained. A model larger than this machine is only
+    counted: it need not be trained here.
+    """
+    from node.model.check import (
+        check_model,
+        count_parameters,
+        device_memory_bytes,
+        require_memory,
+    )
+    from node.system.device import choose_device
+
+    device = choose_device("cpu")
+    parameters = count_parameters(spec)
+    try:
+        require_memory(spec, parameters, device_memory_bytes(device))
+    except SettingsError as error:
+        messages.print(f"note: not tried on a sample here: {error}", soft_wrap=True)
+        return
+    facts = check_model(spec, device)
+    for note in facts.notes:
+        messages.print(f"note: {note}", soft_wrap=True)
+    output.print(f"model: {facts.parameters:,} parameters, can be trained")
+
+
+def check_file(path: Path) -> None:
+    """Tries the network of the run file at `path`, as `check_run` does."""
+    check_run(read_run_file(path))

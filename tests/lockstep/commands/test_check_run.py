@@ -1,0 +1,78 @@
+"""An operator learns before the run whether its model can be trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.cli import main
+from lockstep.commands.init import run_file_text
+from lockstep.exit_codes import ExitCode
+from protocol.runfile import ModelSpec, RunSpec, parse_run_file
+
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "initializer_range": 0.04,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 2,
+    "rope_scaling": None,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 257,
+}
+
+
+def _config(directory: Path, **changes: Any) -> str:
+    path = directory / "config.json"
+    path.write_text(json.dumps(CONFIG | changes))
+    return str(path)
+
+
+def test_a_published_configuration_becomes_a_run_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert main(["init", "--from", _config(tmp_path), str(path)]) == ExitCode.OK
+    spec = parse_run_file(path.read_text())
+    assert (spec.model.type, spec.model.init_std) == ("llama", 0.04)
+    assert spec.model.config["num_key_value_heads"] == 2
+    told = capsys.readouterr()
+    assert "torch_dtype = 'bfloat16' is left out" in told.err
+    assert "parameters, can be trained" in told.out
+
+
+def test_a_published_model_that_cannot_be_trained_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    changed = _config(tmp_path, num_key_value_heads=5)
+    assert main(["init", "--from", changed, str(path)]) == ExitCode.SETTINGS
+    assert "num_attention_heads 2 does not fit num_key_value_heads 5" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_model_larger_than_this_machine_is_only_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huge = _config(tmp_path, hidden_size=65536, num_hidden_layers=400)
+    assert main(["init", "--from", huge, str(tmp_path / "run.toml")]) == ExitCode.OK
+    assert "not tried on a sample here" in capsys.readouterr().err
+
+
+def test_a_run_file_is_checked_without_a_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(run_file_text(RunSpec()))
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.OK
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = ModelSpec(type="roberta", config=sizes | {"vocab_size": 257})
+    path.write_text(run_file_text(RunSpec(model=model)))
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.SETTINGS
+    assert "is_decoder = true makes it causal" in capsys.readouterr().err
+    assert [place.name for place in tmp_path.iterdir()] == ["run.toml"]
