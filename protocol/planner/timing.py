@@ -2,11 +2,14 @@
 
 Round r of node i takes c_i(r) of compute. The recurrences:
 
-    barrier       start(r+1) = max_i (start(r) + c_i(r)) + C                 all wait for the slowest
-    delayed       all_in(r)  = max(max_i end_i(r), all_in(r-1)) + C          one exchange at a time,
-                  start_i(r+1) = max(end_i(r), all_in(r-1))                  used one round later
-    neighbours    start_i(r+1) = max(end_i(r), max(start_i(r), start_j(r)) + C_ij)   j: partners of i
-    seldom        a barrier after every H rounds, C once
+    barrier      all wait for the slowest
+                   start(r+1) = max_i (start(r) + c_i(r)) + C
+    delayed      one exchange at a time, used one round later
+                   all_in(r) = max(max_i end_i(r), all_in(r-1)) + C
+                   start_i(r+1) = max(end_i(r), all_in(r-1))
+    neighbours   each waits for its partners j of the round
+                   start_i(r+1) = max(end_i(r), max(start_i(r), start_j(r)) + C_ij)
+    seldom       a barrier after every H rounds, C once
 
 What is returned is the mean length of a round in the long run. Draws are lognormal with mean 1,
 scaled so that each node's own mean is exact: what is left is what waiting does, without the noise
@@ -58,6 +61,11 @@ class Partners:
 
     cost_s: Array
     """[nodes, most partners]"""
+
+    @property
+    def exchanges(self) -> int:
+        """How often a node sends in this round, over all nodes."""
+        return int((self.partner != np.arange(len(self.partner))[:, None]).sum())
 
 
 def drawn(mean_s: float, factors: Sequence[float], jitter: float, seed: int) -> Draws:

@@ -171,7 +171,7 @@ def test_random_matchings_follow_the_seed() -> None:
 
 def test_wrong_topologies_and_edges_are_named() -> None:
     a, b = peers(2)
-    with pytest.raises(SettingsError, match="expected one of ring, .* got 'star'"):
+    with pytest.raises(SettingsError, match=r"expected one of ring, .* got 'star'"):
         Topology("star")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="once in order"):
         Topology("ring", order=(a, a))
