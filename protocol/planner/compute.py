@@ -80,11 +80,6 @@ class Compute:
         slower = self.slower or (1.0,)
         return tuple(slower[node % len(slower)] for node in range(nodes))
 
-    def without(self, node: int, nodes: int) -> "Compute":
-        """The same without one of `nodes` machines."""
-        factors = self.factors(nodes)
-        return replace(self, slower=factors[:node] + factors[node + 1 :])
-
 
 def pass_of(seconds: float) -> Compute:
     """Compute of a pass alone that takes this long: a third forward, the rest backward."""
@@ -100,15 +95,12 @@ def estimated(
     neither.
     """
     operations = PASS_OPERATIONS * parameters * tokens
-    match pass_s, flops:
-        case None, None:
-            raise SettingsError(
-                "compute: expected seconds of a pass or operations a second, got none"
-            )
-        case None, float():
-            pass_s = operations / flops
-        case float(), None:
-            flops = operations / pass_s if pass_s else inf
+    if pass_s is None:
+        if flops is None:
+            raise SettingsError("expected seconds of a pass, or operations a second, got neither")
+        pass_s = operations / flops
+    elif flops is None:
+        flops = operations / pass_s if pass_s else inf
     base = pass_of(pass_s)
     demo_s = DEMO_OPERATIONS[update] * parameters / flops
     return replace(

@@ -100,10 +100,6 @@ class Network:
         part.delay_s, part.rate_bit_s = self.delay_s[place], self.rate_bit_s[place]
         return part
 
-    def without(self, node: int) -> "Network":
-        """The network without one node."""
-        return self.picked([other for other in range(len(self)) if other != node])
-
     def faster(self, factor: float) -> "Network":
         """The same with every rate multiplied."""
         lines = [
@@ -175,7 +171,7 @@ def shared_pair_s(
     )
     one_way_s = 8 * content_bytes / (rate * calibration.line_share)
     delay_s = 2 * calibration.exchange_round_trips * network.delay_s
-    cost_s = np.maximum(one_way_s, one_way_s.T) + np.maximum(delay_s, delay_s.T)
+    cost_s: Matrix = np.maximum(one_way_s, one_way_s.T) + np.maximum(delay_s, delay_s.T)
     np.fill_diagonal(cost_s, 0.0)
     return cost_s
 

@@ -1,8 +1,8 @@
 """What each method costs per round on given machines and lines, in its parts.
 
-    compute   the mean compute of a node in a round
-    exposed   what the exchange adds when all nodes are alike and never vary
-    waiting   what is left: waiting for slower nodes, and for nodes that are slow in a round
+compute   the mean compute of a node in a round
+exposed   what the exchange adds when all nodes are alike and never vary
+waiting   what is left: waiting for slower nodes, and for nodes that are slow in a round
 """
 
 from dataclasses import asdict, dataclass
@@ -102,9 +102,7 @@ class Prediction:
         return asdict(self)
 
 
-def predicted(
-    setting: Setting, method: MethodName, topology: Topology | None = None
-) -> Prediction:
+def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:
     """The prediction for a method; gossip Adam takes a topology over `names`."""
     match method:
         case "all-reduce":

@@ -153,9 +153,7 @@ def _placement(
     return Placement(ranks, order_s(name, ranks, cost_s, compute_s), exact)
 
 
-def _scores(
-    name: TopologyName, orders: Orders, cost_s: Array, compute_s: Sequence[float]
-) -> Array:
+def _scores(name: TopologyName, orders: Orders, cost_s: Array, compute_s: Sequence[float]) -> Array:
     """Length of a round of each order, equal ones by the mean cost of their links."""
     partner = _partners(name, orders.shape[1])
     links = np.mean(
@@ -165,9 +163,7 @@ def _scores(
     return scores
 
 
-def _rounds(
-    name: TopologyName, orders: Orders, cost_s: Array, compute_s: Sequence[float]
-) -> Array:
+def _rounds(name: TopologyName, orders: Orders, cost_s: Array, compute_s: Sequence[float]) -> Array:
     """[orders]: length of a round in the long run."""
     compute = np.asarray(compute_s, float)[orders]
     partner = _partners(name, orders.shape[1])

@@ -49,7 +49,7 @@ class Draws:
 
     @property
     def nodes(self) -> int:
-        return self.seconds.shape[2]
+        return int(self.seconds.shape[2])
 
 
 @dataclass(frozen=True, slots=True)
