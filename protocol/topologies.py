@@ -5,8 +5,8 @@ order on arrival does not matter, and the graph follows whoever is there. A memb
 place in that order, or in `Topology.order` where measured links suggest another one.
 
     ring                           ranks in a circle: 0-1 2-3 4-5, then 1-2 3-4 5-0
-    one-peer-exponential           rank XOR 1, then 2, 4, ...: the mean after log2(N) rounds if N is a
-                                   power of two; ranks without a partner pair up in order
+    one-peer-exponential           rank XOR 1, then 2, 4, ...: the mean after log2(N) rounds if N is
+                                   a power of two; ranks without a partner pair up in order
     alternating-exponential-ring   all of a fast group, then one-peer-exponential between groups
     hierarchical                   pairs within fast groups, and seldom one pair between two groups
     complete                       everybody with everybody

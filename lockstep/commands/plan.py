@@ -1,7 +1,8 @@
 """`lockstep plan RUN.toml`: how long a round would take with each method, and what to do about it.
 
 Nothing is measured and nothing is sent: `protocol.planner` computes it from the run file, the lines
-of the nodes and what a machine computes."""
+of the nodes and what a machine computes.
+"""
 
 import json
 from collections.abc import Sequence
@@ -288,7 +289,8 @@ def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
         "run": f"{spec.name}: {size.parameters:,} parameters, k = {spec.algorithm.top_k}",
         "nodes": f"{setting.nodes}, lines {_span(network.up_bit_s)} up, "
         f"{_span(network.down_bit_s)} down",
-        "compute": f"{seconds_text(compute.pass_s)} a pass; AdamW {seconds_text(compute.optimizer_s)}, "
+        "compute": f"{seconds_text(compute.pass_s)} a pass; "
+        f"AdamW {seconds_text(compute.optimizer_s)}, "
         f"DeMo {seconds_text(compute.extract_s + compute.apply_s)}; "
         f"varies by {compute.jitter:.0%}",
         "sent": f"gradient {bytes_text(traffic.gradient)}, payload {bytes_text(traffic.payload)}, "
@@ -334,12 +336,18 @@ def _methods(found: Plan) -> Table:
 def _title(one: Prediction, local_steps: int) -> str:
     if one.method == "diloco":
         return f"diloco, 1 of {local_steps}"
-    return one.method if one.topology is None else f"gossip {SHORT.get(one.topology, one.topology)}"
+    if one.topology is None:
+        return one.method
+    return f"gossip {SHORT.get(one.topology, one.topology)}"
 
 
 def _growth(found: Plan) -> Table:
     table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, title="one round by number of nodes", title_justify="left"
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title="one round by number of nodes",
+        title_justify="left",
     )
     table.add_column("method", no_wrap=True)
     counts = [point.nodes for point in next(iter(found.growth.values()))]

@@ -63,8 +63,10 @@ def seconds_text(seconds: float) -> str:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 999.5:
         return f"{seconds:.3g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.3g} min"
     hours = seconds / 3600
-    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{times_text(hours)} h"
+    return f"{hours:.3g} h" if hours < 99.95 else f"{times_text(hours / 24)} d"
 
 
 def times_text(factor: float) -> str:
@@ -112,7 +114,7 @@ def _reason(plan: Plan) -> str:
         return "Nothing takes any time."
     exposed, waiting = base.exposed_s / base.seconds, base.waiting_s / base.seconds
     parts = {
-        f"{exposed:.0%} of an all-reduce round is bytes and delays that compute does not hide": exposed,
+        f"{exposed:.0%} of an all-reduce round is exchange that compute does not hide": exposed,
         f"{waiting:.0%} of an all-reduce round is waiting for slower nodes": waiting,
     }
     said = [text for text, share in parts.items() if share >= 0.03]
@@ -172,12 +174,11 @@ def _topology_choice(plan: Plan) -> Iterator[str]:
         if left < EXACT
         else f"leaves {left:.2g} of the distance to the mean after a round at worst"
     )
-    among = (
-        f"{len(near)} of {len(gossip)} topologies; of these" if len(near) > 1 else "one topology:"
-    )
+    alone = len(near) == 1
+    among = "one topology:" if alone else f"{len(near)} of {len(gossip)} topologies; of these"
     text = (
         f"Topology: gossip Adam takes {seconds_text(quickest.seconds)} a round on {among} "
-        f"{mixing.topology} {'mixes best and ' if len(near) > 1 else ''}{mixed}"
+        f"{mixing.topology} {'' if alone else 'mixes best and '}{mixed}"
     )
     for found in sorted(slow, key=lambda found: -found.seconds)[:1]:
         text += f", and {found.topology} takes {seconds_text(found.seconds)}"
@@ -197,22 +198,28 @@ def _coefficients(plan: Plan, algorithm: AlgorithmSpec, shape: PayloadShape) -> 
     largest = largest_hidden_k(plan.setting, shape)
     top_k = algorithm.top_k
     if largest is None:
-        yield "k: not even k = 1 hides behind a round of compute; longer passes help, a smaller k little."
+        yield (
+            "k: not even k = 1 hides behind a round of compute; longer passes help, a smaller k "
+            "little."
+        )
     elif largest >= K_WORTH * top_k:
         yield (
             f"k: with overlap, k up to {largest} costs no time (the run has {top_k}); a larger k "
             "needs fewer rounds."
         )
     elif largest < top_k:
-        yield f"k: the exchange hides behind compute only up to k = {largest} (the run has {top_k})."
+        yield (
+            f"k: the exchange hides behind compute only up to k = {largest} (the run has {top_k})."
+        )
 
 
 def _overlap(plan: Plan) -> Iterator[str]:
     demo, overlapped = plan.method("demo"), plan.method("demo-overlap")
     if demo.seconds > EQUAL * overlapped.seconds:
         yield (
-            f"Overlap: overlap = 1 makes a DeMo round {seconds_text(overlapped.seconds)} instead of "
-            f"{seconds_text(demo.seconds)}; early rounds need more steps with it (rounds.overlap_from)."
+            f"Overlap: overlap = 1 makes a DeMo round {seconds_text(overlapped.seconds)} instead "
+            f"of {seconds_text(demo.seconds)}; early rounds need more steps with it "
+            "(rounds.overlap_from)."
         )
     else:
         yield "Overlap: it would save less than a tenth of a DeMo round here; overlap = 0 is safe."

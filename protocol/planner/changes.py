@@ -32,7 +32,7 @@ class Without:
     seconds: float
     """A round without them."""
     work: float
-    """Rounds a second times nodes, without them over with them: above 1, the rest does more alone."""
+    """Rounds a second times nodes, without them over with them: above 1, the rest does more."""
 
 
 def largest_hidden_k(setting: Setting, shape: PayloadShape) -> int | None:

@@ -1,5 +1,5 @@
-"""A plan as a figure: a bar for each method, split into compute, exchange and waiting. Plain SVG, so
-that it needs no library; equal plans give equal bytes.
+"""A plan as a figure: a bar for each method, split into compute, exchange and waiting. Plain SVG,
+so that it needs no library; equal plans give equal bytes.
 
 Bars that would leave no room for the others are cut, and say how long they are.
 """
@@ -26,8 +26,10 @@ def chart(title: str, found: Sequence[Prediction]) -> str:
     most = min(lengths[-1], CUT * lengths[len(lengths) // 2]) or 1.0
     height = TOP + ROW * len(found) + 40
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="13">'
+        ),
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(16, 26, title, size=15),
         *_legend(),

@@ -2,7 +2,7 @@
 
 Every node has a line with a rate up and down. Between two nodes there is a delay, and a rate if it
 was measured. A transfer from i to j goes at the least of i's rate up, j's rate down and the rate
-between them. All formulas are those of FIELD 3 with the slowest in place of the equal:
+between them. The formulas, in which the slowest counts:
 
     all-reduce   2(n-1) a + 2(n-1)/n * S / w        a ring in the order of the nodes
     exchange     of n payloads P among all by gossip, at least the longest of
@@ -63,7 +63,7 @@ class Line:
 
 
 class Network:
-    """Nodes and what is between them. `SettingsError` for rates or delays that are no such thing."""
+    """Nodes and what is between them. `SettingsError` for rates and delays out of bounds."""
 
     def __init__(
         self,
@@ -147,10 +147,14 @@ def exchange_s(network: Network, payload_bytes: float, calibration: Calibration)
     up = np.minimum(network.up_bit_s, rates.sum(axis=1))
     down = np.minimum(network.down_bit_s, rates.sum(axis=0))
     bits = 8 * payload_bytes / calibration.line_share
-    bound_s = calibration.exchange_stretch * bits * max(
-        ((count - 1) / down).max(),
-        (1 / rates.max(axis=1)).max(),
-        count * (count - 1) / up.sum(),
+    bound_s = (
+        calibration.exchange_stretch
+        * bits
+        * max(
+            ((count - 1) / down).max(),
+            (1 / rates.max(axis=1)).max(),
+            count * (count - 1) / up.sum(),
+        )
     )
     far_s = (network.delay_s.sum(axis=1) / (count - 1)).max()
     return float(bound_s + 2 * calibration.round_trips * far_s)

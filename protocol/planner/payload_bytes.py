@@ -1,7 +1,7 @@
 """Expected bytes of one DeMo payload whose chunks are full: what a node sends once each round.
 
-The indices of a chunk are taken as k of 4096 drawn evenly, which real ones nearly are (DESIGN 4), so
-a gap is at least m with probability C(4096 - m, k) / C(4096, k).
+The indices of a chunk are taken as k of 4096 drawn evenly, which real ones nearly are, so a gap is
+at least m with probability C(4096 - m, k) / C(4096, k).
 """
 
 from math import exp, lgamma

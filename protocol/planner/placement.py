@@ -12,7 +12,7 @@ between their groups, the nearest first, and the merging stops at the largest ju
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Final
 
 import numpy as np
@@ -127,18 +127,21 @@ def order_s(
 def fast_groups(cost_s: Array) -> tuple[tuple[int, ...], ...]:
     """Groups of nodes with cheap links among them, or one group of all if no costs stand out."""
     groups: list[list[int]] = [[node] for node in range(len(cost_s))]
-    history: list[tuple[float, list[list[int]]]] = []
+    total = cost_s.copy()  # [groups, groups]: sum of the costs between two groups
+    merged: list[tuple[float, list[list[int]]]] = []
     while len(groups) > 1:
-        between = {
-            (first, second): float(cost_s[np.ix_(groups[first], groups[second])].mean())
-            for first, second in combinations(range(len(groups)), 2)
-        }
-        first, second = min(between, key=between.__getitem__)
-        history.append((between[first, second], [list(group) for group in groups]))
+        sizes = np.array([len(group) for group in groups], float)
+        mean = total / np.outer(sizes, sizes)
+        mean[np.tril_indices(len(groups))] = np.inf
+        first, second = (int(place) for place in np.unravel_index(mean.argmin(), mean.shape))
+        merged.append((float(mean[first, second]), [list(group) for group in groups]))
+        total[first] += total[second]
+        total[:, first] += total[:, second]
+        total = np.delete(np.delete(total, second, axis=0), second, axis=1)
         groups[first] += groups.pop(second)
     jumps = [
         (after / before if before else np.inf, state)
-        for (before, _), (after, state) in zip(history, history[1:], strict=False)
+        for (before, _), (after, state) in pairwise(merged)
         if after > 0
     ]
     jump, state = max(jumps, key=lambda found: found[0], default=(0.0, groups))
@@ -184,7 +187,8 @@ def _rounds(name: TopologyName, orders: Orders, cost_s: Array, compute_s: Sequen
 
 def _partners(name: TopologyName, nodes: int) -> list[Orders]:
     """[nodes] for each round until the graphs repeat, `CYCLE_MAX` at most: rank of the partner of
-    each rank, or its own."""
+    each rank, or its own.
+    """
     topology = Topology(name)
     peers = [PeerId(f"{node:032x}") for node in range(nodes)]
     place = {peer: rank for rank, peer in enumerate(peers)}

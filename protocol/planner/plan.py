@@ -190,7 +190,9 @@ def _growth(found: Plan) -> dict[str, tuple[Growth, ...]]:
         for method in (*DENSE[:3], "gossip-adam", DENSE[3]):
             topology = None
             if method == "gossip-adam" and gossip.topology:
-                topology = Topology(topology_name(gossip.topology))
+                costs_s = pair_s(network, setting.traffic.parameters, setting.calibration)
+                name = topology_name(gossip.topology)
+                topology = topology_of(name, network, None, fast_groups(costs_s))
             one = predicted(other, method, topology)
             growth.setdefault(method, []).append(Growth(nodes, one.seconds, one.up_bytes))
     return {method: tuple(points) for method, points in growth.items()}

@@ -1,4 +1,4 @@
-"""Rounds to a fixed loss, where a study measured them: a round of one method is not worth a round of
+"""Rounds to a fixed loss, where a study measured them: a round of one method is not worth one of
 another.
 
 docs/results/wan.md: a llama of 20 million parameters, a global batch of eight samples, validation

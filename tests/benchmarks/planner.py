@@ -127,7 +127,9 @@ def fit() -> Calibration:
         one = known[FITTED[number]]
         return predicted(setting(one, calibration), _method(one)).seconds - one.seconds
 
-    share = _root(lambda value: beyond("line_share", replace(MEASURED, line_share=value)), (0.05, 1))
+    share = _root(
+        lambda value: beyond("line_share", replace(MEASURED, line_share=value)), (0.05, 1)
+    )
     found = replace(MEASURED, line_share=round(share, 3))
     stretch = _root(
         lambda value: -beyond("exchange_stretch", replace(found, exchange_stretch=value)), (0.1, 10)
@@ -247,5 +249,3 @@ def _exchange_table() -> str:
 
 if __name__ == "__main__":
     main()
-
-
