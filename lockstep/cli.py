@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep import __version__
+from lockstep.commands.plan_options import plan
 from lockstep.console import error_line
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.service.logs import log_to_standard_error
@@ -359,80 +360,7 @@ def init(
     typer.echo(f"wrote {path}; next: lockstep coordinator {path}")
 
 
-@app.command()
-def plan(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="Run file.")],
-    *,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Nodes. [default: those of --matrix]")
-    ] = None,
-    profiles: Annotated[
-        str, typer.Option(help="Home links for the nodes in turn, by name: cable,dsl,...")
-    ] = "",
-    profiles_file: Annotated[
-        Path | None, typer.Option(help="Profiles. [default: those of `lockstep wan`]")
-    ] = None,
-    matrix: Annotated[
-        Path | None, typer.Option(help="Measured links between nodes: JSON, instead of profiles.")
-    ] = None,
-    parameters: Annotated[
-        int | None, typer.Option(min=1, help="Of the model. [default: from the run file]")
-    ] = None,
-    compute_s: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of a node's forward and backward pass.")
-    ] = None,
-    flops: Annotated[
-        float | None, typer.Option(min=1, help="Operations a second of a node. [default: 5e10]")
-    ] = None,
-    optimizer_s: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of a step of AdamW. [default: estimated]")
-    ] = None,
-    demo_s: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of DeMo's own work. [default: estimated]")
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Of a node in a round. [default: its equal share]")
-    ] = None,
-    jitter: Annotated[
-        float, typer.Option(min=0, max=10, help="Deviation of a round's compute over its mean.")
-    ] = 0.1,
-    slower: Annotated[
-        str, typer.Option(help="Factors of the nodes' compute, in turn: 1,1,2.")
-    ] = "",
-    local_steps: Annotated[int, typer.Option(min=1, max=100_000, help="H of DiLoCo.")] = 50,
-    dense_bits: Annotated[
-        int, typer.Option(min=1, max=64, help="Bits of a number in a dense gradient.")
-    ] = 16,
-    gossip_bits: Annotated[
-        int, typer.Option(min=1, max=64, help="Bits of a parameter that gossip Adam sends.")
-    ] = 16,
-    seed: Annotated[int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of the draws.")] = 0,
-    json: Annotated[str | None, typer.Option(help="Write it all there; - prints it.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a figure there.")] = None,
-) -> None:
-    """Predict a round of each method on given lines, and say what pays. Needs no torch."""
-    from lockstep.commands.plan import PlanOptions, numbers, plan_run, profile_names
-    from lockstep.wan.profiles import BUILTIN
-
-    options = PlanOptions(
-        nodes=nodes,
-        profiles=profile_names(profiles),
-        profiles_file=profiles_file or BUILTIN,
-        matrix=matrix,
-        parameters=parameters,
-        compute_s=compute_s,
-        flops=flops,
-        optimizer_s=optimizer_s,
-        demo_s=demo_s,
-        samples=samples,
-        jitter=jitter,
-        slower=numbers("--slower", slower),
-        local_steps=local_steps,
-        dense_bits=dense_bits,
-        gossip_bits=gossip_bits,
-        seed=seed,
-    )
-    plan_run(run_file, options, json, svg)
+app.command()(plan)
 
 
 @app.command()

@@ -268,6 +268,8 @@ def _rates(given: Sequence[float] | None, measured: Any, what: str) -> Any:
 
 def _in_words(problem: dict[str, Any]) -> str:
     place = ".".join(str(part) for part in problem["loc"]) or "file"
+    if isinstance(problem["input"], bytes):  # the whole file, which is no JSON
+        return f"expected JSON: {problem['msg'].lower()}"
     found = json.dumps(problem["input"], default=str)
     return f"{place}: {problem['msg'].lower()}, got {found[:60]}"
 

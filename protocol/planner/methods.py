@@ -130,14 +130,18 @@ def _all_reduce(setting: Setting) -> Prediction:
     exposed_s = max(0.0, exchange - behind_s)
     draws = _draws(setting, compute.adam_s)
     sent = 2 * (setting.nodes - 1) / setting.nodes * gradient
-    return _split(setting, "all-reduce", barrier_s(draws, exposed_s), draws, exposed_s, sent)
+    return _split(
+        setting, "all-reduce", barrier_s(draws, exposed_s), draws, exposed_s=exposed_s, sent=sent
+    )
 
 
 def _demo(setting: Setting) -> Prediction:
     exposed_s = exchange_s(setting.network, setting.traffic.payload, setting.calibration)
     draws = _draws(setting, setting.compute.demo_s)
     sent = (setting.nodes - 1) * setting.traffic.payload
-    return _split(setting, "demo", barrier_s(draws, exposed_s), draws, exposed_s, sent)
+    return _split(
+        setting, "demo", barrier_s(draws, exposed_s), draws, exposed_s=exposed_s, sent=sent
+    )
 
 
 def _demo_overlap(setting: Setting) -> Prediction:
@@ -146,7 +150,9 @@ def _demo_overlap(setting: Setting) -> Prediction:
     mean_s = _mean_s(draws)
     exposed_s = max(0.0, exchange - mean_s) if setting.nodes > 1 else 0.0
     sent = (setting.nodes - 1) * setting.traffic.payload
-    return _split(setting, "demo-overlap", delayed_s(draws, exchange), draws, exposed_s, sent)
+    return _split(
+        setting, "demo-overlap", delayed_s(draws, exchange), draws, exposed_s=exposed_s, sent=sent
+    )
 
 
 def _diloco(setting: Setting) -> Prediction:
@@ -155,7 +161,7 @@ def _diloco(setting: Setting) -> Prediction:
     draws = _draws(setting, setting.compute.adam_s)
     sent = 2 * (setting.nodes - 1) / setting.nodes * setting.traffic.gradient / local_steps
     seconds = seldom_s(draws, exchange, local_steps)
-    return _split(setting, "diloco", seconds, draws, exchange / local_steps, sent)
+    return _split(setting, "diloco", seconds, draws, exposed_s=exchange / local_steps, sent=sent)
 
 
 def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
@@ -172,9 +178,9 @@ def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
         "gossip-adam",
         seconds,
         draws,
-        exposed_s,
-        float(ends) * setting.traffic.parameters,
-        (topology.name, left),
+        exposed_s=exposed_s,
+        sent=float(ends) * setting.traffic.parameters,
+        mixing=(topology.name, left),
     )
 
 
@@ -212,6 +218,7 @@ def _split(
     method: MethodName,
     seconds: float,
     draws: Draws,
+    *,
     exposed_s: float,
     sent: float,
     mixing: tuple[str, float] | None = None,
