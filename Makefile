@@ -8,12 +8,15 @@ SEED ?= 0
 
 BIN := .venv/bin
 SETUP := .venv/.installed
-PROTOC := $(BIN)/python -m grpc_tools.protoc -I. protocol/wire.proto
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-GENERATED := wire_pb2.py wire_pb2.pyi wire_pb2_grpc.py
+LIBP2P := node/transports/libp2p
+MESSAGES := protocol/wire.proto $(LIBP2P)/p2pd.proto $(LIBP2P)/circuit.proto
+PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) $(MESSAGES) \
+	&& $(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=$(1) protocol/wire.proto
+GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wire_pb2_grpc.py
 
 # `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
-.PHONY: demo test test-slow durations check docs proto clean distclean setup
+.PHONY: demo test test-slow durations check docs proto dist clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -38,9 +41,9 @@ check: $(SETUP)  ## format, lint, types, layers, generated code and pages, the s
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.benchmarks.pages --check
 	@rm -rf build/proto && mkdir -p build/proto
-	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto
-	@for file in $(GENERATED); do cmp protocol/$$file build/proto/protocol/$$file \
-		|| { echo "protocol/$$file is not what protocol/wire.proto generates; run: make proto"; exit 1; }; done
+	$(call PROTOC,build/proto)
+	@for file in $(GENERATED); do cmp $$file build/proto/$$file \
+		|| { echo "$$file is not what its .proto file generates; run: make proto"; exit 1; }; done
 	$(BIN)/mypy -p docs.generate
 	$(BIN)/python -m docs.generate --check
 	$(MKDOCS)
@@ -50,10 +53,14 @@ docs: $(SETUP)  ## the pages of docs/ as a site in build/site, those made from c
 	$(MKDOCS)
 
 proto: $(SETUP)  ## generate the protobuf code anew
-	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=.
+	$(call PROTOC,.)
+
+dist: $(SETUP)  ## wheel and source archive of this tree, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 clean:  ## what runs and tools left behind; the virtual environment stays
-	rm -rf out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find protocol coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too

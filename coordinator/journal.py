@@ -1,15 +1,16 @@
-"""The coordinator's memory: every durable event, every commit, in one SQLite file.
+"""The coordinator's journal: every durable event and every commit, in one SQLite file.
 
     meta       one row per fact that never changes: run id, run file, format version
     events     (sequence, time, kind, msgpack body): state = fold(events)
     snapshots  (sequence of the last event in it, state): a shorter way to the same state
     commits    (round, body, signature, loss)
-    digests    what the majority reported after a commit
+    digests    (round, state digest that the majority reported after the commit, counts)
 
-A batch of events and what they decided goes in as one transaction (WAL, synchronous FULL) before
+A batch of events and its decisions are written in one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
-finished transactions: what is being written is never served. SQLite's own errors are translated to
-`StorageError` here."""
+finished transactions: a commit that is being written is never served. SQLite's own errors are
+translated to `StorageError` here.
+"""
 
 import sqlite3
 import threading
@@ -17,36 +18,40 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
-from coordinator.machine.events import Event, RecordDigest, Renewed
+from coordinator.machine.events import Event, Heartbeat, RecordDigest
 from protocol.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "2"
+FORMAT = "3"
+"""Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"
-"""File in a coordinator's directory."""
+"""Name of the journal in a coordinator's directory."""
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event) if kind is not Renewed}
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event) if kind is not Heartbeat}
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS events (sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
-    body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshots (sequence INTEGER PRIMARY KEY, state BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NULL, signature BLOB NOT NULL, loss REAL);
-CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL, reports INTEGER NOT NULL,
-    dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NULL,
+    signature BLOB NOT NULL, loss REAL);
+CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
+    reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCommit:
-    """A commit as nodes ask for it: with the digest that the majority reported, if any did."""
+    """A commit as nodes ask for it, with the digest that the majority reported after it. `reports`
+    is 0, or `state_digest` None, when no digest is on record.
+    """
 
     round: int
     signed: SignedCommit
@@ -58,7 +63,9 @@ class RecordedCommit:
 
 
 class Journal:
-    """One run's file. Raises `StorageError` for a disk that is full, read-only or damaged."""
+    """The journal of one run. Every method raises `StorageError` for a disk that is full, read-only
+    or damaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,21 +81,21 @@ class Journal:
             self._reading, self._writing = threading.Lock(), threading.Lock()
 
     def bind(self, run_id: RunId, run_json: bytes) -> None:
-        """Tie the file to a run on first use; refuse another run's file and another format."""
+        """Tie the file to a run on first use. Raises `SettingsError` for the journal of another
+        run and `VersionError` for one of another format.
+        """
         with self._translated():
             stored = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
             if not stored:
                 rows = {"format": FORMAT, "run_id": run_id, "run_json": run_json}
                 self._database.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
                 return
-        if stored["format"] != FORMAT:
-            raise VersionError(
-                f"{self._path}: expected journal format {FORMAT}, found {stored['format']}"
-            )
+        self._require_format(stored["format"])
         if stored["run_id"] != run_id:
             raise SettingsError(
-                f"{self._path} belongs to run {stored['run_id']}, this run file and key make {run_id}; "
-                "use another --directory, or the run file that this run was started with"
+                f"{self._path}: expected the journal of run {run_id}, which this run file and key "
+                f"make, got one of run {stored['run_id']}; use another --directory, or the run "
+                "file that the directory's run was started with"
             )
 
     def append(
@@ -98,8 +105,9 @@ class Journal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
     ) -> None:
-        """Write a batch: (time, event) pairs, (round, commit, mean loss) triples, digests; all or
-        nothing. With `state`, the machines after these events, a restart begins from here."""
+        """Write a batch, all or nothing: (time, event) pairs, (round, commit, mean loss) triples,
+        digests. `state` is the encoded state after these events; a restart begins from it.
+        """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
         ]
@@ -137,7 +145,7 @@ class Journal:
             ).fetchall()
 
     def newest_snapshot(self) -> tuple[int, bytes | None]:
-        """The last of `snapshots`; (0, None) before the first."""
+        """The last of `snapshots()`; (0, None) before the first."""
         with self._translated():
             query = "SELECT sequence, state FROM snapshots ORDER BY sequence DESC LIMIT 1"
             return self._database.execute(query).fetchone() or (0, None)
@@ -148,8 +156,9 @@ class Journal:
             yield at_ms, event
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
-        """(sequence, time, event) of all events behind number `after`; `StorageError` naming the
-        first damaged one."""
+        """(sequence, time, event) of all events after number `after`; `StorageError` names the
+        first damaged one.
+        """
         with self._translated():
             rows = self._database.execute(
                 "SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,)
@@ -173,15 +182,18 @@ class Journal:
         return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
 
     def run_json(self) -> bytes:
-        """The run file that this journal is bound to; `StorageError` when it is bound to none."""
+        """The run file that this journal is bound to. Raises `StorageError` when it is bound to
+        none, `VersionError` when it is of another format.
+        """
         with self._translated():
-            row = self._database.execute("SELECT value FROM meta WHERE key = 'run_json'").fetchone()
-        if row is None:
-            raise StorageError(f"{self._path}: expected the journal of a run, found an empty one")
-        return bytes(row[0])
+            stored = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
+        if not stored:
+            raise StorageError(f"{self._path}: expected the journal of a run, got an empty one")
+        self._require_format(stored["format"])
+        return bytes(stored["run_json"])
 
     def damage(self) -> str:
-        """What SQLite finds wrong with the file itself, and where; empty when nothing."""
+        """Faults that SQLite finds in the file itself, with their places; empty for none."""
         with self._translated():
             found = [
                 row[0] for row in self._database.execute("PRAGMA integrity_check(3)").fetchall()
@@ -189,32 +201,32 @@ class Journal:
         return "" if found == ["ok"] else "; ".join(found)
 
     def close(self) -> None:
-        """Close, after what another thread is reading or writing: SQLite crashes when its database
-        is pulled away."""
+        """Close once no other thread reads or writes: SQLite crashes when a database is closed
+        while it is in use.
+        """
         with self._reading, self._writing:
             self._reader.close()
             self._database.close()
             self._lock.close()
 
+    def _require_format(self, found: str) -> None:
+        if found != FORMAT:
+            raise VersionError(
+                f"{self._path}: expected journal format {FORMAT}, got {found}; continue this run "
+                "with the release of Lockstep that wrote it, or use another --directory"
+            )
+
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = (
             "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
         )
-        query = f"SELECT {columns} FROM commits LEFT JOIN digests ON digests.round = commits.round {where}"
+        query = (
+            f"SELECT {columns} FROM commits "
+            f"LEFT JOIN digests ON digests.round = commits.round {where}"
+        )
         with self._translated(), self._reading:
             rows = self._reader.execute(query, arguments).fetchall()
-        return [
-            RecordedCommit(
-                round,
-                SignedCommit(body, signature),
-                loss,
-                int.from_bytes(state_digest, "big") if state_digest is not None else None,
-                reports or 0,
-                dissent or 0,
-                snapshot_sha256 or b"",
-            )
-            for round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256 in rows
-        ]
+        return [_recorded(*row) for row in rows]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -233,14 +245,35 @@ class Journal:
             yield
         except (sqlite3.Error, OSError) as error:
             raise StorageError(
-                f"cannot use the journal {self._path}: {error}; free space or repair the disk, then start again: "
-                "nothing that was promised is lost"
+                f"cannot use the journal {self._path}: {error}; free space or repair the disk, "
+                "then start again: no commit that a node was told is lost"
             ) from error
 
 
+def _recorded(
+    round: int,
+    body: bytes,
+    signature: bytes,
+    loss: float | None,
+    *digest: Any,
+) -> RecordedCommit:
+    """A row of `commits` joined with `digests`; the latter's columns may be NULL."""
+    state_digest, reports, dissent, snapshot_sha256 = digest
+    return RecordedCommit(
+        round,
+        SignedCommit(body, signature),
+        loss,
+        int.from_bytes(state_digest, "big") if state_digest is not None else None,
+        reports or 0,
+        dissent or 0,
+        snapshot_sha256 or b"",
+    )
+
+
 def _locked(path: Path) -> sqlite3.Connection:
-    """An open transaction on a file beside the journal, which ends with this process however it
-    ends: two coordinators on one directory would both decide its rounds."""
+    """An open transaction on a file beside the journal, so that two coordinators never decide
+    rounds in one directory. The lock ends with this process, even if the process is killed.
+    """
     lock = sqlite3.connect(
         path.with_name(path.name + "-lock"),
         timeout=0,
@@ -254,6 +287,6 @@ def _locked(path: Path) -> sqlite3.Connection:
         if "locked" not in str(error):
             raise
         raise StorageError(
-            f"another coordinator is at work in {path.parent}; stop it first, or choose another --directory"
+            f"another coordinator runs in {path.parent}; stop it first, or use another --directory"
         ) from None
     return lock

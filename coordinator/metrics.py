@@ -1,5 +1,6 @@
-"""The coordinator's numbers for Prometheus: base units, `_total` on counters, no unbounded
-labels."""
+"""The coordinator's metrics for Prometheus: base units, `_total` on counters, no unbounded
+labels.
+"""
 
 from collections.abc import Iterator
 
@@ -8,99 +9,84 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.machine.membership import Member
 from coordinator.machine.rounds import Rounds
-from coordinator.status_document import phase
+from coordinator.status_document import phase, standing
 from coordinator.traffic import Traffic
+from protocol.traffic import MonotonicCounters
 
 PHASES = ("waiting", "computing", "exchanging", "finished")
 STATES = ("ready", "muted", "held", "catching up", "away")
 
 
 class RoundsCollector(Collector):
-    """Reads the machine at each scrape; nothing is counted twice because nothing is counted
-    here."""
+    """Reads the machine's state at each scrape and keeps no counters of its own."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
 
     def collect(self) -> Iterator[Metric]:
-        """All families, from the machine's fields."""
-        rounds = self._rounds
-        yield _counter("rounds_committed", "Rounds that were committed.", rounds.committed)
-        yield _counter("rounds_skipped", "Rounds that were skipped.", rounds.skipped)
-        yield _counter("samples_trained", "Samples trained by nodes.", rounds.samples_trained)
-        yield _counter("samples_lost", "Leased samples lost with their node.", rounds.samples_lost)
-        yield _counter("payload_bytes", "Bytes of committed payloads.", rounds.payload_bytes)
-        yield _counter(
-            "rounds_checked",
-            "Committed rounds whose digests were compared.",
-            rounds.votes.rounds_checked,
-        )
-        yield _counter(
-            "rounds_disputed",
-            "Committed rounds with unequal digests.",
-            rounds.votes.rounds_disputed,
-        )
-        yield _gauge(
-            "decided_round",
-            "Newest round with a final word; -1 before the first.",
-            rounds.decided_round,
-        )
-        yield _gauge("steps_planned", "Length of the run in steps.", rounds.spec.schedule.steps)
-        if rounds.loss is not None:
-            yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", rounds.loss)
-        members = GaugeMetricFamily(
+        state = self._rounds.state
+        totals, tally = state.totals, state.verdicts.tally
+        yield _counter("rounds_committed", "Rounds that were committed.", totals.committed)
+        yield _counter("rounds_skipped", "Rounds that were skipped.", totals.skipped)
+        yield _counter("samples_trained", "Samples trained by nodes.", totals.samples_trained)
+        yield _counter("samples_lost", "Leased samples lost with their node.", totals.samples_lost)
+        yield _counter("payload_bytes", "Bytes of committed payloads.", totals.payload_bytes)
+        text = "Committed rounds whose digests were compared."
+        yield _counter("rounds_checked", text, tally.rounds_checked)
+        text = "Committed rounds with unequal digests."
+        yield _counter("rounds_disputed", text, tally.rounds_disputed)
+        text = "Newest decided round; -1 before the first."
+        yield _gauge("decided_round", text, state.decided_round)
+        steps = self._rounds.spec.schedule.steps
+        yield _gauge("steps_planned", "Length of the run in steps.", steps)
+        if state.loss is not None:
+            yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)
+        yield self._members()
+        yield self._phase()
+
+    def _members(self) -> Metric:
+        family = GaugeMetricFamily(
             "lockstep_coordinator_members", "Members by state.", labels=["state"]
         )
-        states = [_state(rounds, member) for member in rounds.members]
+        states = [standing(self._rounds, member)[0] for member in self._rounds.members]
         for state in STATES:
-            members.add_metric([state.replace(" ", "_")], states.count(state))
-        yield members
-        phases = GaugeMetricFamily(
+            family.add_metric([state.replace(" ", "_")], states.count(state))
+        return family
+
+    def _phase(self) -> Metric:
+        family = GaugeMetricFamily(
             "lockstep_coordinator_phase", "1 for the run's phase.", labels=["phase"]
         )
         for name in PHASES:
-            phases.add_metric([name], float(phase(rounds) == name))
-        yield phases
+            family.add_metric([name], float(phase(self._rounds.state) == name))
+        return family
 
 
 class TrafficCollector(Collector):
-    """The bytes of this process's line, by their owner."""
+    """Bytes that this process has sent and received, by owner."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._most: dict[str, int] = {}
+        self._counters = MonotonicCounters()
 
     def collect(self) -> Iterator[Metric]:
-        """One family. No counter falls, which Prometheus takes for a restart: bytes in buffers make
-        overhead waver."""
         family = CounterMetricFamily(
             "lockstep_coordinator_traffic_bytes", "Bytes on the line.", labels=["kind", "direction"]
         )
-        for name, count in self._traffic.document().items():
+        for name, count in self._counters.update(self._traffic.document()).items():
             kind, _, direction = name.removesuffix("_bytes").rpartition("_")
-            if count is not None:  # else it is not known
-                self._most[name] = max(count, self._most.get(name, 0))
-                family.add_metric([kind, direction], self._most[name])
+            family.add_metric([kind, direction], count)
         yield family
 
 
 def registry(rounds: Rounds, traffic: Traffic | None = None) -> CollectorRegistry:
-    """A registry with the run's numbers and, where it is counted, the traffic."""
+    """A registry with the run's metrics and, if `traffic` is counted, its bytes."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(RoundsCollector(rounds))
     if traffic:
         collectors.register(TrafficCollector(traffic))
     return collectors
-
-
-def _state(rounds: Rounds, member: Member) -> str:
-    if not member.connected:
-        return "away"
-    if member.peer in rounds.votes.held:
-        return "held"
-    return "muted" if member.state == "ready" and rounds.muted_reason(member) else member.state
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

@@ -1,5 +1,6 @@
-"""A coordinator from start to stop: journal, machine, gRPC port. The front door adds signals and
-the admin port."""
+"""One coordinator from start to stop: journal, machine, gRPC port. `lockstep.service` adds signals
+and the admin port.
+"""
 
 import asyncio
 import time
@@ -24,12 +25,14 @@ from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_id, run_json
 from protocol.traffic import Overhead, unknown_overhead
 
-GOODBYE_POLL_SECONDS = 0.1
+GOODBYE_POLL_S = 0.1
+"""Time between two looks at whether all nodes have left."""
 
 
 class CoordinatorProcess:
-    """One run's coordinator. `key` signs its commits and, with the run file, names the run;
-    `overhead` tells what nobody owns of its traffic."""
+    """The coordinator of one run. `key` signs its commits and, with the run file, names the run;
+    `overhead` tells the bytes of its traffic that no message accounts for.
+    """
 
     def __init__(
         self,
@@ -42,22 +45,25 @@ class CoordinatorProcess:
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
-        self._rounds = Rounds(spec, self.run_id)
-        self._journal = Journal(settings.directory / JOURNAL_NAME)
-        self._core = Sequencer(self._rounds, self._journal, key, self._emit)
-        self._service = CoordinatorService(self._core, self._journal, self._public_key, self.status)
+        self.rounds = Rounds(spec, self.run_id)
+        self.journal = Journal(settings.directory / JOURNAL_NAME)
+        self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
+        self.service = CoordinatorService(
+            self._sequencer, self.journal, self._public_key, self.status
+        )
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self.registry: CollectorRegistry = metrics.registry(self._rounds, self._traffic)
+        self.registry: CollectorRegistry = metrics.registry(self.rounds, self._traffic)
 
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
-        `SettingsError`, `VersionError`."""
-        self._journal.bind(self.run_id, run_json(self._rounds.spec))
-        await asyncio.to_thread(self._core.recover)
+        `SettingsError`, `VersionError`.
+        """
+        self.journal.bind(self.run_id, run_json(self.rounds.spec))
+        await asyncio.to_thread(self._sequencer.recover)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._service.serve(self._server, self._traffic)
+        self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
         try:
             port = self._server.add_insecure_port(self._settings.listen)
@@ -65,32 +71,32 @@ class CoordinatorProcess:
             port = 0
         if port == 0:
             raise AddressInUseError(
-                f"cannot listen on {self._settings.listen}: the port belongs to another process or the address is "
-                "not this machine's; stop the other process or choose --listen ADDRESS:PORT"
+                f"cannot listen on {self._settings.listen}: the port belongs to another process or "
+                "the address is not this machine's; stop the other process or choose --listen "
+                "ADDRESS:PORT"
             )
         self.address = f"{host}:{port}"
-        self._loop_task = asyncio.create_task(self._core.run())
+        self._loop_task = asyncio.create_task(self._sequencer.run())
         await self._server.start()
 
     async def finished(self) -> None:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
-        were let go.
-
-        Raises what ended the core: `StorageError` when the journal could not be written."""
+        were let go. Raises `StorageError` when the journal could not be written.
+        """
         assert self._loop_task is not None, "start() comes first"
         deadline = None
         while True:
             if self._loop_task.done():
                 self._loop_task.result()
-            if self._rounds.concluded:
+            if self.rounds.state.end.concluded:
                 deadline = deadline or time.monotonic() + self._settings.goodbye_ms / 1000
-                if not len(self._rounds.members) or time.monotonic() >= deadline:
+                if not len(self.rounds.members) or time.monotonic() >= deadline:
                     return
-            await asyncio.sleep(GOODBYE_POLL_SECONDS)
+            await asyncio.sleep(GOODBYE_POLL_S)
 
     async def stop(self) -> None:
         """Close sessions, the port and the journal. Safe to call twice."""
-        self._service.close()
+        self.service.close()
         if self._server:
             await self._server.stop(grace=1)
             self._server = None
@@ -98,25 +104,25 @@ class CoordinatorProcess:
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
             self._loop_task = None
-        self._journal.close()
+        self.journal.close()
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        recorded = self._journal.last_commits(status_document.COMMITS_SHOWN)
+        recorded = self.journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
-        document = status_document.status(self._rounds, commits, self._core.now_ms())
+        document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
         return {
             "address": self.address,
             **document,
             "traffic": document["traffic"] | self._traffic.document(),
-            "relays": self._service.relays.document(),
+            "relays": self.service.relays.document(),
         }
 
     def unready(self) -> str:
-        """Why nodes cannot be served; empty when they can."""
+        """The reason why nodes cannot be served; empty when they can."""
         if self._loop_task is None:
             return "the coordinator is starting"
         return "the coordinator's loop has stopped" if self._loop_task.done() else ""
 
     def _emit(self, outcome: Outcome) -> None:
-        self._service.emit(outcome)
+        self.service.emit(outcome)

@@ -1,76 +1,42 @@
-"""The relays of a run: who forwards payloads and does not train. Nothing of them is journalled.
+"""The relays of a run: nodes that forward payloads and do not train. Pure, and not journalled.
 
-A relay has a session like a node, hears what everybody hears, and is told to all in the member
-list. It is no member: the machine knows nothing of it, and when its session ends it is gone."""
+A relay has a session as a member has, hears what every member hears, and stands in the member list.
+It is no member: the machine of rounds does not know it, and it is gone when its session ends.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
-from coordinator.machine.events import Joined
-from protocol import wire_pb2 as wire
+from coordinator.machine.events import Admit, Joined, Refuse
 from protocol.ids import PeerId
 
 RELAYS_MAX = 16
 """Relays of a run: every node keeps a link to each."""
 
 
-class Session(Protocol):
-    """Where a relay hears."""
-
-    def send(self, message: wire.CoordinatorMessage) -> None:
-        """Queue a message."""
-
-    def close(self, message: wire.CoordinatorMessage | None = None) -> None:
-        """Queue the last one."""
-
-
-SessionT = TypeVar("SessionT", bound=Session)
-
-
-@dataclass(frozen=True, slots=True)
-class _Relay(Generic[SessionT]):
-    joined: Joined
-    session: SessionT
-
-
-class Relays(Generic[SessionT]):
-    """The relays with an open session."""
+class Relays:
+    """Decides which relays take part; the server carries the decisions out."""
 
     def __init__(self) -> None:
-        self._relays: dict[PeerId, _Relay[SessionT]] = {}
+        self._relays: dict[PeerId, Joined] = {}
 
-    def __iter__(self) -> Iterator[SessionT]:
-        """Their sessions."""
-        return iter([relay.session for relay in self._relays.values()])
+    def __iter__(self) -> Iterator[Joined]:
+        """The relays as they introduced themselves, sorted by id."""
+        return iter([self._relays[peer] for peer in sorted(self._relays)])
 
-    def admit(self, joined: Joined, session: SessionT) -> str:
-        """Take a relay in, in place of an older session of it; why not, in words, or nothing."""
+    def join(self, joined: Joined) -> Admit | Refuse:
+        """Admit a relay, again if it is known, unless the run has all that it may have."""
         if joined.peer not in self._relays and len(self._relays) >= RELAYS_MAX:
-            return f"the run has {RELAYS_MAX} relays already"
-        if earlier := self._relays.get(joined.peer):
-            reason = "another session with this relay's key has opened; one key is one relay"
-            earlier.session.close(wire.CoordinatorMessage(refused=wire.Refused(reason=reason)))
-        self._relays[joined.peer] = _Relay(joined, session)
-        return ""
+            return Refuse(joined.peer, f"the run has {RELAYS_MAX} relays already")
+        self._relays[joined.peer] = joined
+        return Admit(joined.peer)
 
-    def part(self, peer: PeerId, session: SessionT) -> bool:
-        """A session ended; whether it was its relay's last."""
-        if peer not in self._relays or self._relays[peer].session is not session:
-            return False
-        del self._relays[peer]
-        return True
-
-    def told(self) -> list[wire.Member]:
-        """Lines of the member list."""
-        return [
-            wire.Member(peer_id=peer, addresses=relay.joined.addresses, relay=True)
-            for peer, relay in sorted(self._relays.items())
-        ]
+    def leave(self, peer: PeerId) -> None:
+        """Drop a relay whose session has ended."""
+        self._relays.pop(peer, None)
 
     def document(self) -> list[dict[str, object]]:
-        """For a status page."""
+        """The relays for a status page."""
         return [
-            {"peer_id": peer, "name": relay.joined.name, "addresses": list(relay.joined.addresses)}
-            for peer, relay in sorted(self._relays.items())
+            {"peer_id": relay.peer, "name": relay.name, "addresses": list(relay.addresses)}
+            for relay in self
         ]

@@ -1,8 +1,9 @@
-"""The one place where events become state, journal and effects, in that order.
+"""Puts all events of a run into one order: machine, then journal, then effects.
 
-Whoever has an event awaits `submit`. A single loop takes what has gathered, lets the machine handle
-it, writes the batch to the journal in one transaction, and only then lets the effects out: a crash
-at any instruction loses at most what nobody was told."""
+A caller with an event awaits `submit`. A single loop takes the events that wait, lets the machine
+handle them, writes the batch to the journal in one transaction, and only then lets the effects out:
+a crash at any instruction loses only decisions that no node was told.
+"""
 
 import asyncio
 import contextlib
@@ -13,33 +14,42 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal
-from coordinator.machine.events import CommitRound, Effect, Event, RecordDigest, Renewed, Restarted
+from coordinator.machine.events import (
+    CommitRound,
+    Effect,
+    Event,
+    Heartbeat,
+    RecordDigest,
+    Restarted,
+)
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import recall, remember
+from coordinator.state_snapshot import decode_state, encode_state
 from protocol.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256
 
 BATCH_EVENTS_MAX = 512
-"""Events in one journal transaction: bounds how long a reply can wait for those before it."""
+"""Events in one journal transaction; bounds the time that a reply waits for the events before
+it."""
 
 QUEUE_EVENTS_MAX = 4096
-"""Events that may wait; a sender that finds it full waits in turn, which holds back its stream."""
-
-_USE = "; the file is damaged, or another release of Lockstep wrote it: use that one"
+"""Events that may wait; a sender that finds the queue full waits too, which holds back its
+stream."""
 
 SNAPSHOT_EVENTS = 20_000
-"""Events between two snapshots of the state: a restart folds fewer than twice as many, in about a
-second."""
+"""Events between two snapshots of the state: a restart folds less than twice this number, in about
+a second."""
 
 HELD_UP_MS = 3_000
-"""An instant handled this long after it was due was missed by this process, not by its members; a
-busy machine is late by less."""
+"""Delay of an instant from which on this process is at fault, and not the members; a busy machine
+is late by less."""
+
+_USE = "; the file is damaged, or another release of Lockstep wrote it: use that release"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Effects of one batch that is safely on disk; commits are signed, by round."""
+    """Effects of one batch that is on disk, and its signed commits by round."""
 
     effects: tuple[Effect, ...]
     signed: dict[int, SignedCommit]
@@ -52,7 +62,7 @@ class _Batch:
 
 
 class Sequencer:
-    """Serialises all events of one run. `emit` is called with every outcome, in order."""
+    """Serialises the events of one run. `emit` is called with every outcome, in order."""
 
     def __init__(
         self,
@@ -67,19 +77,32 @@ class Sequencer:
             QUEUE_EVENTS_MAX
         )
         self._clock_origin_ms = 0
-        self._unremembered = 0
+        self._events_since_snapshot = 0
         self.decided_round, self.head_round = -1, -1
-        """As on disk: what nodes may be told. Those of `rounds` are ahead of it while a batch is
-        being written."""
+        """Last rounds that are on disk. `rounds` may be ahead of them while a batch is being
+        written; nodes are told only these."""
 
     def recover(self) -> int:
-        """Fold the journal into the machine; the number of events. Call once, before `run`.
+        """Fold the journal into the machine; call once, before `run`. Returns the number of events.
 
         Raises `StorageError` when the events do not lead to the newest commit on record: to decide
-        a round anew would break the chain that nodes have applied."""
+        a round a second time would break the chain that nodes have applied.
+        """
+        count = self._fold()
+        self._compare_head()
+        origin_ms = max(int(time.time() * 1000), self.rounds.state.last_ms)
+        self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
+        if count:
+            batch = _Batch()
+            self._handle(Restarted(), self.now_ms(), batch)
+            self._record(batch)  # no session is open yet that could receive the effects
+        self._publish_rounds()
+        return count
+
+    def _fold(self) -> int:
         count, state = self._journal.newest_snapshot()
         if state is not None:
-            recall(self.rounds, state)
+            self.rounds.resume(decode_state(state))
         for sequence, at_ms, event in self._journal.numbered_events(count):
             try:
                 self.rounds.handle(event, at_ms)
@@ -87,41 +110,42 @@ class Sequencer:
                 raise StorageError(
                     f"journal event {sequence} ({event}) does not replay: {error}{_USE}"
                 ) from None
-            count, self._unremembered = sequence, self._unremembered + 1
-        for newest in self._journal.last_commits(1):
-            if sha256(newest.signed.body) != self.rounds.head:
-                rounds = f"end at a commit of round {self.rounds.head_round}, the newest on record is of {newest.round}"
-                raise StorageError(f"the journal's events {rounds} and differs{_USE}")
-        self._clock_origin_ms = max(int(time.time() * 1000), self.rounds.last_ms) - int(
-            time.monotonic() * 1000
-        )
-        if count:
-            batch = _Batch()
-            self._handle(Restarted(), self.now_ms(), batch)
-            self._record(batch)  # effects of a restart have nobody to go to yet
-        self._tell()
+            count = sequence
+            self._events_since_snapshot += 1
         return count
 
+    def _compare_head(self) -> None:
+        state = self.rounds.state
+        for newest in self._journal.last_commits(1):
+            if sha256(newest.signed.body) != state.head:
+                raise StorageError(
+                    f"the journal's events end at a commit of round {state.head_round}, the newest "
+                    f"on record is of round {newest.round} and differs{_USE}"
+                )
+
     def now_ms(self) -> int:
-        """The run's clock: starts at the wall clock or where the journal ended, then never runs
-        backwards."""
+        """The run's clock: starts at the wall clock, or at the journal's last event if that is
+        later, and never runs backwards.
+        """
         return self._clock_origin_ms + int(time.monotonic() * 1000)
 
     async def submit(self, event: Event) -> None:
-        """Return once the event is on disk and its effects are out; raises the machine's
-        `RemoteProtocolError`."""
+        """Return once the event is on disk and its effects are out. Raises the machine's
+        `RemoteProtocolError`.
+        """
         done = asyncio.get_running_loop().create_future()
         await self._queue.put((event, done))
         await done
 
     def post(self, event: Event) -> None:
-        """Hand over an event whose outcome nobody waits for; dropped when the queue is full."""
+        """Hand over an event without waiting for it; it is dropped when the queue is full."""
         with contextlib.suppress(asyncio.QueueFull):
             self._queue.put_nowait((event, asyncio.get_running_loop().create_future()))
 
     async def run(self) -> None:
-        """Work until cancelled. A `StorageError` from the journal ends it: nothing may leave
-        unwritten."""
+        """Work until cancelled. A `StorageError` from the journal ends it: no effect may leave
+        unwritten.
+        """
         while True:
             waiting = await self._gather()
             batch, now_ms = _Batch(), self.now_ms()
@@ -133,14 +157,15 @@ class Sequencer:
                     self._handle(event, now_ms, batch)
             if batch.events or batch.effects:
                 outcome = await asyncio.to_thread(self._record, batch)
-                self._tell()
+                self._publish_rounds()
                 self._emit(outcome)
             _resolve(handled)
 
     def _was_held_up(self, now_ms: int) -> bool:
-        """Did this process sleep through an instant (a stopped process, a suspended machine, a
-        stuck disk)? Then its members are not to blame for the silence: it goes on as after a
-        restart, with leases and instants extended."""
+        """Whether this process slept through an instant (a stopped process, a suspended machine, a
+        stuck disk). The members are then not to blame for the silence: the run continues as after
+        a restart, with leases and instants extended.
+        """
         due_ms = self.rounds.next_due_ms()
         return due_ms is not None and now_ms - due_ms > HELD_UP_MS
 
@@ -155,7 +180,7 @@ class Sequencer:
 
     def _handle(self, event: Event, now_ms: int, batch: _Batch) -> None:
         batch.effects += self.rounds.handle(event, now_ms)
-        if not isinstance(event, Renewed):
+        if not isinstance(event, Heartbeat):
             batch.events.append((now_ms, event))
 
     def _record(self, batch: _Batch) -> Outcome:
@@ -165,20 +190,24 @@ class Sequencer:
         rows = [
             (effect.commit.round, signed[effect.commit.round], effect.loss) for effect in commits
         ]
-        self._unremembered += len(batch.events)
-        state = remember(self.rounds) if self._unremembered >= SNAPSHOT_EVENTS else None
+        self._events_since_snapshot += len(batch.events)
+        wanted = self._events_since_snapshot >= SNAPSHOT_EVENTS
+        state = encode_state(self.rounds.state) if wanted else None
         self._journal.append(batch.events, rows, digests, state)
-        self._unremembered = 0 if state else self._unremembered
+        if state is not None:
+            self._events_since_snapshot = 0
         return Outcome(tuple(batch.effects), signed)
 
-    def _tell(self) -> None:
-        self.decided_round, self.head_round = self.rounds.decided_round, self.rounds.head_round
+    def _publish_rounds(self) -> None:
+        state = self.rounds.state
+        self.decided_round, self.head_round = state.decided_round, state.head_round
 
     async def _gather(self) -> list[tuple[Event, asyncio.Future[None]]]:
-        """What waits now; if nothing does, whatever comes first until the next instant is due.
+        """The events that wait; if none does, the first to come before the next instant is due.
 
-        What has arrived goes before what is due: after a slow write nobody is late or lapsed whose
-        word is here."""
+        Events that have arrived go before instants that are due: after a slow write no member is
+        late or lapsed whose message is here.
+        """
         waiting: list[tuple[Event, asyncio.Future[None]]] = []
         if self._queue.empty():
             due_ms = self.rounds.next_due_ms()

@@ -1,9 +1,10 @@
-"""gRPC shell of the coordinator: sessions in, effects out. It decides nothing.
+"""gRPC shell of the coordinator: takes messages in, carries effects out, and decides nothing.
 
-A session is one bidirectional stream per node: challenge, hello, then events. What the machine
-wants a node to hear goes through the session's outbox; a node that does not read is cut off, not
-waited for: when its outbox is full, or when one message cannot be handed to the network for a
-minute, whichever comes first. What everybody hears is encoded once."""
+A session is one bidirectional stream per node: challenge, hello, then events. Messages for the node
+go through the session's outbox. A node that does not read is cut off, not waited for: when its
+outbox is full, or when one message cannot be handed to the network within a minute, whichever comes
+first.
+"""
 
 import asyncio
 import contextlib
@@ -22,20 +23,21 @@ from coordinator.machine.events import (
     Admit,
     AskResync,
     CommitRound,
+    Disconnected,
     Effect,
     Evict,
     FinishRun,
+    Heartbeat,
     Joined,
     OpenRound,
-    Parted,
     RecordDigest,
     Refuse,
-    Renewed,
     SkipRound,
     TellMembers,
 )
 from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
+from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
@@ -47,78 +49,68 @@ from protocol.wire_pb2_grpc import CoordinatorServicer
 
 log = logging.getLogger("lockstep.coordinator")
 
-OUTBOX_MESSAGES_MAX = 1024
-"""Messages that may wait for one node: minutes of rounds. A node that reads nothing for longer is
-cut off."""
+STALL_S = 60
+"""Time within which a stream must take each message: a stalled one holds messages and a connection
+for a node that is gone. Six keepalives: a path that is merely slow has moved something by then."""
 
-STALL_SECONDS = 60
-"""A stream that takes no byte for this long is ended: it holds messages and a connection for
-nobody. Six keepalives: a path that is merely slow has moved something by then."""
-
-SHARED_MESSAGES = 16
-"""Broadcasts whose bytes are kept: sessions send them within moments of each other."""
-
-HELLO_SECONDS = 10
-"""A session that does not say hello for this long is closed: it holds memory for nothing."""
+HELLO_S = 10
+"""Time within which a new session must say hello."""
 
 SERVICE = "lockstep.v1.Coordinator"
 
-Message = wire.CoordinatorMessage
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
-class NodeSession:
-    """One node's open stream. `None` in the outbox ends it."""
-
-    def __init__(self) -> None:
-        self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-
-    def send(self, message: Message) -> None:
-        """Queue a message; a full outbox ends the session."""
-        try:
-            self.outbox.put_nowait(message)
-        except asyncio.QueueFull:
-            self.close()
-
-    def close(self, last: Message | None = None) -> None:
-        """End the stream after what is queued and `last`."""
-        for message in (last, None) if last else (None,):
-            if self.outbox.full():
-                self.outbox.get_nowait()
-            self.outbox.put_nowait(message)
+Requests: TypeAlias = AsyncIterator[wire.NodeMessage]
 
 
 class CoordinatorService(CoordinatorServicer):
-    """The service `lockstep.v1.Coordinator`. Hand its `emit` to the core."""
+    """The service `lockstep.v1.Coordinator`. The sequencer hands its outcomes to `emit`."""
 
     def __init__(
         self,
-        core: Sequencer,
+        sequencer: Sequencer,
         journal: Journal,
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],
     ) -> None:
-        self._core, self._journal, self._key, self._status = core, journal, coordinator_key, status
-        self._sessions: dict[PeerId, NodeSession] = {}
-        self.relays: Relays[NodeSession] = Relays()
-        self._shared: dict[int, tuple[Message, bytes]] = {}
+        self._sequencer, self._journal = sequencer, journal
+        self._key, self._status = coordinator_key, status
+        self.relays = Relays()
+        self.node_sessions = SessionTable("node")
+        self.relay_sessions = SessionTable("relay")
+        self._encoding = SharedEncoding()
 
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
-        """Register with a server, as the generated code would, but with streams that end when
-        nobody reads, and count the bytes."""
-        came, left, unary = traffic.came, traffic.left, grpc.unary_unary_rpc_method_handler
-        run, commits = (
-            left(wire.Run.SerializeToString, "catch_up"),
-            left(wire.Commits.SerializeToString, "catch_up"),
-        )
-        status, members = left(wire.Status.SerializeToString), left(wire.Members.SerializeToString)
-        stream, decoded = grpc.stream_stream_rpc_method_handler, came(wire.NodeMessage.FromString)
+        """Register with a server. The generated code would neither count bytes nor end streams
+        that nobody reads.
+        """
+        decoder, encoder = traffic.counted_decoder, traffic.counted_encoder
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         handlers = {
-            "GetRun": unary(self.GetRun, came(wire.GetRunRequest.FromString), run),
-            "GetCommits": unary(self.GetCommits, came(wire.GetCommitsRequest.FromString), commits),
-            "GetStatus": unary(self.GetStatus, came(wire.GetStatusRequest.FromString), status),
-            "GetMembers": unary(self.GetMembers, came(wire.GetMembersRequest.FromString), members),
-            "Session": stream(self._stream, decoded, left(bytes)),  # encoded already
+            "GetRun": unary(
+                self.GetRun,
+                decoder(wire.GetRunRequest.FromString),
+                encoder(wire.Run.SerializeToString, "catch_up"),
+            ),
+            "GetCommits": unary(
+                self.GetCommits,
+                decoder(wire.GetCommitsRequest.FromString),
+                encoder(wire.Commits.SerializeToString, "catch_up"),
+            ),
+            "GetStatus": unary(
+                self.GetStatus,
+                decoder(wire.GetStatusRequest.FromString),
+                encoder(wire.Status.SerializeToString),
+            ),
+            "GetMembers": unary(
+                self.GetMembers,
+                decoder(wire.GetMembersRequest.FromString),
+                encoder(wire.Members.SerializeToString),
+            ),
+            "Session": stream(
+                self._stream,
+                decoder(wire.NodeMessage.FromString),
+                encoder(bytes),  # the messages are encoded already
+            ),
         }
         server.add_registered_method_handlers(SERVICE, handlers)
 
@@ -126,7 +118,7 @@ class CoordinatorService(CoordinatorServicer):
 
     async def GetRun(self, request: wire.GetRunRequest, context: Context) -> wire.Run:
         """The run file, the run's name and the key that signs its commits."""
-        rounds = self._core.rounds
+        rounds = self._sequencer.rounds
         return wire.Run(
             protocol_version=PROTOCOL_VERSION,
             run_id=rounds.run_id,
@@ -136,7 +128,7 @@ class CoordinatorService(CoordinatorServicer):
 
     async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
         """Commits after a round, oldest first, as many as fit one reply."""
-        decided, head = self._core.decided_round, self._core.head_round
+        decided, head = self._sequencer.decided_round, self._sequencer.head_round
         recorded = await asyncio.to_thread(
             self._journal.commits, request.after_round, COMMITS_PER_REPLY
         )
@@ -149,34 +141,31 @@ class CoordinatorService(CoordinatorServicer):
         return wire.Status(json=msgspec.json.encode(self._status()))
 
     async def GetMembers(self, request: wire.GetMembersRequest, context: Context) -> wire.Members:
-        """The member list, for who is no member itself."""
+        """The member list, for a node that is no member itself."""
         return self._members()
 
     # ---- sessions
 
-    async def _stream(self, requests: AsyncIterator[wire.NodeMessage], context: Context) -> None:
-        """A session over gRPC: its messages as bytes, each within `STALL_SECONDS`."""
+    async def _stream(self, requests: Requests, context: Context) -> None:
+        """A session over gRPC: its messages as bytes, each within `STALL_S`."""
         async with aclosing(self.Session(requests, context)) as session:
             async for message in session:
                 try:
-                    async with asyncio.timeout(STALL_SECONDS):
-                        await context.write(self._encoded(message))
+                    async with asyncio.timeout(STALL_S):
+                        await context.write(self._encoding.encode(message))
                 except TimeoutError:
-                    log.warning("session closed peer=%s reason=it reads nothing", context.peer())
+                    log.warning(
+                        "session stalled",
+                        extra=self._where(address=context.peer(), seconds=STALL_S),
+                    )
                     return
 
-    def _encoded(self, message: Message) -> bytes:
-        shared = self._shared.get(id(message))
-        return shared[1] if shared and shared[0] is message else message.SerializeToString()
-
-    async def Session(
-        self, requests: AsyncIterator[wire.NodeMessage], context: Context
-    ) -> AsyncGenerator[Message, None]:
-        """One node from its hello to its goodbye."""
+    async def Session(self, requests: Requests, context: Context) -> AsyncGenerator[Message, None]:
+        """One node or relay from its hello to its goodbye."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         yield Message(challenge=wire.Challenge(nonce=nonce))
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
+            async with asyncio.timeout(HELLO_S):
                 hello = await anext(requests)
             joined = self._joined(hello, nonce)
         except (RemoteProtocolError, VersionError) as error:
@@ -184,14 +173,16 @@ class CoordinatorService(CoordinatorServicer):
             return
         except (TimeoutError, StopAsyncIteration):
             return
-        session, peer = NodeSession(), joined.peer
-        if hello.hello.relay:
-            async with aclosing(self._relay(joined, session, requests)) as told:
-                async for told_message in told:
-                    yield told_message
-            return
-        self._replace(peer, session)
-        reader = asyncio.create_task(self._read(joined, session, requests))
+        serve = self._serve_relay if hello.hello.relay else self._serve_node
+        async with aclosing(serve(joined, NodeSession(), requests)) as messages:
+            async for message in messages:
+                yield message
+
+    async def _serve_node(
+        self, joined: Joined, session: NodeSession, requests: Requests
+    ) -> AsyncGenerator[Message, None]:
+        self.node_sessions.put(joined.peer, session)
+        reader = asyncio.create_task(self.read_node(joined, session, requests))
         try:
             while message := await session.outbox.get():
                 yield message
@@ -199,37 +190,62 @@ class CoordinatorService(CoordinatorServicer):
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
-            if self._sessions.get(peer) is session:
-                del self._sessions[peer]
-                self._core.post(Parted(peer))
+            if self.node_sessions.remove(joined.peer, session):
+                self._sequencer.post(Disconnected(joined.peer))
 
-    async def _relay(
-        self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
+    async def _serve_relay(
+        self, joined: Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
-        """One relay from its hello to its goodbye."""
-        if reason := self.relays.admit(joined, session):
-            yield Message(refused=wire.Refused(reason=reason))
+        decision = self.relays.join(joined)
+        if isinstance(decision, Refuse):
+            yield Message(refused=wire.Refused(reason=decision.reason))
             return
-        log.info("relay came peer=%s addresses=%s", joined.peer, ",".join(joined.addresses))
+        self.relay_sessions.put(joined.peer, session)
+        addresses = ",".join(joined.addresses)
+        log.info("relay joined", extra=self._where(peer=joined.peer, addresses=addresses))
         session.send(Message(welcome=self._welcome()))
         self._tell_relays()
-        reader = asyncio.create_task(self._follow(session, requests))
+        reader = asyncio.create_task(self._read_relay(session, requests))
         try:
             while message := await session.outbox.get():
                 yield message
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            if self.relays.part(joined.peer, session):
-                log.info("relay went peer=%s", joined.peer)
+            if self.relay_sessions.remove(joined.peer, session):
+                self.relays.leave(joined.peer)
+                log.info("relay left", extra=self._where(peer=joined.peer))
                 self._tell_relays(gone=joined.peer)
 
-    async def _follow(
-        self, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
-    ) -> None:
-        """A relay says that it lives, and goodbye."""
+    async def read_node(self, joined: Joined, session: NodeSession, requests: Requests) -> None:
+        """Submit a node's messages until it stops; a message that the protocol does not allow ends
+        its session with the reason.
+        """
+        peer = joined.peer
+        try:
+            await self._sequencer.submit(joined)
+            async for message in requests:
+                if not self.node_sessions.holds(peer, session):
+                    # a goodbye still under way in a replaced session must not end the new one
+                    return
+                received_ms = self._sequencer.now_ms()
+                event = wire_messages.event_of(peer, message)
+                await self._sequencer.submit(event)
+                if isinstance(event, Heartbeat):
+                    sent_ms, replied_ms = message.heartbeat.sent_ms, self._sequencer.now_ms()
+                    session.send(wire_messages.heartbeat_reply(sent_ms, received_ms, replied_ms))
+        except RemoteProtocolError as error:
+            log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
+            session.close(Message(refused=wire.Refused(reason=str(error))))
+        except grpc.aio.AbortError:
+            session.close()
+        else:
+            session.close()
+
+    async def _read_relay(self, session: NodeSession, requests: Requests) -> None:
+        """Answer a relay's heartbeats until it says goodbye."""
         async for message in requests:
-            now_ms = self._core.now_ms()
+            now_ms = self._sequencer.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
                 session.send(
                     wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)
@@ -238,146 +254,100 @@ class CoordinatorService(CoordinatorServicer):
                 break
         session.close()
 
-    def _tell_relays(self, gone: str = "") -> None:
-        told = wire.Members(members=self.relays.told(), gone=[gone] if gone else [], changes=True)
-        self._broadcast(Message(members=told))
-
-    def _members(self) -> wire.Members:
-        members = wire_messages.members_message(self._core.rounds.members)
-        members.members.extend(self.relays.told())
-        return members
-
     def _joined(self, message: wire.NodeMessage, nonce: bytes) -> Joined:
-        """The event in a hello, once its proof was checked."""
-        hello, run_id = message.hello, self._core.rounds.run_id
+        """The event in a hello whose proof is right."""
+        hello, run_id = message.hello, self._sequencer.rounds.run_id
         if message.WhichOneof("kind") != "hello":
             raise RemoteProtocolError(f"expected a hello first, got {message.WhichOneof('kind')}")
         if hello.protocol_version != PROTOCOL_VERSION:
             raise VersionError(
-                f"expected protocol version {PROTOCOL_VERSION}, got {hello.protocol_version}: update Lockstep"
+                f"expected protocol version {PROTOCOL_VERSION}, got {hello.protocol_version}: "
+                "update Lockstep"
             )
         if hello.run_id != run_id:
             raise RemoteProtocolError(
                 f"expected a node of run {run_id}, got one of run {hello.run_id!r}"
             )
-        return wire_messages.joined(
-            verify_hello(hello.public_key, hello.signature, run_id, nonce), hello
-        )
-
-    def _replace(self, peer: PeerId, session: NodeSession) -> None:
-        """Make the session the node's only one."""
-        if earlier := self._sessions.get(peer):
-            reason = "another session with this node's key has opened; one key is one node"
-            earlier.close(Message(refused=wire.Refused(reason=reason)))
-        self._sessions[peer] = session
-
-    async def _read(
-        self, joined: Joined, session: NodeSession, requests: AsyncIterator[wire.NodeMessage]
-    ) -> None:
-        """Submit what the node says until it stops; its own mistakes end its session with a
-        reason."""
-        peer = joined.peer
-        try:
-            await self._core.submit(joined)
-            async for message in requests:
-                if self._sessions.get(peer) is not session:
-                    # a goodbye still under way in a replaced session must not end the new one
-                    return
-                received_ms = self._core.now_ms()
-                event = wire_messages.event_of(peer, message)
-                await self._core.submit(event)
-                if isinstance(event, Renewed):
-                    reply = wire_messages.heartbeat_reply(
-                        message.heartbeat.sent_ms, received_ms, self._core.now_ms()
-                    )
-                    session.send(reply)
-        except RemoteProtocolError as error:
-            log.warning("session closed peer=%s reason=%s", peer, str(error))
-            session.close(Message(refused=wire.Refused(reason=str(error))))
-        except grpc.aio.AbortError:
-            session.close()
-        else:
-            session.close()
+        peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
+        return wire_messages.joined(peer, hello)
 
     # ---- effects
 
     def emit(self, outcome: Outcome) -> None:
-        """Send what a batch of events has brought about."""
+        """Carry out the effects of one batch of events."""
         if changes := [effect for effect in outcome.effects if isinstance(effect, TellMembers)]:
-            self._broadcast(wire_messages.changes_message(self._core.rounds.members, changes))
+            members = self._sequencer.rounds.members
+            self.broadcast(wire_messages.changes_message(members, changes))
         for effect in outcome.effects:
             self._perform(effect, outcome)
 
     def close(self) -> None:
         """End every session."""
-        for session in (*self._sessions.values(), *self.relays):
+        for session in (*self.node_sessions, *self.relay_sessions):
             session.close()
+
+    def broadcast(self, message: Message) -> None:
+        """Send a message to every node and relay."""
+        self._encoding.share(message)
+        for session in (*self.node_sessions, *self.relay_sessions):
+            session.send(message)
 
     def _perform(self, effect: Effect, outcome: Outcome) -> None:
         match effect:
             case Admit(peer):
-                self._send(peer, Message(welcome=self._welcome()))
+                self.node_sessions.send(peer, Message(welcome=self._welcome()))
             case Refuse(peer, reason, wrong_results):
-                self._part(
-                    peer, Message(refused=wire.Refused(reason=reason, wrong_results=wrong_results))
-                )
+                refused = wire.Refused(reason=reason, wrong_results=wrong_results)
+                self.node_sessions.close(peer, Message(refused=refused))
             case Evict(peer, reason, wrong_results):
-                log.info("evicted peer=%s reason=%s", peer, reason)
-                self._part(
-                    peer, Message(evicted=wire.Evicted(reason=reason, wrong_results=wrong_results))
-                )
+                log.info("member evicted", extra=self._where(peer=peer, reason=reason))
+                evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
+                self.node_sessions.close(peer, Message(evicted=evicted))
             case OpenRound():
-                for assignment in effect.assignments:
-                    self._send(assignment.peer, wire_messages.opened_message(effect, assignment))
-                for relay in self.relays:
-                    relay.send(
-                        Message(opened=wire.RoundOpened(round=effect.round, step=effect.step))
-                    )
+                self._open_round(effect)
             case CommitRound(commit, holders, loss):
-                log.info(
-                    "committed",
-                    extra={
-                        "round": commit.round,
-                        "contributors": len(commit.entries),
-                        "loss": loss,
-                    },
-                )
-                self._broadcast(
-                    wire_messages.committed_message(outcome.signed[commit.round], holders)
-                )
+                numbers = {"contributors": len(commit.entries), "loss": loss}
+                log.info("round committed", extra=self._where(round=commit.round, **numbers))
+                signed = outcome.signed[commit.round]
+                self.broadcast(wire_messages.committed_message(signed, holders))
             case SkipRound(round, reason):
-                log.info("skipped round=%s reason=%s", round, reason)
-                self._broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
+                log.info("round skipped", extra=self._where(round=round, reason=reason))
+                self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
             case AskResync(peer, round, reason, number):
-                log.warning("resync peer=%s round=%s reason=%s", peer, round, reason)
-                self._send(
-                    peer, Message(resync=wire.Resync(round=round, reason=reason, number=number))
+                log.warning(
+                    "member told to resync",
+                    extra=self._where(round=round, peer=peer, reason=reason),
                 )
+                resync = wire.Resync(round=round, reason=reason, number=number)
+                self.node_sessions.send(peer, Message(resync=resync))
             case FinishRun(reason):
-                head = self._core.rounds.head_round
-                self._broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
+                head = self._sequencer.rounds.state.head_round
+                self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
             case TellMembers() | RecordDigest():
-                pass  # told together above; already in the journal
+                pass  # told together in `emit`; already in the journal
+
+    def _open_round(self, opened: OpenRound) -> None:
+        for assignment in opened.assignments:
+            message = wire_messages.opened_message(opened, assignment)
+            self.node_sessions.send(assignment.peer, message)
+        without_share = wire.RoundOpened(round=opened.round, step=opened.step)
+        for relay in self.relay_sessions:
+            relay.send(Message(opened=without_share))
 
     def _welcome(self) -> wire.Welcome:
-        rounds = self._core.rounds
+        state = self._sequencer.rounds.state
         return wire.Welcome(
-            decided_round=rounds.decided_round,
-            head_round=rounds.head_round,
+            decided_round=state.decided_round,
+            head_round=state.head_round,
             members=self._members(),
         )
 
-    def _send(self, peer: PeerId, message: Message) -> None:
-        if session := self._sessions.get(peer):
-            session.send(message)
+    def _members(self) -> wire.Members:
+        return wire_messages.members_message(self._sequencer.rounds.members, self.relays)
 
-    def _part(self, peer: PeerId, message: Message) -> None:
-        if session := self._sessions.get(peer):
-            session.close(message)
+    def _tell_relays(self, gone: PeerId | None = None) -> None:
+        self.broadcast(wire_messages.relays_message(self.relays, gone))
 
-    def _broadcast(self, message: Message) -> None:
-        self._shared[id(message)] = (message, message.SerializeToString())
-        if len(self._shared) > SHARED_MESSAGES:
-            del self._shared[next(iter(self._shared))]
-        for session in (*self._sessions.values(), *self.relays):
-            session.send(message)
+    def _where(self, **fields: object) -> dict[str, object]:
+        """Fields of a log record: the run, then `fields`."""
+        return {"run": self._sequencer.rounds.run_id, **fields}

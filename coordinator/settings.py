@@ -1,9 +1,11 @@
-"""What the operator of a coordinator chooses on this machine; what the run agrees on is in the run
-file."""
+"""Settings that the operator of a coordinator chooses on this machine. Settings that all nodes of a
+run agree on are in the run file.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.addresses import check_listen
 from protocol.errors import SettingsError
 
 
@@ -12,18 +14,16 @@ class CoordinatorSettings:
     """Settings of one coordinator process."""
 
     directory: Path
-    """Where its journal lives; the same directory continues the same run."""
+    """Directory of the journal; the same directory continues the same run."""
 
     listen: str = "127.0.0.1:50700"
     """Address and port for nodes; port 0 takes a free one."""
 
     goodbye_ms: int = 15_000
-    """How long a finished run waits for its nodes to report their last digest and leave, in
-    milliseconds."""
+    """Time in milliseconds that a finished run waits for its nodes to report their last digest and
+    leave."""
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise SettingsError(f"listen: expected ADDRESS:PORT, found {self.listen!r}")
+        check_listen(self.listen)
         if self.goodbye_ms < 0:
-            raise SettingsError(f"goodbye_ms: expected 0 or more, found {self.goodbye_ms}")
+            raise SettingsError(f"goodbye_ms: expected 0 or more, got {self.goodbye_ms}")

@@ -4,73 +4,79 @@ from typing import Any
 
 from coordinator.journal import RecordedCommit
 from coordinator.machine.membership import Member
+from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
+from coordinator.machine.run_state import RunState
 from protocol.commits import Commit
 
 COMMITS_SHOWN = 10
+"""Newest commits in the document."""
 
 
 def status(
     rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
 ) -> dict[str, Any]:
-    """Everything an operator asks first; times in seconds, losses in nats per token, digests in
-    hexadecimal."""
+    """The state of the run; times in seconds, losses in nats per token, digests in hexadecimal."""
+    state, totals, tally = rounds.state, rounds.state.totals, rounds.state.verdicts.tally
     return {
         "run_id": rounds.run_id,
         "name": rounds.spec.name,
-        "round": rounds.in_flight[-1].round if rounds.in_flight else rounds.decided_round,
-        "phase": phase(rounds),
-        "reason": rounds.reason,
-        "pace": _pace(rounds),
-        "finished": rounds.finished,
+        "round": state.undecided[-1].round if state.undecided else state.decided_round,
+        "phase": phase(state),
+        "reason": state.reason,
+        "pace": _pace(state),
+        "finished": state.end.finished,
         "members": [_member(rounds, member, now_ms) for member in rounds.members],
         "steps": {
-            "committed": rounds.committed,
-            "skipped": rounds.skipped,
+            "committed": totals.committed,
+            "skipped": totals.skipped,
             "total": rounds.spec.schedule.steps,
         },
-        "loss": rounds.loss,
+        "loss": state.loss,
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
-            "agreed": rounds.votes.rounds_disputed == 0,
-            "rounds_checked": rounds.votes.rounds_checked,
-            "rounds_disputed": rounds.votes.rounds_disputed,
-            "last": f"{rounds.votes.last:016x}" if rounds.votes.last is not None else None,
+            "agreed": tally.rounds_disputed == 0,
+            "rounds_checked": tally.rounds_checked,
+            "rounds_disputed": tally.rounds_disputed,
+            "last": _hexadecimal(tally.last),
         },
-        "traffic": {"payload_bytes": rounds.payload_bytes, "payloads": rounds.payloads},
-        "data": {"samples_trained": rounds.samples_trained, "samples_lost": rounds.samples_lost},
+        "traffic": {"payload_bytes": totals.payload_bytes, "payloads": totals.payloads},
+        "data": {"samples_trained": totals.samples_trained, "samples_lost": totals.samples_lost},
     }
 
 
-def phase(rounds: Rounds) -> str:
-    """One word for where the run is."""
-    if rounds.finished:
+def phase(state: RunState) -> str:
+    """One word for the phase of the run."""
+    if state.end.finished:
         return "finished"
-    if not rounds.in_flight:
+    if not state.undecided:
         return "waiting"
-    return "computing" if rounds.in_flight[-1].reached == "opened" else "exchanging"
+    return "computing" if state.undecided[-1].reached == "opened" else "exchanging"
+
+
+def standing(rounds: Rounds, member: Member) -> tuple[str, str]:
+    """(State, reason) of a member apart from its work: away, held, catching up, muted, ready."""
+    state = rounds.state
+    if not member.connected:
+        return "away", "its session was lost; it is removed when its lease ends"
+    if held := state.verdicts.held.get(member.peer):
+        return "held", held
+    if member.state == "catching up":
+        reason = f"its state holds round {member.round}, the log {state.head_round}"
+        return "catching up", reason
+    if muted := muted_reason(state.verdicts, rounds.members, member):
+        return "muted", muted
+    return "ready", "takes part from the next round"
 
 
 def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
-    muted, held = rounds.muted_reason(member), rounds.votes.held.get(member.peer)
-    flight = rounds.in_flight[-1] if rounds.in_flight else None
-    if not member.connected:
-        state, reason = "away", "its session was lost; it is removed when its lease ends"
-    elif held:
-        state, reason = "held", held
-    elif member.state == "catching up":
-        state, reason = (
-            "catching up",
-            f"its state holds round {member.round}, the log {rounds.head_round}",
-        )
-    elif muted:
-        state, reason = "muted", muted
-    elif flight and member.peer in flight.announced:
-        state, reason = "announced", f"its payload of round {flight.round} is in"
-    elif flight and member.peer in flight.assignments:
-        state, reason = "training", f"computes round {flight.round}"
-    else:
-        state, reason = "ready", "takes part from the next round"
+    state, reason = standing(rounds, member)
+    undecided = rounds.state.undecided[-1] if rounds.state.undecided else None
+    if state == "ready" and undecided:
+        if member.peer in undecided.announced:
+            state, reason = "announced", f"its payload of round {undecided.round} is in"
+        elif member.peer in undecided.assignments:
+            state, reason = "training", f"computes round {undecided.round}"
     return {
         "peer_id": member.peer,
         "name": member.name,
@@ -79,20 +85,20 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
         "reason": reason,
         "round": member.round,
         "strikes": member.strikes,
-        "samples": member.samples,
-        "samples_per_second": member.speed / 1000,
-        "rounds_counted": member.rounds_counted,
-        "loss": member.loss,
+        "samples": member.work.samples,
+        "samples_per_second": member.work.speed / 1000,
+        "rounds_counted": member.work.rounds_counted,
+        "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
     }
 
 
-def _pace(rounds: Rounds) -> dict[str, Any]:
-    """The slot of the next round, in seconds, and why it is not the stated one."""
-    slot = rounds.pace.slot
+def _pace(state: RunState) -> dict[str, Any]:
+    """The slot of the next round, in seconds, and the reason why it is not the stated one."""
+    slot = state.pace.slot
     parts = (slot.compute_ms / 1000, slot.publish_ms / 1000, slot.exchange_ms / 1000)
     return dict(zip(("compute", "publish", "exchange"), parts, strict=True)) | {
-        "reason": rounds.pace.reason
+        "reason": state.pace.reason
     }
 
 
@@ -103,9 +109,11 @@ def _commit(recorded: RecordedCommit, commit: Commit) -> dict[str, Any]:
         "contributors": [entry.author for entry in commit.entries],
         "payload_bytes": sum(entry.payload_bytes for entry in commit.entries),
         "loss": recorded.loss,
-        "state_digest": f"{recorded.state_digest:016x}"
-        if recorded.state_digest is not None and recorded.reports
-        else None,
+        "state_digest": _hexadecimal(recorded.state_digest) if recorded.reports else None,
         "digest_reports": recorded.reports,
         "digests_agree": recorded.dissent == 0,
     }
+
+
+def _hexadecimal(state_digest: int | None) -> str | None:
+    return None if state_digest is None else f"{state_digest:016x}"

@@ -1,9 +1,9 @@
-"""What the coordinator's line carried, each byte with its owner, and where it is counted: as
-messages become bytes.
+"""Bytes that the coordinator sends and receives, by owner. They are counted where messages become
+bytes.
 
-catch-up    the run file and old commits, for who joins or comes back; up only
+catch-up    the run file and old commits, for a node that joins or comes back; up only
 control     all other messages
-overhead    what transports and the operating system add, where the kernel tells of it
+overhead    bytes that transports and the operating system add, if the kernel tells them
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ Owner = Literal["control", "catch_up"]
 
 
 class Traffic:
-    """Bytes since the start. `overhead` tells what nobody owns."""
+    """Bytes since the start. `overhead` tells the bytes that no message accounts for."""
 
     def __init__(self, overhead: Overhead = unknown_overhead) -> None:
         self._overhead = overhead
         self._up: dict[Owner, int] = {"control": 0, "catch_up": 0}
         self._down = 0
 
-    def came(self, decode: Callable[[bytes], _Message]) -> Callable[[bytes], _Message]:
+    def counted_decoder(self, decode: Callable[[bytes], _Message]) -> Callable[[bytes], _Message]:
         """A decoder of requests that counts their bytes."""
 
         def decoded(data: bytes) -> _Message:
@@ -33,7 +33,7 @@ class Traffic:
 
         return decoded
 
-    def left(
+    def counted_encoder(
         self, encode: Callable[[_Message], bytes], owner: Owner = "control"
     ) -> Callable[[_Message], bytes]:
         """An encoder of replies that counts their bytes."""
@@ -46,11 +46,9 @@ class Traffic:
         return encoded
 
     def document(self) -> dict[str, int | None]:
-        """For a status page."""
-        overhead_up, overhead_down = self._overhead(sum(self._up.values()), self._down) or (
-            None,
-            None,
-        )
+        """The counters for a status page; None for an overhead that is not known."""
+        overhead = self._overhead(sum(self._up.values()), self._down)
+        overhead_up, overhead_down = overhead or (None, None)
         return {
             "control_up_bytes": self._up["control"],
             "control_down_bytes": self._down,

@@ -1,6 +1,7 @@
-"""Between the wire and the machine: node messages to events, effects to coordinator messages.
+"""Translates node messages to events of the machine, and its effects to coordinator messages.
 
-Everything a stranger can write is bounded here, with the sender's name in the error."""
+Every field that a stranger can write is bounded here, with the sender's name in the error.
+"""
 
 import math
 from collections.abc import Iterable
@@ -12,12 +13,12 @@ from coordinator.machine.events import (
     Applied,
     Assignment,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
     OpenRound,
-    Readied,
-    Renewed,
+    Ready,
     TellMembers,
 )
 from coordinator.machine.membership import Member, Membership
@@ -35,7 +36,9 @@ from protocol.limits import (
 
 
 def joined(peer: PeerId, hello: wire.Hello) -> Joined:
-    """A checked hello as an event."""
+    """The event in a hello whose proof is right; `RemoteProtocolError` for too many or too long
+    texts.
+    """
     if len(hello.addresses) > ADDRESSES_MAX:
         raise RemoteProtocolError(
             f"{peer}: expected at most {ADDRESSES_MAX} addresses, got {len(hello.addresses)}"
@@ -49,15 +52,16 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
 
 
 def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
-    """The event in a message of an open session; `RemoteProtocolError` for what does not belong
-    there."""
+    """The event in a message of an open session; `RemoteProtocolError` for a message that does not
+    belong there or is out of bounds.
+    """
     match message.WhichOneof("kind"):
         case "ready":
             ready = message.ready
             round = _round(peer, ready.round, -1)
-            return Readied(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
+            return Ready(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
         case "heartbeat":
-            return Renewed(peer)
+            return Heartbeat(peer)
         case "announced":
             return _announced(peer, message.announced)
         case "holding":
@@ -66,7 +70,7 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 raise RemoteProtocolError(
                     f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(holding.digests)}"
                 )
-            return Held(
+            return Holding(
                 peer,
                 _round(peer, holding.round),
                 tuple(parse_digest(digest) for digest in holding.digests),
@@ -87,19 +91,28 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
 
 
 def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.CoordinatorMessage:
-    """The answer that lets a node estimate the clock offset."""
+    """The reply to a heartbeat, from which a node estimates the clock offset."""
     reply = wire.HeartbeatReply(sent_ms=sent_ms, received_ms=received_ms, replied_ms=replied_ms)
     return wire.CoordinatorMessage(heartbeat=reply)
 
 
-def members_message(members: Membership) -> wire.Members:
-    """The member list, sorted by id."""
-    return wire.Members(members=[_line(member) for member in members])
+def members_message(members: Membership, relays: Iterable[Joined] = ()) -> wire.Members:
+    """The whole member list: members sorted by id, then relays."""
+    told = [_line(member) for member in members]
+    return wire.Members(members=told + [_relay_line(relay) for relay in relays])
+
+
+def relays_message(relays: Iterable[Joined], gone: PeerId | None) -> wire.CoordinatorMessage:
+    """A change of the member list: all relays, and the one that went."""
+    told = [_relay_line(relay) for relay in relays]
+    members = wire.Members(members=told, gone=[gone] if gone else [], changes=True)
+    return wire.CoordinatorMessage(members=members)
 
 
 def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire.CoordinatorMessage:
-    """What several changes together make of the member list: a whole list to everybody at each join
-    would cost a run of N members N cubed lines."""
+    """Several changes of the member list as one message. To send the whole list at each join would
+    cost a run of N members N cubed lines.
+    """
     touched = {peer for change in changes for peer in (*change.came, *change.gone)}
     told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
     gone = sorted(peer for peer in touched if members.get(peer) is None)
@@ -130,7 +143,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
 def committed_message(
     signed: SignedCommit, holders: tuple[tuple[PeerId, ...], ...]
 ) -> wire.CoordinatorMessage:
-    """The final word on a round."""
+    """A commit, with members that hold each of its payloads."""
     return wire.CoordinatorMessage(
         committed=wire.RoundCommitted(
             commit=wire.Committed(body=signed.body, signature=signed.signature),
@@ -140,7 +153,7 @@ def committed_message(
 
 
 def recorded_message(recorded: RecordedCommit) -> wire.Committed:
-    """A commit of the past with what the majority reported after it."""
+    """A commit of the log, with the digest that the majority reported after it."""
     return wire.Committed(
         body=recorded.signed.body,
         signature=recorded.signed.signature,
@@ -153,10 +166,11 @@ def recorded_message(recorded: RecordedCommit) -> wire.Committed:
 def commits_reply(
     recorded: list[RecordedCommit], decided_round: int, head_round: int
 ) -> wire.Commits:
-    """One page of the log: `recorded`, oldest first, as far as it fits one message.
+    """One page of the log: commits in `recorded`, oldest first, as many as fit one message.
 
-    When something is left for the next page, `decided_round` ends at the last commit told, because
-    a node takes every round up to there that no commit names for skipped."""
+    A node takes every round up to `decided_round` that has no commit for skipped. So when commits
+    are left for the next page, `decided_round` is that of the last commit in this one.
+    """
     sizes = accumulate(len(row.signed.body) for row in recorded)
     told = [
         row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
@@ -170,8 +184,11 @@ def commits_reply(
 
 
 def _line(member: Member) -> wire.Member:
-    """A line of the member list."""
     return wire.Member(peer_id=member.peer, addresses=member.addresses)
+
+
+def _relay_line(relay: Joined) -> wire.Member:
+    return wire.Member(peer_id=relay.peer, addresses=relay.addresses, relay=True)
 
 
 def _announced(peer: PeerId, message: wire.Announced) -> Announced:

@@ -1,11 +1,12 @@
-"""Kills containers of the compose project and cuts their links, on a schedule that a seed decides.
+"""Kills containers of the compose project and cuts their links, on a schedule drawn from a seed.
 
     faults(seed)  --wait--> kill  SIGKILL, then the container is started again
-                            cut   its interface goes down, as if unplugged, then up with the route it had
+                            cut   its interface goes down, as if unplugged, then up with its route
 
-Which container a fault may strike is its label: `org.lockstep.chaos: "kill cut"`. The schedule
-itself knows no containers, only a number that picks one among those in the order of their names, so
-it is the same on every machine. Runs beside them with the engine's socket; standard library only.
+A container's label says which faults may strike it: `org.lockstep.chaos: "kill cut"`. The schedule
+knows no containers, only a number that picks one in the order of their names, so it is the same on
+every machine. This program runs in a container with the engine's socket, on the standard library
+alone.
 """
 
 import contextlib
@@ -29,35 +30,40 @@ SOCKET = "/engine.sock"
 KINDS = ("kill", "cut")
 
 LASTING_S = (2.0, 30.0)
-"""Shortest and longest fault: from a hiccup to a lapsed lease (15 seconds unless the run file says
-otherwise)."""
+"""Shortest and longest duration of a fault: from a hiccup to a lapsed lease (15 s by default)."""
 
 ENGINE_TIMEOUT_S = 30.0
+"""Longest wait for the engine's answer."""
 
-# The connected route comes back with the interface, the default one does not.
-_CUT = 'route=$(ip route show default) && ip link set eth0 down && sleep "$0"; ip link set eth0 up && ip route add $route'
+_CUT = (
+    'route=$(ip route show default) && ip link set eth0 down && sleep "$0"; '
+    "ip link set eth0 up && ip route add $route"
+)
+"""Shell command of a cut: the connected route comes back with the interface, the default one does
+not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault of one container."""
 
     wait_s: float
-    """Since the fault before was over."""
+    """Wait after the end of the fault before."""
     kind: str
     """"kill" or "cut"."""
     pick: float
-    """Share of the way through the sorted containers, in [0, 1)."""
+    """Position in the sorted list of containers, as a share in [0, 1)."""
     lasting_s: float
 
 
 class EngineError(Exception):
-    """The engine could not be asked, or refused."""
+    """The engine did not answer, or refused."""
 
 
 def faults(seed: int, every_s: float) -> Iterator[Fault]:
     """An endless schedule; waits are exponential with mean `every_s`, so that no fault can be
-    waited for."""
+    expected.
+    """
     draw = random.Random(seed)
     while True:
         yield Fault(
@@ -69,24 +75,25 @@ def faults(seed: int, every_s: float) -> Iterator[Fault]:
 
 
 class Engine:
-    """The few questions of the Docker Engine API that are needed, over its unix socket."""
+    """The few requests of the Docker Engine API that are needed, over its unix socket."""
 
     def __init__(self, path: str = SOCKET) -> None:
         self._path = path
 
     def project(self, container: str) -> str:
-        """The compose project that a container belongs to."""
+        """Asks for the compose project of a container."""
         labels: Mapping[str, str] = self._ask("GET", f"/containers/{container}/json")["Config"][
             "Labels"
         ]
         if PROJECT_LABEL not in labels:
             raise EngineError(
-                f"expected a container of a compose project, got {container} without {PROJECT_LABEL}"
+                f"expected a container of a compose project, got {container} without the label "
+                f"{PROJECT_LABEL}"
             )
         return labels[PROJECT_LABEL]
 
     def targets(self, project: str, kind: str) -> list[str]:
-        """Names of the running containers that such a fault may strike, sorted."""
+        """Asks for the names of the running containers that such a fault may strike, sorted."""
         filters = quote(
             json.dumps({"label": [f"{PROJECT_LABEL}={project}", LABEL], "status": ["running"]})
         )
@@ -96,15 +103,15 @@ class Engine:
         )
 
     def kill(self, container: str) -> None:
-        """SIGKILL; the engine leaves what was killed by its own hand alone."""
+        """Sends SIGKILL; the engine does not restart a container that it killed itself."""
         self._ask("POST", f"/containers/{container}/kill?signal=KILL")
 
     def start(self, container: str) -> None:
-        """Starts it again; harmless when it runs."""
+        """Starts a container; does nothing when it runs."""
         self._ask("POST", f"/containers/{container}/start")
 
     def cut(self, container: str, lasting_s: float) -> None:
-        """Unplugs it; it plugs itself in again, whatever becomes of this process."""
+        """Unplugs a container, which plugs itself in again even if this process is gone."""
         command = {"Cmd": ["sh", "-c", _CUT, f"{lasting_s:.1f}"], "User": "root"}
         made = self._ask("POST", f"/containers/{container}/exec", command)
         self._ask("POST", f"/exec/{made['Id']}/start", {"Detach": True})
@@ -139,11 +146,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def strike(engine: Engine, project: str, fault: Fault) -> None:
-    """Does one fault, from beginning to end; what the engine refuses is said and passed over."""
+    """Carries out one fault from beginning to end; a refusal of the engine is only printed."""
     try:
         targets = engine.targets(project, fault.kind)
         if not targets:
-            print(f"nothing runs that could be hit by a {fault.kind}", flush=True)
+            print(f"no running container takes a {fault.kind}", flush=True)
             return
         target = targets[int(fault.pick * len(targets))]
         print(f"{fault.kind} {target} for {fault.lasting_s:.1f} s", flush=True)
@@ -160,7 +167,7 @@ def strike(engine: Engine, project: str, fault: Fault) -> None:
 
 @contextlib.contextmanager
 def _killed(engine: Engine, container: str) -> Iterator[None]:
-    """Killed on entry, started on exit, also when this process is told to stop meanwhile."""
+    """Kills a container and starts it at the end of the block, also if this process must stop."""
     engine.kill(container)
     try:
         yield
@@ -169,7 +176,7 @@ def _killed(engine: Engine, container: str) -> Iterator[None]:
 
 
 def main() -> int:
-    """Strikes until stopped."""
+    """Strikes until it is stopped; returns the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     seed, every_s = (
         int(os.environ["LOCKSTEP_CHAOS_SEED"]),

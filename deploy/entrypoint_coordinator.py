@@ -1,11 +1,12 @@
-"""The coordinator of the compose file: writes the run file of a new run, then becomes `lockstep
-coordinator`.
+"""Entry point of the coordinator's container: writes the run file of a new run, then becomes
+`lockstep coordinator`.
 
-    first start    /run.toml (from the host) with LOCKSTEP_ROUNDS and LOCKSTEP_SEED -> /state/run.toml
-    later starts   /state/run.toml as it is: a run is what it was when it began
+    first start    /run.toml of the host, with LOCKSTEP_ROUNDS and LOCKSTEP_SEED -> /state/run.toml
+    later starts   /state/run.toml as it is: a run keeps the run file that it began with
 
-A run's name is a hash of its run file, so changing it would be another run: that needs an empty
-volume."""
+A run's name is a hash of its run file, so another run file means another run and needs an empty
+volume.
+"""
 
 import os
 import sys
@@ -15,10 +16,9 @@ from typing import NoReturn
 
 import msgspec
 
-from lockstep.commands.coordinator import read_run_file
-from lockstep.commands.init import write_run_file
 from lockstep.console import error_line
 from lockstep.exit_codes import exit_code
+from lockstep.run_file import read_run_file, write_run_file
 from protocol.errors import LockstepError
 from protocol.runfile import RunSpec, parse_run_json, run_json
 
@@ -27,33 +27,35 @@ STATE = Path("/state")
 
 
 def prepare(template: Path, run_file: Path, environment: Mapping[str, str]) -> None:
-    """Writes `run_file`, unless it is there; `SettingsError` names what is wrong with template or
-    environment."""
+    """Writes `run_file`, unless it exists; `SettingsError` names the error in template or
+    environment.
+    """
     asked = with_settings(read_run_file(template), environment)
     if not run_file.exists():
         write_run_file(run_file, asked)
     elif read_run_file(run_file) != asked:
         print(
-            f"{run_file} is of a run that has begun and goes on; `docker compose down --volumes` ends it",
+            f"{run_file} belongs to a run that has begun and goes on with it; "
+            "`docker compose down --volumes` ends that run",
             flush=True,
         )
 
 
 def with_settings(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """`spec` with what the environment says of length and seed, checked as any run file is."""
+    """`spec` with the length and the seed of the environment, checked like any run file."""
     values = msgspec.json.decode(run_json(spec))
     for variable, table, field in (
         ("LOCKSTEP_ROUNDS", values["schedule"], "steps"),
         ("LOCKSTEP_SEED", values, "seed"),
     ):
         if text := environment.get(variable, ""):
-            # What is no number stays text: the run file's check says what it expected.
+            # Text that is no number stays text: the check of the run file names it.
             table[field] = int(text) if text.isdecimal() else text
     return parse_run_json(msgspec.json.encode(values), "LOCKSTEP_ROUNDS, LOCKSTEP_SEED")
 
 
 def main() -> NoReturn:
-    """Replaces this process by the coordinator, or ends it with the reason in one line."""
+    """Replaces this process by the coordinator, or ends it with an error line."""
     run_file = STATE / "run.toml"
     try:
         prepare(TEMPLATE, run_file, os.environ)

@@ -1,19 +1,20 @@
 #!/bin/sh
-# A container behind a home link: COMMAND... runs as the user `lockstep`, without a single capability.
+# A container behind a home link: COMMAND... runs as the user `lockstep`, without capabilities.
 #
-#   root       lockstep wan shape eth0      LOCKSTEP_LINK_PROFILE names the link; empty: the engine's own network
-#   lockstep   COMMAND...                   process 1: the engine's signals reach it, and its end is the container's
+#   root       lockstep wan shape eth0   LOCKSTEP_LINK_PROFILE names the link; empty: not shaped
+#   lockstep   COMMAND...                process 1: it gets the engine's signals, and the container
+#                                        ends with it
 #
-# Only root may shape an interface, and only until COMMAND has begun does this script have root's rights. A restarted
-# container has a new interface, which is shaped anew before COMMAND sees it.
+# Only root may shape an interface; this script has root's rights only until COMMAND begins. A
+# restarted container has a new interface, which is shaped again before COMMAND begins.
 set -eu
 
 if [ -n "${LOCKSTEP_LINK_PROFILE:-}" ]; then
     said=${TMPDIR:-/tmp}/shaped
     mkfifo "$said"
-    # Before the training, which would keep packets waiting: a line does not depend on how busy the computer is.
+    # With priority over the training: the delay of a line does not depend on the computer's load.
     nice -n -10 lockstep wan shape eth0 > "$said" &
-    # The first line says what was done; without one the reason is on standard error already.
+    # The first line names the mechanism; if there is none, the reason is on standard error.
     read -r shaped < "$said" || exit 1
     rm "$said"
     echo "$shaped"

@@ -1,22 +1,22 @@
-"""Exit code 0 when the process of this container does its work; else 1, with its own reason in
-words.
+"""Exit code 0 when the process of this container does its work; else 1, with the reason.
 
-The engine runs it and shows the reason (`docker inspect`). Standard library only: it runs every few
-seconds."""
+The engine runs this program and shows the reason (`docker inspect`). It runs every few seconds, so
+it imports the standard library alone.
+"""
 
 import sys
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 READY = "http://127.0.0.1:50701/readyz"
-"""In every container the admin port is this one."""
+"""URL of the readiness page; the admin port is the same in every container."""
 
 TIMEOUT_S = 4
-"""Below the timeout of the check itself, so that the reason is ours."""
+"""Longest wait; shorter than the timeout of the check, so that the reason is printed."""
 
 
 def reason(url: str = READY) -> str:
-    """Why the process does not do its work; empty when it does."""
+    """The reason why the process does not do its work; empty when it does."""
     try:
         with urlopen(url, timeout=TIMEOUT_S):
             return ""

@@ -1,30 +1,32 @@
-# A node that trains: 1.68 GB on top of the base image, two fifths torch (for CPUs). Built from the repository's
-# root:
+# A node that trains: 1.68 GB on top of the base image, two fifths of it torch (for CPUs). Build it
+# from the root of the repository:
 #
 #   docker build --file deploy/node.Dockerfile --tag lockstep-node .
 #   docker build --file deploy/node.Dockerfile --tag lockstep-node:cuda --build-arg TORCH_INDEX= .
 #
-# All of the build's surroundings are arguments. Empty ones leave pip as the base image has set it up.
+# Package sources are build arguments; an empty one leaves pip as the base image has set it up.
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${BASE_IMAGE} AS requirements
 ARG PIP_INDEX_URL=
-# A directory of the base image, or an address, where wheels lie.
+# Directory of the base image, or address, with wheels.
 ARG PIP_FIND_LINKS=
-# Index of torch's own builds: for CPUs by default; empty takes the usual index, whose build for Linux has CUDA.
+# Index of torch's builds, by default for CPUs; empty: the usual index, whose Linux build has CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 RUN python -m venv --without-pip /opt/lockstep
-# A stage and a layer of their own: a change of the sources neither installs nor copies them again. torch comes first:
-# it is most of the image.
+# A stage and a layer of their own: a change of the sources does not install them again. torch comes
+# first: it is most of the image.
 COPY pyproject.toml constraints.txt ./
 RUN PIP_EXTRA_INDEX_URL=$TORCH_INDEX \
     python -m pip --python /opt/lockstep/bin/python install --constraint constraints.txt torch
 ARG PIP_EXTRA_INDEX_URL=
 RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print(*project["dependencies"], *project["optional-dependencies"]["node"], sep="\n")' > requirements.txt \
-    && python -m pip --python /opt/lockstep/bin/python install --constraint constraints.txt --requirement requirements.txt
+        print(*project["dependencies"], *project["optional-dependencies"]["node"], sep="\n")' \
+        > requirements.txt \
+    && python -m pip --python /opt/lockstep/bin/python install \
+        --constraint constraints.txt --requirement requirements.txt
 
 FROM requirements AS build
 COPY . .
@@ -33,13 +35,14 @@ RUN python -m pip --python /opt/lockstep/bin/python install --no-deps --prefix /
 FROM ${BASE_IMAGE}
 # iproute2 shapes the container's own interface into a home link.
 RUN if ! command -v tc > /dev/null; then \
-        apt-get update && apt-get install --yes --no-install-recommends iproute2 && rm -rf /var/lib/apt/lists/*; fi
+        apt-get update && apt-get install --yes --no-install-recommends iproute2 \
+        && rm -rf /var/lib/apt/lists/*; fi
 RUN useradd --uid 50700 --user-group --no-create-home --shell /usr/sbin/nologin lockstep \
     && install --directory --owner lockstep --group lockstep /state /corpora
 COPY --from=requirements /opt/lockstep /opt/lockstep
 COPY --from=build /own /opt/lockstep
 COPY deploy/entrypoint_node.sh deploy/healthcheck.py /opt/lockstep/deploy/
-# Libraries that want to keep something of their own do it where a read-only container has room; none downloads.
+# Libraries keep their caches where a read-only container has room; none downloads anything.
 ENV PATH=/opt/lockstep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp HF_HUB_OFFLINE=1 \
     LOCKSTEP_DIRECTORY=/state LOCKSTEP_CORPORA=/corpora
 USER lockstep

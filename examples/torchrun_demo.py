@@ -1,10 +1,9 @@
-"""DeMo in a training loop of one's own: a tiny character model, trained on several processes of
-this machine.
+"""DeMo in your own training loop: several processes of this machine train a tiny character model.
 
     torchrun --nproc-per-node 2 examples/torchrun_demo.py
 
 The text is a source file of the Python standard library, so nothing is downloaded. Every rank
-trains on its own samples, gradients are never averaged, and only DeMo's few coefficients travel. In
+trains on its own samples, gradients are never averaged, and only DeMo's few coefficients travel. At
 the end all ranks compare a digest of their parameters.
 """
 
@@ -19,7 +18,7 @@ from torch.nn.functional import cross_entropy, gelu
 from lockstep import DeMo
 
 CONTEXT = 16
-"""Characters that the model sees of what came before the one it predicts."""
+"""Number of preceding bytes that the model sees when it predicts the next one."""
 
 
 class CharacterModel(torch.nn.Module):
@@ -70,7 +69,7 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
 
 
 def main() -> None:
-    """Train, and fail unless the loss fell and all ranks hold the same bits."""
+    """Trains; exits with an error unless the loss fell and all ranks hold the same bits."""
     parser = argparse.ArgumentParser(
         description="train a tiny character model with DeMo under torchrun"
     )
@@ -87,7 +86,7 @@ def main() -> None:
         raise SystemExit(f"expected equal parameters on all ranks, got digests {digests}")
     if losses[-1] >= losses[0]:
         raise SystemExit(f"expected the loss to fall, got {losses[0]:.3f} to {losses[-1]:.3f}")
-    if own_rank == 0:  # one writer: lines of several would run into each other
+    if own_rank == 0:  # one writer: the lines of several would mix
         for rank, digest in enumerate(digests):
             print(f"rank {rank} of {len(digests)} agrees: parameters {digest[:16]}", flush=True)
 

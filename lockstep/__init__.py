@@ -1,4 +1,4 @@
-"""The front door: one `lockstep` command, clusters on one machine, and the DeMo optimizer for your
+"""The front door: the `lockstep` command, clusters on one machine, and the DeMo optimizer for your
 own loop.
 
 `from lockstep import DeMo` needs the `node` extra (torch); importing `lockstep` alone does not.
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from node.demo.optimizer import DeMo
 
-__all__ = ["DeMo", "__version__"]
+__all__ = ["DISTRIBUTION", "DeMo", "__version__"]
 
 __version__ = "0.1.0"
 
+DISTRIBUTION = "lockstep-train"
+"""Name under which pip installs this package; `lockstep` on PyPI is another project."""
+
 
 def __getattr__(name: str) -> Any:
-    """Load what needs torch on first use (PEP 562)."""
+    """Loads the names that need torch on first use (PEP 562)."""
     if name == "DeMo":
         from node.demo.optimizer import DeMo
 

@@ -1,30 +1,29 @@
-"""The `lockstep` command: what can be asked, from where each setting comes, and how errors end.
+"""The `lockstep` command: its commands, the sources of their settings, and the ends of errors.
 
-Commands are thin: each names its options and calls one function of one module, imported only then,
-so that `lockstep --help` is quick and what needs no torch runs without it. Settings come from the
-default, the settings file, the environment and the flag, the later winning
+Commands are thin: each names its options and calls one function of one module. The module is
+imported only then: `lockstep --help` is quick, and a command that needs no torch runs without it.
+Settings come from the default, the settings file, the environment and the flag, the later winning
 (`lockstep.settings_file`). An error ends as one line on standard error and a documented exit code
-(`lockstep.exit_codes`); --debug shows where it came from."""
+(`lockstep.exit_codes`); --debug shows its origin.
+"""
 
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lockstep import __version__
+from lockstep import DISTRIBUTION, __version__, options
 from lockstep.commands.plan_options import plan
-from lockstep.console import error_line
+from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
+from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.logs import log_to_standard_error
-from lockstep.settings_file import read_settings
+from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
 from protocol.errors import LockstepError
-
-NODE_PACKAGES = {"torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"}
-"""Top-level packages that come with the `node` extra."""
 
 _EPILOG = "\n".join(
     ["Exit codes:", *(f"{code.value:3d}  {meaning}" for code, meaning in MEANINGS.items())]
@@ -32,7 +31,7 @@ _EPILOG = "\n".join(
 
 app = typer.Typer(
     name="lockstep",
-    help="Train one neural network on strangers' computers; every replica stays equal, bit for bit.",
+    help="Train one neural network on strangers' computers; all replicas stay equal, bit for bit.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -42,63 +41,26 @@ app = typer.Typer(
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app)
 app.add_typer(wan_app)
-
-UrlArgument = Annotated[
-    str,
-    typer.Argument(
-        envvar="LOCKSTEP_COORDINATOR", help="Coordinator: HOST:PORT or lockstep://HOST:PORT."
-    ),
-]
-AdvertiseOption = Annotated[
-    list[str] | None,
-    typer.Option(envvar="LOCKSTEP_ADVERTISE", help="Address peers should dial; repeatable."),
-]
-LinksOption = Annotated[
-    str,
-    typer.Option(
-        envvar="LOCKSTEP_LINKS", help="Transports to peers: grpc, libp2p, or both: grpc,libp2p."
-    ),
-]
-UploadLimitOption = Annotated[
-    int,
-    typer.Option(
-        envvar="LOCKSTEP_UPLOAD_LIMIT", min=0, help="Bytes per second at most; 0: no limit."
-    ),
-]
-AdminOption = Annotated[
-    str, typer.Option(envvar="LOCKSTEP_ADMIN", help="Address of metrics, health and status.")
-]
-FollowParentOption = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
-ThreadsOption = Annotated[
-    int, typer.Option(envvar="LOCKSTEP_THREADS", min=0, help="CPU threads; 0: all cores.")
-]
-MicroBatchOption = Annotated[
-    int,
-    typer.Option(
-        envvar="LOCKSTEP_MICRO_BATCH", min=1, help="Samples in one forward and backward pass."
-    ),
-]
+app.command()(plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "ERROR"
-    )  # a peer that stops is news for our log, not for gRPC's
+    # A peer that stops belongs into our log, not into gRPC's.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         result = app(arguments, prog_name="lockstep", standalone_mode=False)
         return result if isinstance(result, int) else ExitCode.OK
     except typer.TyperException as error:
         if line := error.format_message():  # empty where the help was printed for want of a command
-            error_line(f"{line} (see `lockstep --help`)")
+            error_line(f"{line} (see `{own_command()} --help`)")
         return ExitCode.USAGE
     except LockstepError as error:
         return _failed(error, str(error))
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in NODE_PACKAGES:
-            return _failed(
-                UsageError(), f"this command needs {error.name}: pip install 'lockstep[node]'"
-            )
+        if (package := (error.name or "").partition(".")[0]) in NODE_EXTRA:
+            need = f"this command needs {package}: pip install '{DISTRIBUTION}[node]'"
+            return _failed(UsageError(), need)
         return _failed(error, f"bug: {error}")
     except (KeyboardInterrupt, typer.Abort):
         error_line("interrupted")
@@ -110,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception, line: str) -> int:
     code = exit_code(error)
     if logging.getLogger().isEnabledFor(logging.DEBUG):
-        logging.getLogger(__name__).exception("exit code %d", code)
+        fields = {"exit_code": int(code)}
+        logging.getLogger(__name__).error("command failed", exc_info=error, extra=fields)
     elif code is ExitCode.BUG:
         line += " (--debug shows where)"
     error_line(line)
@@ -130,48 +93,51 @@ def _root(
     settings: Annotated[
         Path | None,
         typer.Option(
-            envvar="LOCKSTEP_SETTINGS", help="Settings file: TOML, one table per command."
+            metavar="FILE",
+            envvar="LOCKSTEP_SETTINGS",
+            help="Settings file: TOML with one table per command.",
         ),
     ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Log everything; show the traceback of an error.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     log_to_standard_error(debug)
     if settings is not None:
-        context.default_map = read_settings(settings, _options(typer.main.get_command(app)))
-
-
-def _options(command: Any) -> dict[str, Any]:
-    """Names of the options and arguments of every command below `command`."""
-    if commands := getattr(command, "commands", None):
-        return {name: _options(inner) for name, inner in commands.items()}
-    return {parameter.name: None for parameter in command.params}
+        context.default_map = read_settings(settings, option_names(typer.main.get_command(app)))
 
 
 @app.command()
 def demo(
     *,
-    nodes: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_NODES", min=1, max=64, help="Node processes.")
-    ] = 4,
+    nodes: options.Nodes = 4,
     rounds: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_ROUNDS", min=1, help="Steps to train.")
+        int,
+        typer.Option(metavar="N", envvar="LOCKSTEP_ROUNDS", min=1, help="Steps to train."),
     ] = 60,
-    seed: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of weights and data order.")
-    ] = 0,
+    seed: options.Seed = 0,
     directory: Annotated[
-        Path, typer.Option(envvar="LOCKSTEP_DIRECTORY", help="Everything goes here.")
+        Path,
+        typer.Option(
+            metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for everything it writes."
+        ),
     ] = Path("out/demo"),
     json: Annotated[
-        str, typer.Option(help="Summary; - prints it. [default: DIRECTORY/summary.json]")
+        str,
+        typer.Option(
+            metavar="FILE",
+            show_default="DIR/summary.json",
+            help="File for the summary; - prints it.",
+        ),
     ] = "",
 ) -> None:
-    """A coordinator and several nodes train a small model on this machine."""
+    """Train a small model with a coordinator and several nodes on this machine."""
     from lockstep.cluster.demo import DemoSettings, run_demo
 
     run_demo(DemoSettings(directory, nodes, rounds, seed, json or str(directory / "summary.json")))
@@ -181,27 +147,30 @@ def demo(
 def coordinator(
     run_file: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN.toml", help="Run file (`lockstep init` writes one)."),
+        typer.Argument(
+            metavar="RUN.toml", show_default=False, help="Run file (`lockstep init` writes one)."
+        ),
     ] = None,
     *,
     directory: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             envvar="LOCKSTEP_DIRECTORY",
-            help="Journal. [default: beside the run file, without .toml]",
+            show_default="RUN.coordinator, beside the run file",
+            help="Directory of the journal and the key.",
         ),
     ] = None,
-    listen: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_LISTEN", help="Address for nodes; port 0: a free one.")
-    ] = "127.0.0.1:50700",
-    admin: AdminOption = "127.0.0.1:50701",
+    listen: options.Listen = "127.0.0.1:50700",
+    admin: options.Admin = "127.0.0.1:50701",
     check: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Only verify the journal of a stopped coordinator, and exit."
+            metavar="DIR",
+            help="Verify the journal of a stopped coordinator in DIR, then exit.",
         ),
     ] = None,
-    follow_parent: FollowParentOption = False,
+    follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
     from coordinator.settings import CoordinatorSettings
@@ -212,7 +181,9 @@ def coordinator(
         check_directory(check)
         return
     if run_file is None:
-        raise UsageError("expected a run file, or --check DIR; `lockstep init` writes a run file")
+        raise UsageError(
+            f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
+        )
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
         run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
@@ -221,48 +192,27 @@ def coordinator(
 
 @app.command()
 def join(
-    url: UrlArgument,
+    url: options.Url,
     *,
-    directory: Annotated[
-        Path, typer.Option(envvar="LOCKSTEP_DIRECTORY", help="Identity, state, log; one node each.")
-    ] = Path("~/.lockstep/node"),
-    data: Annotated[
-        Path | None,
-        typer.Option(envvar="LOCKSTEP_DATA", help="Prepared data; none: the built-in corpus."),
-    ] = None,
-    corpora: Annotated[
-        Path,
-        typer.Option(
-            envvar="LOCKSTEP_CORPORA", help="Built-in corpora, shared by the machine's nodes."
-        ),
-    ] = Path("~/.lockstep/corpora"),
-    listen: Annotated[
-        str,
-        typer.Option(
-            envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers; auto: towards the coordinator."
-        ),
-    ] = "auto",
-    advertise: AdvertiseOption = None,
-    links: LinksOption = "grpc",
-    upload_limit: UploadLimitOption = 0,
-    device: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_DEVICE", help="auto, cpu, cuda, cuda:1, ...")
-    ] = "auto",
-    threads: ThreadsOption = 0,
-    micro_batch: MicroBatchOption = 8,
-    save_every: Annotated[
-        int,
-        typer.Option(
-            envvar="LOCKSTEP_SAVE_EVERY", min=1, help="Rounds between two saves of the state."
-        ),
-    ] = 20,
-    name: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_NAME", help="What you call this node.")
-    ] = "",
-    admin: AdminOption = "127.0.0.1:0",
-    follow_parent: FollowParentOption = False,
+    directory: options.NodeDirectory = Path("~/.lockstep/node"),
+    data: options.Data = None,
+    corpora: options.Corpora = Path("~/.lockstep/corpora"),
+    listen: options.NodeListen = "auto",
+    advertise: options.Advertise = None,
+    links: options.Links = "grpc",
+    upload_limit: options.UploadLimit = 0,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    micro_batch: options.MicroBatch = 8,
+    save_every: options.SaveEvery = 20,
+    name: options.Name = "",
+    admin: options.Admin = "127.0.0.1:0",
+    follow_parent: options.FollowParent = False,
 ) -> None:
-    """Give this machine to a run. Ctrl-C finishes the round and leaves; twice stops at once."""
+    """Train on this machine as a node of a run.
+
+    Ctrl-C finishes the round and leaves; a second one stops at once.
+    """
     from lockstep.commands.join import join as join_run
     from lockstep.service.serve import ServeOptions
     from node.settings import NodeSettings
@@ -288,34 +238,32 @@ def join(
 
 @app.command()
 def relay(
-    url: UrlArgument,
+    url: options.Url,
     *,
     directory: Annotated[
-        Path, typer.Option(envvar="LOCKSTEP_DIRECTORY", help="Identity and payloads.")
-    ] = Path("~/.lockstep/relay"),
-    listen: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_LISTEN", help="HOST:PORT for peers.")
-    ] = "0.0.0.0:50710",
-    advertise: AdvertiseOption = None,
-    links: LinksOption = "grpc",
-    upload_limit: UploadLimitOption = 0,
-    peer_limit: Annotated[
-        int,
+        Path,
         typer.Option(
-            envvar="LOCKSTEP_PEER_LIMIT", min=0, help="Bytes per second for one peer; 0: no limit."
+            metavar="DIR",
+            envvar="LOCKSTEP_DIRECTORY",
+            help="Directory of this relay's identity and payloads.",
         ),
-    ] = 0,
-    disk: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_DISK", min=1, help="Bytes of payloads on disk at most.")
-    ] = 4 * 1024**3,
-    admin: AdminOption = "127.0.0.1:0",
-    follow_parent: FollowParentOption = False,
+    ] = Path("~/.lockstep/relay"),
+    listen: options.Listen = "0.0.0.0:50710",
+    advertise: options.Advertise = None,
+    links: options.Links = "grpc",
+    upload_limit: options.UploadLimit = 0,
+    peer_limit: options.PeerLimit = 0,
+    disk: options.Disk = 4 * 1024**3,
+    admin: options.Admin = "127.0.0.1:0",
+    follow_parent: options.FollowParent = False,
 ) -> None:
-    """Forward payloads between nodes that cannot dial each other. Needs a public address, no GPU
-    and no torch."""
+    """Forward payloads between nodes that cannot dial each other.
+
+    Needs a public address, but no GPU and no torch.
+    """
     from lockstep.commands.relay import relay as relay_run
     from lockstep.service.serve import ServeOptions
-    from node.relay.process import RelaySettings
+    from node.relay.settings import RelaySettings
 
     place = directory.expanduser()
     settings = RelaySettings(
@@ -333,11 +281,9 @@ def relay(
 
 @app.command()
 def status(
-    url: UrlArgument,
+    url: options.Url,
     *,
-    json: Annotated[
-        str | None, typer.Option(help="Write the whole status there; - prints it.")
-    ] = None,
+    json: options.JsonFile = None,
 ) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
@@ -349,18 +295,16 @@ def status(
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
     *,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask nothing.")] = False,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import ask, write_run_file
+    from lockstep.commands.init import ask
+    from lockstep.run_file import write_run_file
     from protocol.runfile import RunSpec
 
     write_run_file(path, RunSpec() if defaults else ask(path, force=force), force=force)
-    typer.echo(f"wrote {path}; next: lockstep coordinator {path}")
-
-
-app.command()(plan)
+    typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
 
 
 @app.command()
@@ -368,27 +312,37 @@ def verify(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="DIR|URL", help="A coordinator's or a demo's directory, or a live coordinator."
+            metavar="DIR|URL",
+            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
         ),
     ],
     *,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Published checkpoint. [default: DIR/checkpoint, if there is one]"),
+        typer.Option(
+            metavar="DIR",
+            show_default="that of a demo's directory",
+            help="Published checkpoint to compare.",
+        ),
     ] = None,
     snapshot: Annotated[
-        Path | None, typer.Option("--from", help="Snapshot to begin at. [default: genesis]")
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", show_default="genesis", help="Snapshot to begin at."
+        ),
     ] = None,
     payloads: Annotated[
         list[Path] | None,
-        typer.Option(help="Directory of payloads; repeatable. [default: the nodes' beside DIR]"),
+        typer.Option(
+            metavar="DIR",
+            show_default="those of the nodes beside DIR",
+            help="Directory of payloads; repeatable.",
+        ),
     ] = None,
-    threads: ThreadsOption = 0,
-    json: Annotated[
-        str | None, typer.Option(help="Write the findings there; - prints them.")
-    ] = None,
+    threads: options.Threads = 0,
+    json: options.JsonFile = None,
 ) -> None:
-    """Replay a run's log and compare it with what was published."""
+    """Replay a run's log and compare the result with its published checkpoint."""
     from lockstep.audit.verify import VerifySettings
     from lockstep.audit.verify import verify as verify_run
 
@@ -404,11 +358,15 @@ def prepare(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(envvar="LOCKSTEP_DATA", help="Directory to fill.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", envvar="LOCKSTEP_DATA", help="Directory to fill.")
+    ],
     tokenizer: Annotated[
         str,
         typer.Option(
-            envvar="LOCKSTEP_TOKENIZER", help="bytes, a tokenizer.json, or bpe:SIZE to train one."
+            metavar="NAME",
+            envvar="LOCKSTEP_TOKENIZER",
+            help="Tokenizer: bytes, a tokenizer.json file, or bpe:SIZE to train one.",
         ),
     ] = "bytes",
 ) -> None:
@@ -420,16 +378,23 @@ def prepare(
 
 @app.command()
 def generate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the checkpoint.")],
     *,
-    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens at most.")] = 200,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", show_default="none", help="Text to continue.")
+    ] = "",
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Limit on the tokens that are generated.")
+    ] = 200,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0: always the likeliest token.")
+        float,
+        typer.Option(
+            metavar="T", min=0.0, help="Temperature of the draws; 0: always the likeliest token."
+        ),
     ] = 0.8,
-    seed: Annotated[int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of the sampling.")] = 0,
+    seed: options.Seed = 0,
 ) -> None:
-    """Let a trained checkpoint go on from a prompt."""
+    """Continue a text with a trained checkpoint."""
     from lockstep.commands.generate import print_text
 
     print_text(checkpoint, prompt, max_tokens=tokens, temperature=temperature, seed=seed)

@@ -1,16 +1,18 @@
-"""How the command talks to a person: progress and tables on standard output or error, at 80 columns
-or more.
+"""Output for a person: progress, tables and words, at 80 columns or more.
 
-Rich leaves out colours and moving parts when the output is not a terminal; where a moving bar would
-be silent there, `progress` prints a line at every tenth instead, so that a log file tells the same
-story. Standard output carries results, standard error everything else, so that `--json -` can be
-piped."""
+Standard output carries results, standard error everything else, so that `--json -` can be piped.
+Rich leaves out colours and moving parts when the output is not a terminal; `progress` then prints a
+line at every tenth instead of moving a bar.
+"""
 
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from node.system.files import replacing_file
 
 NARROWEST_COLUMNS = 80
-"""Every table fits this width."""
+"""Width that every table fits."""
 
 output = Console(soft_wrap=False, highlight=False)
 """Results."""
@@ -27,37 +29,50 @@ messages = Console(stderr=True, soft_wrap=False, highlight=False)
 """Progress, notes and errors."""
 
 Advance = Callable[[float, float | None], None]
-"""Called with (done, total or None when it is not known) in any one unit, as often as wanted."""
+"""Function that moves a bar: (done, total or None if unknown), both in the bar's unit."""
 
 
 def error_line(text: str) -> None:
-    """One line on standard error, whatever the text holds."""
+    """Prints one line on standard error; line breaks in the text become spaces."""
     print(f"error: {' '.join(text.split())}", file=sys.stderr)
 
 
+def own_command() -> str:
+    """The words that call this program again from the same shell: `lockstep` where the PATH leads
+    to this very program, else its path.
+    """
+    script = Path(sys.argv[0])
+    if script.stem != "lockstep":
+        return f"{shlex.quote(sys.executable)} -m lockstep"
+    found = shutil.which("lockstep")
+    if found and script.exists() and script.samefile(found):
+        return "lockstep"
+    return shlex.quote(str(script))
+
+
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Advance]:
-    """A bar for something longer than two seconds; yields the function that moves it."""
+def progress(title: str, unit: str) -> Iterator[Advance]:
+    """Shows a bar, for work of more than two seconds; yields the function that moves it."""
     if not messages.is_terminal:
-        yield _lines(what, unit)
+        yield _line_printer(title, unit)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[reached]}"))
     with Progress(*columns, console=messages) as bar:
-        task = bar.add_task(what, total=None, reached="")
+        task = bar.add_task(title, total=None, reached="")
         yield lambda done, total: bar.update(
             task, completed=done, total=total, reached=_reached(done, total, unit)
         )
 
 
-def _lines(what: str, unit: str) -> Advance:
-    """A line at every tenth of a known total, at every doubling of an unknown one."""
+def _line_printer(title: str, unit: str) -> Advance:
+    """Prints a line at every tenth of a known total, at every doubling of an unknown one."""
     due = 0.0
 
     def advance(done: float, total: float | None) -> None:
         nonlocal due
         if done >= due:
             due = min(done + total / 10, total) if total and done < total else max(1.0, 2 * done)
-            messages.print(f"{what}: {_reached(done, total, unit)}")
+            messages.print(f"{title}: {_reached(done, total, unit)}")
 
     return advance
 
@@ -77,9 +92,27 @@ def write_json(path: str, document: Mapping[str, object]) -> None:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes for a person: three digits and a decimal unit."""
+    """A number of bytes with three digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} TB"
+
+
+def number(value: object) -> str:
+    """A loss with four decimals; empty when it is not known."""
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def agreement(agreed: object) -> str:
+    """The result of a comparison of replicas, in a word."""
+    return "equal" if agreed else "DIFFERENT"
+
+
+def replicas_text(digests: Mapping[str, Any]) -> str:
+    """The number of rounds whose digests were compared, and the result."""
+    checked = digests.get("rounds_checked") or 0
+    return (
+        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+    )

@@ -1,8 +1,8 @@
-"""Exit codes: what a script, a service manager or a person's shell can act on.
+"""Exit codes, for scripts, service managers and shells.
 
-The type of an error says whose turn it is (`protocol.errors`); the exit code says the same to a
-program. The table below is the only one: `lockstep --help` and docs/guide/troubleshooting.md print
-it."""
+The type of an error says who can mend it (`protocol.errors`); the exit code says the same to a
+program. The table below is the only one: `lockstep --help` prints it.
+"""
 
 from enum import IntEnum
 
@@ -22,7 +22,7 @@ from protocol.errors import (
 
 
 class UsageError(LockstepError):
-    """The command cannot be run as it was typed, or needs an extra that is not installed."""
+    """The command cannot run as it was typed, or needs an extra that is not installed."""
 
 
 class StoppedError(LockstepError):
@@ -30,7 +30,7 @@ class StoppedError(LockstepError):
 
 
 class ExitCode(IntEnum):
-    """What `lockstep` returns to its caller."""
+    """Exit status of the `lockstep` program."""
 
     OK = 0
     BUG = 1
@@ -48,13 +48,13 @@ class ExitCode(IntEnum):
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done",
     ExitCode.BUG: "a bug in Lockstep: please report it with what --debug prints",
-    ExitCode.USAGE: "the command line is wrong, or an extra is not installed",
+    ExitCode.USAGE: "wrong command line, missing extra, or a package that is not Lockstep's",
     ExitCode.SETTINGS: "a run file, a settings file, a flag or a variable holds a wrong value",
     ExitCode.UNREACHABLE: "a coordinator or peer that is needed cannot be reached",
     ExitCode.VERSION: "the other side, or a file, speaks another version or breaks the protocol",
     ExitCode.STORAGE: "a disk is full, read-only or damaged",
     ExitCode.PORT_IN_USE: "a port that was asked for belongs to another process",
-    ExitCode.DATA: "training data is missing, damaged or not what its manifest says",
+    ExitCode.DATA: "training data is missing, damaged or different from its manifest",
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
 }
@@ -82,8 +82,9 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def error_of(code: int) -> type[LockstepError]:
-    """The kind of error that ends a process with `code`: how a parent passes on what its child died
-    of."""
+    """The kind of error that ends a process with `code`, for a parent that passes on the cause of
+    its child's death.
+    """
     kinds = (
         kind for kind, own in _CODES.items() if own == code and issubclass(kind, LockstepError)
     )

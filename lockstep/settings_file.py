@@ -1,7 +1,7 @@
-"""Settings of a command: default < file < environment < flag, in that order and nowhere else.
+"""Settings of a command: default < file < environment < flag, the later winning.
 
-typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a TOML
-with one table per command (`lockstep --settings FILE join ...`):
+typer knows the defaults, the LOCKSTEP_* variables and the flags; this module adds the file, a
+TOML with one table per command (`lockstep --settings FILE join ...`):
 
     [join]
     directory = "/var/lib/lockstep"
@@ -19,11 +19,11 @@ from typing import Any
 from protocol.errors import SettingsError
 
 Commands = Mapping[str, Any]
-"""Command name -> its options' names, or for a group another such mapping."""
+"""Option names by command name; for a group of commands, another such mapping."""
 
 
 def read_settings(path: Path, commands: Commands) -> dict[str, Any]:
-    """The file's values by command and option, or `SettingsError` that names every unknown one."""
+    """The file's values by command and option; `SettingsError` names the first unknown one."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -49,3 +49,10 @@ def _checked(values: Mapping[str, Any], commands: Commands, where: str) -> dict[
             _checked(value, inner, f"{where}: [{key}]") if isinstance(inner, Mapping) else value
         )
     return checked
+
+
+def option_names(command: Any) -> dict[str, Any]:
+    """Names of the options and arguments of every command below a typer command."""
+    if commands := getattr(command, "commands", None):
+        return {name: option_names(inner) for name, inner in commands.items()}
+    return {parameter.name: None for parameter in command.params}

@@ -1,10 +1,18 @@
 """A node from start to stop: run file, data, model, gossip, session, trainer. The front door adds
-signals and the admin port."""
+signals and the admin port.
+
+    start    run file | data | model and saved state | members | swarm | trainer
+    run      session and trainer side by side, until the run is finished or the node leaves
+    stop     close everything
+
+This is the only module that knows all rooms of a node.
+"""
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
-from node.control.addresses import address_towards, announced, keep_session
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.addresses import address_towards, announced
+from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
+from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
 from node.gossip.payload_log import PayloadLog
@@ -29,10 +38,13 @@ from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
+from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.system.clock import own_clock_ms
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
+from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
@@ -40,7 +52,8 @@ from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.errors import DataError, LocalProtocolError
 from protocol.handshake import public_bytes
-from protocol.ids import Digest, PeerId, peer_id
+from protocol.ids import PeerId, peer_id
+from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.node")
@@ -49,16 +62,31 @@ _Answer = TypeVar("_Answer")
 
 BUILTIN_CORPUS = "python-stdlib"
 
-LEAVE_SECONDS = 2
-"""How long a leaving node waits for its goodbye to reach the coordinator."""
+GOODBYE_S = 2
+"""Longest wait of a leaving node for its goodbye to reach the coordinator."""
 
-TRAFFIC_SECONDS = 1
-"""How often the traffic counters are copied to the status."""
+TRAFFIC_S = 1
+"""Pause between two looks at the traffic: for the status, and to charge the upload limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The parts of a node that `start` has made."""
+
+    info: RunInfo
+    replica: Replica
+    corpus: Corpus
+    swarm: Swarm
+    mesh: Mesh
+    transports: list[Transport]
+    trainer: Trainer
+    hello: wire.Hello
 
 
 class NodeProcess:
-    """One node of one run. `key` is its identity; `overhead` tells what nobody owns of its
-    traffic."""
+    """One node of one run. `key` is its identity; `overhead` tells the traffic that no part of the
+    node counts.
+    """
 
     def __init__(
         self,
@@ -71,117 +99,129 @@ class NodeProcess:
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._progress = NodeStatus(self._peer, settings.name or self._peer[:8])
-        self.registry: CollectorRegistry = registry(self._progress)
-        self._trainer: Trainer | None = None
-        self._swarm: Swarm | None = None
-        self._mesh: Mesh | None = None
-        self._transports: list[Transport] = []
-        self.address = settings.listen
+        self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
+        self._started: Started | None = None
+        self._swarm: Swarm | None = None  # from the moment at which it listens
         self._background: list[asyncio.Task[None]] = []
-        self._hello = wire.Hello()
+        self.address = settings.listen
+        self.registry: CollectorRegistry = registry(self._status)
+
+    @property
+    def started(self) -> Started:
+        """The parts that `start` has made; `LocalProtocolError` before that."""
+        if self._started is None:
+            raise LocalProtocolError("expected start() first, it was not called or failed")
+        return self._started
 
     async def start(self) -> None:
         """Everything up to the point where rounds can come.
 
         Raises `UnavailableError` when no coordinator has ever answered at the address,
-        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`."""
-        settings, progress = self._settings, self._progress
-        progress.phase = f"asks {self._client.address} for the run"
+        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`.
+        """
+        settings, status = self._settings, self._status
+        status.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
         use_threads(settings.threads)
         device = choose_device(settings.device)
-        progress.phase = "opens its data"
+        status.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
-        progress.phase = "builds the model"
+        status.phase = "builds the model"
         replica = await asyncio.to_thread(
             Replica, info.spec, info.run_id, device, settings.micro_batch
         )
-        require_fits(
-            replica.trainee.model, corpus.manifest.vocabulary_size, info.spec.data.sequence_length
-        )
-        progress.parameters = replica.layout.parameters
-        ledger = DecisionLog(info.run_id, info.coordinator_key, self._client.fetch_commits)
+        vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+        require_fits(replica.trainee.model, vocabulary, length)
+        status.parameters = replica.layout.parameters
         position = await asyncio.to_thread(replica.load, self._state_path)
+        status.round = position.head_round if position else -1
+        status.state_digest = replica.digest
+        await self._reach(lambda _: self._client.fetch_members())
+        self._started = await self._assemble(info, replica, corpus, position)
+        self._started.hello.hardware = describe(device)
+
+    async def _assemble(
+        self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
+    ) -> Started:
+        """Put a node together around its replica, and listen."""
+        settings, client, fetch = self._settings, self._client, self._client.fetch_commits
+        ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
-            progress.round = position.head_round
-        progress.state_digest = replica.digest
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
-        relays = (await self._reach(lambda _: self._client.fetch_members())).relays
-        self._swarm = self._make_swarm(info, replica, snapshots, relays)
-        addresses = await self._swarm.start()
+        transports = self._make_transports()
+        mesh = self._make_mesh(info, transports)
+        witness = WitnessReports(
+            self._peer,
+            info.spec.rounds.copies_min,
+            lambda: client.members.member_count,
+            client.send,
+        )
+        swarm = self._swarm = self._make_swarm(info, replica, snapshots, mesh, witness)
+        addresses = await swarm.start()
         self.address = addresses[0]
-        self._hello = wire.Hello(
-            addresses=addresses,
-            software=self._software,
-            hardware=describe(device),
-            name=progress.name,
+        context = RoundContext(
+            info=info,
+            own=self._peer,
+            replica=replica,
+            corpus=corpus,
+            client=client,
+            ledger=ledger,
+            swarm=swarm,
+            status=self._status,
+            witness=witness,
+            catch_up=CatchUp(info, replica, snapshots, swarm, fetch, status=self._status),
+            save=lambda position: replica.save(self._state_path, position),
+            save_every=settings.save_every,
+            restored=position,
         )
-        self._trainer = Trainer(
-            RoundContext(
-                info,
-                self._peer,
-                replica,
-                corpus,
-                self._client,
-                ledger,
-                self._swarm,
-                progress,
-                self._saver(replica),
-                settings.save_every,
-                CatchUp(
-                    info,
-                    replica,
-                    snapshots,
-                    self._swarm,
-                    self._client.fetch_commits,
-                    progress=progress,
-                ),
-                position,
-            )
-        )
-        self._info, self._replica, self._corpus = info, replica, corpus
+        hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
+        trainer = Trainer(context)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello)
 
     async def run(self) -> str:
-        """Train until the run is finished or the node is told to leave; why it ended, in words.
+        """Train until the run is finished or the node is told to leave; returns the reason in
+        words.
 
-        Raises `RefusedError` and `DivergedError`; whatever the network does is waited out."""
-        if self._trainer is None or self._swarm is None:
-            raise LocalProtocolError("expected start() before run()")
+        Raises `RefusedError` and `DivergedError`; the node waits for anything else of the
+        network.
+        """
+        parts = self.started
         session = asyncio.create_task(
-            keep_session(self._client, self._info, self._hello, self._trainer, self._transports)
+            keep_session(
+                self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
+            )
         )
-        training = asyncio.create_task(self._trainer.run())
-        traffic = asyncio.create_task(self._watch_traffic())
-        failing = asyncio.create_task(self._swarm.failed())
-        self._background += [session, traffic, failing]
+        training = asyncio.create_task(parts.trainer.run())
+        charging = asyncio.create_task(self._charge_traffic(parts.mesh))
+        failing = asyncio.create_task(parts.swarm.failed())
+        self._background += [session, charging, failing]
         try:
             await asyncio.wait(
-                {training, session, traffic, failing}, return_when=asyncio.FIRST_COMPLETED
+                {training, session, charging, failing}, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in (session, traffic, failing):
+            for task in (session, charging, failing):
                 if task.done():
                     task.result()
             reason = await training
-            self._progress.phase = "saves its state"
-            await self._finish(reason)
+            self._status.phase = "saves its state"
+            await self._finish(parts, reason)
         finally:
             training.cancel()
             session.cancel()
             await asyncio.gather(training, session, return_exceptions=True)
-        self._progress.phase = reason
+        self._status.phase = reason
         return reason
 
     def leave(self) -> None:
         """Finish the round, then end `run`."""
-        if self._trainer:
-            self._trainer.leave()
+        if self._started:
+            self._started.trainer.leave()
 
     async def stop(self) -> None:
-        """Close what `start` and `run` have opened. Safe to call twice."""
+        """Close everything that `start` and `run` have opened. Safe to call twice."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -191,61 +231,73 @@ class NodeProcess:
             self._swarm = None
         await self._client.close()
 
+    # ---- for people
+
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        self._count_traffic()
-        links = self._mesh.document() if self._mesh else {}
-        known = {"coordinator": self._client.address, "session": self._client.state, "links": links}
-        return known | self._progress.document()
+        links = self._started.mesh.document() if self._started else {}
+        known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
+        document = known | self._status.document()
+        if traffic := self._traffic():
+            document["traffic"] = traffic.document()
+        return document
 
     def unready(self) -> str:
         """Why this node takes no part in rounds; empty when it does."""
-        if self._trainer is None:
-            return self._progress.phase
-        return "" if self._client.connected else self._client.state
+        return self._client.offline if self._started else self._status.phase
+
+    def _traffic(self) -> Statistics | None:
+        if self._swarm is None:
+            return None
+        return self._swarm.statistics.complete(self._client.traffic, self._overhead)
+
+    async def _charge_traffic(self, mesh: Mesh) -> None:
+        """Charge bytes that no link counts, as those of the operating system, to the uplink."""
+        while traffic := self._traffic():
+            mesh.uplink.carried(traffic.up_bytes)
+            self._status.traffic = traffic.document()  # for metrics
+            await asyncio.sleep(TRAFFIC_S)
 
     # ---- parts
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
-        """An answer of the coordinator: for ever once it has answered, else within
-        `first_contact.FIRST_CONTACT_SECONDS`."""
+        """An answer of the coordinator; the wait is limited until it has answered once."""
 
-        def say(why: str) -> None:
-            self._progress.phase = why
+        def say(reason: str) -> None:
+            self._status.phase = reason
 
         known = first_contact.is_known(self._settings.directory, self._client.address)
-        return await first_contact.reach(
-            call, say, None if known else first_contact.FIRST_CONTACT_SECONDS
-        )
+        limit_s = None if known else first_contact.FIRST_CONTACT_S
+        return await first_contact.reach(call, say, limit_s)
 
     @property
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
+
+    def _make_transports(self) -> list[Transport]:
+        settings, coordinator = self._settings, self._client.address
+        listen = settings.listen if settings.listen != "auto" else address_towards(coordinator)
+        relays = self._client.members.relays.values()
+        by_libp2p = [
+            address for addresses in relays for address in addresses if address.startswith("/")
+        ]
+        advertise = announced(listen, settings.advertise, coordinator)
+        return make_transports(parse_kinds(settings.links), self._key, listen, advertise, by_libp2p)
+
+    def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
+        uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
+        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        return Mesh(identity, transports, uplink, own_clock_ms)
 
     def _make_swarm(
         self,
         info: RunInfo,
         replica: Replica,
         snapshots: Snapshots,
-        relays: Mapping[PeerId, tuple[str, ...]],
+        mesh: Mesh,
+        witness: WitnessReports,
     ) -> Swarm:
         retention = info.spec.retention
-        listen = self._settings.listen
-        if listen == "auto":
-            listen = address_towards(self._client.address)
-        kinds = parse_kinds(self._settings.links)
-        ways = [
-            address
-            for addresses in relays.values()
-            for address in addresses
-            if address.startswith("/")
-        ]
-        advertise = announced(listen, self._settings.advertise, self._client.address)
-        transports = self._transports = make_transports(kinds, self._key, listen, advertise, ways)
-        uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
-        self._mesh = Mesh(
-            Identity(self._key, info.run_id, secrets.randbits(64)), transports, uplink, own_clock_ms
-        )
         payloads = PayloadLog(
             self._settings.directory / "payloads",
             retention.log_rounds,
@@ -257,55 +309,32 @@ class NodeProcess:
             info.run_id,
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=self._mesh,
-            report_holding=self._report_holding,
+            link=mesh,
+            report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
         )
 
-    def _report_holding(self, round: int, digests: list[Digest]) -> None:
-        if self._trainer:
-            self._trainer.report_holding(round, digests)
-
-    def _saver(self, replica: Replica) -> Any:
-        def save(position: Position) -> None:
-            replica.save(self._state_path, position)
-
-        return save
-
-    async def _finish(self, reason: str) -> None:
-        """Keep state and checkpoint, then say goodbye."""
-        assert self._trainer is not None
-        position = self._trainer.position
-        await asyncio.to_thread(self._replica.save, self._state_path, position)
+    async def _finish(self, parts: Started, reason: str) -> None:
+        """Save state and checkpoint, then say goodbye."""
+        position, replica = parts.trainer.position, parts.replica
+        await asyncio.to_thread(replica.save, self._state_path, position)
         about = {
-            "run_id": self._info.run_id,
-            "name": self._info.spec.name,
+            "run_id": parts.info.run_id,
+            "name": parts.info.spec.name,
             "round": position.head_round,
-            "state_digest": f"{self._replica.digest:016x}",
+            "state_digest": f"{replica.digest:016x}",
         }
-        model, tokenizer = self._replica.trainee.model, self._corpus.tokenizer
         await asyncio.to_thread(
             save_checkpoint,
             self._settings.directory / "checkpoint",
-            model,
-            self._replica.committed,
-            tokenizer,
+            replica.trainee.model,
+            replica.committed,
+            parts.corpus.tokenizer,
             about,
         )
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
-        await self._client.flushed(LEAVE_SECONDS)
-
-    async def _watch_traffic(self) -> None:
-        while self._swarm:
-            self._count_traffic()
-            await asyncio.sleep(TRAFFIC_SECONDS)
-
-    def _count_traffic(self) -> None:
-        if self._swarm and self._mesh:
-            statistics = self._swarm.statistics.complete(self._client.traffic, self._overhead)
-            self._mesh.uplink.carried(statistics.up_bytes)
-            self._progress.traffic = statistics.document()
+        await self._client.flush(GOODBYE_S)
 
 
 def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
@@ -314,8 +343,8 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
     if directory is None:
         if spec.data.corpus != BUILTIN_CORPUS:
             raise DataError(
-                f"the run trains on {spec.data.corpus!r}, which is not built in: prepare it with `lockstep data "
-                "prepare` and name its directory with --data"
+                f"the run trains on {spec.data.corpus!r}, which is not built in: prepare it with "
+                "`lockstep data prepare` and name its directory with --data"
             )
         directory = (settings.corpora or settings.directory) / BUILTIN_CORPUS
         prepare_builtin(directory)

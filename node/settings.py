@@ -1,12 +1,33 @@
-"""What a volunteer chooses on this machine; what the run agrees on comes from the coordinator."""
+"""The settings of a volunteer's machine; those of the run come from the coordinator."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
 from node.transports.factory import parse_kinds
-from protocol.addresses import parse_address
+from protocol.addresses import check_advertise, check_listen, parse_address
 from protocol.errors import SettingsError
+
+NAME_BYTES_MAX = 64
+"""Bytes of a node's name, which tables and status pages of others show."""
+
+
+def check_network(
+    coordinator: str, listen: str, advertise: tuple[str, ...], links: str, **limits: int
+) -> None:
+    """Check the settings that nodes and relays have alike; `SettingsError` names the one that is
+    wrong. `limits` are in bytes per second, 0 for none.
+    """
+    parse_address(coordinator)
+    check_listen(listen)
+    check_advertise(advertise)
+    parse_kinds(links)
+    for name, limit in limits.items():
+        if limit and limit < LIMIT_BYTES_PER_SECOND_MIN:
+            raise SettingsError(
+                f"{name}: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, "
+                f"found {limit}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +38,7 @@ class NodeSettings:
     """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
 
     directory: Path
-    """Where the node keeps its state, its payload log and its checkpoint."""
+    """Directory of the node's state, payload log and checkpoint."""
 
     data: Path | None = None
     """A prepared corpus (`lockstep data prepare`); None takes the run's built-in corpus."""
@@ -27,51 +48,42 @@ class NodeSettings:
     inside `directory`."""
 
     listen: str = "auto"
-    """Address and port for peers, port 0 for a free one; "auto": the interface that leads to the
+    """HOST:PORT for peers, port 0 for a free one; "auto": the interface that leads to the
     coordinator."""
 
     advertise: tuple[str, ...] = ()
-    """Addresses at which peers reach this node, if they are others than `listen`."""
+    """Addresses at which peers reach this node, when they differ from `listen`."""
 
     links: str = "grpc"
-    """Transports to peers, the favourite first: "grpc", "libp2p", or both with a comma between."""
+    """Transports to peers, the preferred one first: "grpc", "libp2p", or both with a comma."""
 
     upload_limit: int = 0
-    """Bytes per second that this node may upload to peers, all in all; 0: as fast as the links
-    carry."""
+    """Bytes per second that this node uploads to all peers together at most; 0: no limit."""
 
     device: str = "auto"
     """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
 
     threads: int = 0
-    """CPU threads for the computation; 0 leaves the choice to torch."""
+    """CPU threads for the computation; 0: torch chooses."""
 
     micro_batch: int = 8
     """Samples in one forward and backward pass."""
 
     save_every: int = 20
-    """Rounds between two saves of the node's state; 1: a kill loses nothing."""
+    """Rounds between two saves of the node's state; with 1 a kill loses nothing."""
 
     name: str = ""
-    """What people call this node in tables."""
+    """Name of this node in tables, at most 64 bytes."""
 
     def __post_init__(self) -> None:
-        parse_address(self.coordinator)
-        if self.listen != "auto":
-            parse_address(self.listen)
-        for address in self.advertise:
-            if not address.startswith("/"):  # libp2p's are judged by its transport
-                parse_address(address)
-        parse_kinds(self.links)
-        if self.upload_limit and self.upload_limit < LIMIT_BYTES_PER_SECOND_MIN:
-            raise SettingsError(
-                f"upload_limit: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, found "
-                f"{self.upload_limit}"
-            )
+        listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
+        check_network(
+            self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
+        )
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
             if getattr(self, field) < least:
                 raise SettingsError(
                     f"{field}: expected at least {least}, found {getattr(self, field)}"
                 )
-        if len(self.name.encode()) > 64:
-            raise SettingsError(f"name: expected at most 64 bytes, found {len(self.name.encode())}")
+        if (size := len(self.name.encode())) > NAME_BYTES_MAX:
+            raise SettingsError(f"name: expected at most {NAME_BYTES_MAX} bytes, found {size}")

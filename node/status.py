@@ -1,5 +1,6 @@
-"""What a node says about itself: one record that the trainer writes and the status page and metrics
-read."""
+"""The state of a node for people: one record that the trainer writes, and that the status page and
+the metrics read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,12 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from node.traffic import Rising
+from protocol.traffic import MonotonicCounters
 
 
 @dataclass(slots=True)
 class NodeStatus:
-    """The node's own view, in words and numbers; `phase` is a sentence for people."""
+    """A node in words and numbers; `phase` says what it does now."""
 
     peer_id: str
     name: str
@@ -31,7 +32,7 @@ class NodeStatus:
     rounds_reclaimed: int = 0
     samples: int = 0
     samples_late: int = 0
-    """Of them, those trained before the round in front of theirs was applied."""
+    """Samples that were trained before the round in front of theirs was applied."""
     tokens: int = 0
     resyncs: int = 0
     payload_bytes: int = 0
@@ -68,16 +69,15 @@ class NodeStatus:
         }
 
 
-class ProgressCollector(Collector):
+class _StatusCollector(Collector):
     """The record as Prometheus families, read at each scrape."""
 
-    def __init__(self, progress: NodeStatus) -> None:
-        self._progress = progress
-        self._traffic = Rising()
+    def __init__(self, status: NodeStatus) -> None:
+        self._status = status
+        self._traffic = MonotonicCounters()
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
-        now = self._progress
+        now = self._status
         yield _counter("rounds_trained", "Rounds in which this node did work.", now.rounds_trained)
         yield _counter(
             "rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted
@@ -100,25 +100,24 @@ class ProgressCollector(Collector):
         traffic = CounterMetricFamily(
             "lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
         )
-        counts = self._traffic(now.traffic)
+        counts = self._traffic.update(now.traffic)
         for kind in ("payload", "catch_up", "control", "overhead"):
             for direction in ("up", "down"):
-                if (
-                    kind != "overhead" or f"overhead_{direction}_bytes" in counts
-                ):  # else it is not known
-                    traffic.add_metric(
-                        [kind, direction], counts.get(f"{kind}_{direction}_bytes", 0)
-                    )
+                name = f"{kind}_{direction}_bytes"
+                if kind != "overhead" or name in counts:  # overhead may not be known
+                    traffic.add_metric([kind, direction], counts.get(name, 0))
         yield traffic
         yield _counter(
-            "duplicate_bytes", "Payload bytes received in vain.", counts.get("duplicate_bytes", 0)
+            "duplicate_bytes",
+            "Payload bytes that arrived and were of no use.",
+            counts.get("duplicate_bytes", 0),
         )
 
 
-def registry(progress: NodeStatus) -> CollectorRegistry:
+def registry(status: NodeStatus) -> CollectorRegistry:
     """A registry with the node's numbers."""
     collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(ProgressCollector(progress))
+    collectors.register(_StatusCollector(status))
     return collectors
 
 

@@ -1,22 +1,55 @@
-"""What a node's line carried, each byte with its owner, for status and metrics.
+"""Bytes that a node sent and received, by owner, for status and metrics.
 
 payload      payloads of undecided rounds
-catch-up     what a late joiner needs: the run, commits, payloads of decided rounds, snapshots
-control      all else that links carry, and the session with the coordinator
-overhead     what transports and the operating system add, where the kernel tells of it
+catch-up     for late joiners: the run, commits, payloads of decided rounds, snapshots
+control      everything else on links, and the session with the coordinator
+overhead     added by transports and the operating system, where the kernel counts it
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from node.links.network import Traffic
 from protocol.traffic import Overhead
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of frames or messages by their owner: payloads of undecided rounds, blobs that a node
+    catches up with, and control, which is everything else. The bytes that transports and the
+    operating system add are not counted here.
+    """
+
+    payload_up: int = 0
+    payload_down: int = 0
+    catch_up_up: int = 0
+    catch_up_down: int = 0
+    control_up: int = 0
+    control_down: int = 0
+    late_down: int = 0
+    """Part of payload and catch-up: parts that were on their way when their fetch was cancelled."""
+
+    def count_up(self, count: int, *, catch_up: bool) -> None:
+        """Count the data of a part that left."""
+        if catch_up:
+            self.catch_up_up += count
+        else:
+            self.payload_up += count
+
+    def count_down(self, count: int, *, catch_up: bool) -> None:
+        """Count the data of a part that arrived."""
+        if catch_up:
+            self.catch_up_down += count
+        else:
+            self.payload_down += count
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Bytes since the start, each with its owner. Duplicates are payload bytes that arrived and
-    were of no use."""
+    """Bytes since the start, by owner. Duplicates are payload bytes that arrived and were of no
+    use.
+    """
 
     payload_up_bytes: int
     payload_down_bytes: int
@@ -27,12 +60,13 @@ class Statistics:
     duplicate_bytes: int
     overhead_up_bytes: int | None = None
     overhead_down_bytes: int | None = None
-    """None: not known."""
+    """None: unknown."""
 
     @classmethod
     def of(cls, traffic: Traffic, discarded: int) -> "Statistics":
-        """The traffic of links; `discarded` are bytes of parts that were taken and then thrown
-        away."""
+        """The traffic of links; `discarded` are bytes of parts that were thrown away after they
+        had arrived.
+        """
         return cls(
             traffic.payload_up,
             traffic.payload_down,
@@ -44,7 +78,7 @@ class Statistics:
         )
 
     def complete(self, session: Traffic, overhead: Overhead) -> "Statistics":
-        """With what the session with the coordinator carried, and what nobody owns."""
+        """Adds the session with the coordinator, and the overhead."""
         owned = replace(
             self,
             catch_up_down_bytes=self.catch_up_down_bytes + session.catch_up_down,
@@ -56,30 +90,16 @@ class Statistics:
 
     @property
     def up_bytes(self) -> int:
-        """All that left, as far as is known."""
+        """All bytes that left, as far as they are known."""
         owned = self.payload_up_bytes + self.catch_up_up_bytes + self.control_up_bytes
         return owned + (self.overhead_up_bytes or 0)
 
     @property
     def down_bytes(self) -> int:
-        """All that came, as far as is known."""
+        """All bytes that came, as far as they are known."""
         owned = self.payload_down_bytes + self.catch_up_down_bytes + self.control_down_bytes
         return owned + (self.overhead_down_bytes or 0)
 
     def document(self) -> dict[str, int | None]:
-        """For a status page."""
+        """The figures of a status page."""
         return asdict(self)
-
-
-class Rising:
-    """Counters for Prometheus, which takes one that falls for a restart: bytes in buffers make
-    overhead waver."""
-
-    def __init__(self) -> None:
-        self._most: dict[str, int] = {}
-
-    def __call__(self, document: Mapping[str, int | None]) -> Mapping[str, int]:
-        """Of each known figure the most that it ever was."""
-        known = {name: count for name, count in document.items() if count is not None}
-        self._most |= {name: max(count, self._most.get(name, 0)) for name, count in known.items()}
-        return self._most

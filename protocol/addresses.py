@@ -1,13 +1,39 @@
 """Addresses as people type them: HOST:PORT, [IPV6]:PORT, lockstep://HOST:PORT."""
 
+import re
+
 from protocol.errors import SettingsError
 
 DEFAULT_PORT = 50700
 """Port of a coordinator when none is named."""
 
+PORT_MAX = 65535
+
+_HOST_PORT = re.compile(
+    r"((?P<name>[A-Za-z0-9._-]+)|\[(?P<ipv6>[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[A-Za-z0-9._-]+)?)\])"
+    r":(?P<port>[0-9]{1,5})"
+)
+
+
+def check_listen(text: str) -> None:
+    """`SettingsError` unless a setting named listen is HOST:PORT, with its port."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"listen: expected HOST:PORT, found {text!r}")
+    parse_address(text)
+
+
+def check_advertise(addresses: tuple[str, ...]) -> None:
+    """`SettingsError` unless each is HOST:PORT or a libp2p address, which begins with a slash and
+    is judged by its transport.
+    """
+    for address in addresses:
+        if not address.startswith("/"):
+            parse_address(address)
+
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
-    """HOST:PORT of what a person typed; `SettingsError` for anything else."""
+    """HOST:PORT of the text that a person typed; `SettingsError` for anything else."""
     address = text.strip().removeprefix("lockstep://").removesuffix("/")
     bracketed = address.startswith("[")
     host, colon, port = address.rpartition(":")
@@ -18,7 +44,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
             f"expected brackets around the whole IPv6 address, [ADDRESS]:PORT, found {text!r}"
         )
     bare = host.removeprefix("[").removesuffix("]")
-    valid_port = port.isascii() and port.isdecimal() and int(port) <= 65535
+    valid_port = port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
     if (
         not bare
         or any(character.isspace() or character in "/@?#" for character in bare)
@@ -28,3 +54,21 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
     if (":" in bare) != bracketed:
         raise SettingsError(f"expected an IPv6 address in brackets, [ADDRESS]:PORT, found {text!r}")
     return f"{host}:{int(port)}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of HOST:PORT or [IPV6]:PORT, the host without brackets; `SettingsError` for
+    anything else.
+    """
+    found = _HOST_PORT.fullmatch(address)
+    if found is None or int(found["port"]) > PORT_MAX:
+        raise SettingsError(
+            f"expected HOST:PORT or [IPV6]:PORT, such as 192.0.2.7:50701, found {address[:80]!r}"
+        )
+    return found["name"] or found["ipv6"], int(found["port"])
+
+
+def with_port(address: str, port: int) -> str:
+    """HOST:PORT with `port` where the address names port 0."""
+    host, _, named = address.rpartition(":")
+    return address if int(named) else f"{host}:{port}"

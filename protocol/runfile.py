@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
+from protocol.validation import problems_text
 
 RUN_FILE_VERSION = 1
 
@@ -347,6 +348,9 @@ def run_id(spec: RunSpec, coordinator_key: bytes) -> RunId:
     )
 
 
+_UNKNOWN_FIELD = "no such field (expected one of those that `lockstep init` writes)"
+
+
 def _validated(values: dict[str, Any], origin: str) -> RunSpec:
     version = values.get("lockstep", RUN_FILE_VERSION)
     if version != RUN_FILE_VERSION:
@@ -357,16 +361,5 @@ def _validated(values: dict[str, Any], origin: str) -> RunSpec:
     try:
         return RunSpec.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(_in_words(dict(problem)) for problem in error.errors())
+        problems = problems_text(error, unknown_field=_UNKNOWN_FIELD)
         raise SettingsError(f"{origin}: {problems}") from None
-
-
-def _in_words(problem: dict[str, Any]) -> str:
-    """One pydantic error as: field, what was expected, what was found."""
-    field = ".".join(str(part) for part in problem["loc"]) or "fields together"
-    if problem["type"] == "extra_forbidden":
-        return f"{field}: no such field (expected one of those that `lockstep init` writes)"
-    expected = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    if not problem["loc"]:
-        return f"{field}: {expected}"
-    return f"{field}: expected {expected}, found {problem['input']!r}"

@@ -1,1 +1,3 @@
-"""Pure: rounds, members, pacing, verdicts on digests. No IO, no clock, no logging."""
+"""The pure state machine of a run: rounds, members, pacing, verdicts on digests. It imports no IO,
+clock, randomness or logging, nor the modules of `coordinator`.
+"""

@@ -1,21 +1,22 @@
-"""What follows when a replica is not what the others say it must be.
+"""Judges nodes whose replica differs from the others'.
 
-                    differs from the digest that won                differs again
-    agrees ------------------------------------------> suspect -----------------------> refused for an hour
-      ^                                                 | told to resync, muted             "this machine computes
-      '-------------------------------------------------'                                    wrong results"
-         unmuted by agreeing on a later round, cleared by agreeing on one that counts its payload
+                    differs from the digest that won             differs again
+    agrees ------------------------------------------> suspect -----------------------> refused for
+      ^                                                 | told to resync, muted          an hour
+      '-------------------------------------------------'
+         unmuted when it agrees on a later round, cleared when that round counts its payload
 
-When votes are level (1 against 1) nobody can say who is right, and the replay of the log decides:
-all who voted are held back and told to replay. A replica is a pure function of the log, so a sound
-machine comes to the same digest again: who comes to another one was wrong before. If sound-looking
-machines still differ, a second replay would tell nothing new: they stay held back, and the run says
-so, until a further node breaks the tie or one of them goes. So nobody is refused without being
-outvoted twice or contradicting itself, and two sound machines never are.
+When the vote on a digest is level (1 against 1), the replay of the log decides: all nodes that
+voted are held back and told to replay it. A replica is a pure function of the log, so a sound
+machine arrives at the same digest again, and a node that arrives at another one was wrong before.
+When all stand by their digests, a second replay would tell nothing new: the nodes stay held back,
+and the run says so, until a further node breaks the tie or one of them goes. So no node is refused
+unless it is outvoted twice or contradicts itself, and two sound machines never are.
 
-A node is only blamed for a state that it had after it was told to start over: each request has a
-number, and `Ready` repeats the last one heard. A request that was lost with its session is made
-again and counts once."""
+A node is only blamed for a state that it made after it was told to resync: each request has a
+number, and `Ready` repeats the last one that the node obeyed. A request that was lost with its
+session is made again and counts once.
+"""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ from coordinator.machine.events import (
     AskResync,
     Effect,
     Evict,
-    Readied,
+    Ready,
     RecordDigest,
     TellMembers,
 )
@@ -33,105 +34,115 @@ from coordinator.machine.membership import Membership
 from protocol.ids import PeerId
 
 DIFFERENCES_MAX = 2
-"""Wrong states in a row for which a node is refused: one may be a flipped bit, two are a
-machine."""
+"""Wrong states in a row for which a node is refused: one may be a flipped bit, two are a fault of
+the machine."""
 
 REFUSED_MS = 3_600_000
-"""How long: a broken machine costs the run at most two replays an hour, a repaired one need not
-wait for a day."""
+"""Time for which a node is refused: a broken machine costs the run at most two replays an hour, and
+a repaired one need not wait for a day."""
 
 RECORDS_MAX = 4096
-"""Nodes with a record at most; the oldest one goes first. As many as a run may have members."""
+"""Nodes with a record at most, as many as a run may have members; the oldest record goes first."""
 
 WRONG_RESULTS = "this machine computes wrong results"
 
 
 @dataclass(slots=True)
 class Record:
-    """What the coordinator remembers of a node that was once told to start over; it outlives its
-    membership."""
+    """History of a node that was once told to resync; it outlives the node's membership."""
 
     asked: int = 0
-    """Number of the last request to start over; 0 once it has been obeyed, for a new process knows
-    of none."""
+    """Number of the last request to resync; 0 once it was obeyed, for a new process of the node
+    knows of none."""
     differed: int = 0
     """Wrong states since the node last agreed on a round that counted its payload."""
     round: int = -1
-    """Of the newest wrong state."""
+    """Round of the newest wrong state."""
     muted: bool = False
     replayed: bool = False
-    """A level vote has sent it through the log, and no final digest has agreed with it since."""
+    """A level vote has sent the node through the log, and no final digest has agreed with it
+    since."""
     refused_until_ms: int = 0
 
 
 @dataclass(slots=True)
-class DigestVerdicts(DigestTally):
-    """Votes, and the records of those who were on the wrong side; `held` says why a node gets no
-    work."""
+class DigestVerdicts:
+    """The tally of reports, the records of nodes on the wrong side, and the reasons (`held`) why a
+    node is given no work.
+    """
 
+    tally: DigestTally = field(default_factory=DigestTally)
     records: dict[PeerId, Record] = field(default_factory=dict)
     held: dict[PeerId, str] = field(default_factory=dict)
     requests: int = 0
 
-    # ---- questions
+    # ---- queries
 
     def refusal(self, peer: PeerId, now_ms: int) -> str:
-        """Why the node may not join now; empty when it may."""
+        """The reason why the node may not join now; empty when it may."""
         record = self.records.get(peer)
         if record is None or record.refused_until_ms <= now_ms:
             return ""
         minutes = -(-(record.refused_until_ms - now_ms) // 60_000)
-        return f"{WRONG_RESULTS}: its key is refused for {minutes} more minutes; check its memory and its graphics card"
+        return (
+            f"{WRONG_RESULTS}: its key is refused for {minutes} more minutes; check its memory and "
+            "its graphics card"
+        )
 
     def muted_reason(self, peer: PeerId) -> str:
-        """Why the node's payloads do not count at present; empty when they do."""
+        """The reason why the node's payloads do not count at present; empty when they do."""
         record = self.records.get(peer)
         if record is None or not record.muted:
             return ""
-        return f"its state after round {record.round} was wrong: counted when a later one agrees with the others'"
+        return (
+            f"its state after round {record.round} was wrong: counted when a later one agrees with "
+            "the others'"
+        )
 
-    # ---- what happens
+    # ---- events
 
-    def report(self, said: Applied | Readied, members: Membership, now_ms: int) -> list[Effect]:
-        """A member says what its state is. An `AskResync` or `Evict` for it means that it is not
-        ready."""
+    def open(self, round: int, members: Membership, authors: frozenset[PeerId]) -> None:
+        """A round was committed: its members that are ready will report."""
+        self.tally.open(round, {member.peer for member in members.ready()}, authors)
+
+    def report(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
+        """Take the digest that a member reports. An `AskResync` or `Evict` for the member means
+        that it is not ready.
+        """
         record = self.records.get(said.peer)
-        if isinstance(said, Readied) and record:
+        if isinstance(said, Ready) and record:
             if said.resyncs < record.asked:
                 return self._ask(
-                    said.peer, said.round, "a request to start over was not heard", members
+                    said.peer, said.round, "a request to resync was not obeyed", members
                 )
             record.asked = 0
-        member = members.get(said.peer)
-        if (
-            isinstance(said, Applied)
-            and member
-            and member.state != "ready"
-            and not self._replays(said)
-        ):
-            return []  # said before it heard that it must start over
+        if isinstance(said, Applied) and self._is_outdated(said, members):
+            return []
+        rounds = [*self.tally.skip_earlier(said.peer, said.round), *self.tally.give_up_overdue()]
+        effects = [effect for round in rounds for effect in self._count(round, members, now_ms)]
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
-        passed = [*self.pass_by(said.peer, said.round), *self.overdue()]
-        effects = [effect for round in passed for effect in self._count(round, members, now_ms)]
-        ballot = self.take(said.round, said.peer, said.state_digest, snapshot_sha256)
-        if ballot is None:
+        reports = self.tally.record(said.round, said.peer, said.state_digest, snapshot_sha256)
+        if reports is None:
             return effects
-        if ballot.final:
-            return effects + self._compare(said, ballot, members, now_ms)
+        if reports.final:
+            return effects + self._compare(said, reports, members, now_ms)
         return effects + self._count(said.round, members, now_ms)
 
-    def _replays(self, said: Applied) -> bool:
-        ballot = self.ballots.get(said.round)
-        return ballot is not None and said.peer in ballot.before
+    def _is_outdated(self, said: Applied, members: Membership) -> bool:
+        """The member said this before it heard that it must resync."""
+        member = members.get(said.peer)
+        if member is None or member.state == "ready":
+            return False
+        return not self.tally.replays(said.peer, said.round)
 
-    def gone(self, peer: PeerId, members: Membership, now_ms: int) -> list[Effect]:
-        """A member went: what it said and was to say no longer holds up the others."""
+    def forget(self, peer: PeerId, members: Membership, now_ms: int) -> list[Effect]:
+        """Drop a member that went: no verdict waits for its reports any more."""
         self.held.pop(peer, None)
-        touched = [round for round, ballot in self.ballots.items() if ballot.forget(peer)]
-        return [effect for round in touched for effect in self._count(round, members, now_ms)]
+        rounds = self.tally.forget(peer)
+        return [effect for round in rounds for effect in self._count(round, members, now_ms)]
 
-    def ahead(self, said: Readied, head_round: int, members: Membership) -> list[Effect]:
-        """A member's state is from the future of a journal that was lost."""
+    def send_back(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
+        """Send back a member whose state is ahead of the log: it is of a journal that was lost."""
         return self._ask(
             said.peer, head_round, f"round {said.round} is ahead of the log's {head_round}", members
         )
@@ -139,161 +150,155 @@ class DigestVerdicts(DigestTally):
     # ---- verdicts
 
     def _count(self, round: int, members: Membership, now_ms: int) -> list[Effect]:
-        ballot = self.ballots[round]
-        if ballot.final:
-            return self._record(round, ballot) if not ballot.awaited else []
-        if ballot.before and not ballot.awaited:
-            return self._weigh_replays(round, ballot, members, now_ms)
-        if ballot.before:
+        reports = self.tally.by_round[round]
+        if reports.final:
+            return self._record(round) if not reports.awaited else []
+        if reports.has_replayed:
+            return self._weigh_replays(round, reports, members, now_ms)
+        if reports.before:
             return []  # the replay is under way
-        winner = ballot.winner()
+        winner = reports.winner()
         if winner is not None:
-            return self._decide(round, ballot, winner, members, now_ms)
-        return self._level(round, ballot, members) if ballot.reports and not ballot.awaited else []
+            return self._decide(round, reports, winner, members, now_ms)
+        return self._send_through_log(round, reports, members) if reports.complete else []
 
     def _compare(
-        self, said: Applied | Readied, ballot: DigestReports, members: Membership, now_ms: int
+        self, said: Applied | Ready, reports: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
-        """One more report of a round whose digest is final."""
-        agrees = said.state_digest == ballot.verdict
-        if agrees:
-            self._agrees(said.peer, said.round, ballot)
-        effects = self._record(said.round, ballot) if not agrees or not ballot.awaited else []
-        return (
-            effects if agrees else effects + self._differs(said.peer, said.round, members, now_ms)
-        )
+        """Judge one more report of a round whose digest is final."""
+        if said.state_digest == reports.verdict:
+            self._agrees(said.peer, said.round, reports)
+            return self._record(said.round) if not reports.awaited else []
+        effects = self._record(said.round)
+        return effects + self._differs(said.peer, said.round, members, now_ms)
 
     def _decide(
-        self, round: int, ballot: DigestReports, verdict: int, members: Membership, now_ms: int
+        self, round: int, reports: DigestReports, verdict: int, members: Membership, now_ms: int
     ) -> list[Effect]:
-        said = {peer: digest for peer, (digest, _) in sorted(ballot.reports.items())}
-        ballot.decide(verdict)
+        said = reports.digests()
+        reports.decide(verdict)
         for peer in (peer for peer, digest in said.items() if digest == verdict):
-            self._agrees(peer, round, ballot)
-        effects = self._record(round, ballot)
+            self._agrees(peer, round, reports)
+        effects = self._record(round)
         for peer in (peer for peer, digest in said.items() if digest != verdict):
             effects += self._differs(peer, round, members, now_ms)
         return effects
 
-    def _record(self, round: int, ballot: DigestReports) -> list[Effect]:
+    def _record(self, round: int) -> list[Effect]:
         """Put a verdict, or its withdrawal (no reports), on record."""
-        if ballot.verdict is None:
-            return [RecordDigest(round, 0, 0, len(ballot.reports) + len(ballot.before), b"")]
-        if not ballot.closed:
-            ballot.decide(ballot.verdict)
-            ballot.close()
-        if round == self.newest:
-            self.last = ballot.verdict
+        reports = self.tally.recount(round)
+        if reports.verdict is None:
+            withdrawn = len(reports.by_peer) + len(reports.before)
+            return [RecordDigest(round, 0, 0, withdrawn, b"")]
         return [
             RecordDigest(
-                round, ballot.verdict, ballot.reported, ballot.dissent, ballot.snapshot_sha256
+                round, reports.verdict, reports.reported, reports.dissent, reports.snapshot_sha256
             )
         ]
 
-    def _level(self, round: int, ballot: DigestReports, members: Membership) -> list[Effect]:
-        """Nobody can say who is right: those who have not yet replayed the log do."""
-        ballot.verdict = None
-        effects = self._record(round, ballot)
-        fresh = [peer for peer in sorted(ballot.reports) if not self._recorded(peer).replayed]
+    def _send_through_log(
+        self, round: int, reports: DigestReports, members: Membership
+    ) -> list[Effect]:
+        """The vote is level: the nodes that have not yet replayed the log do so."""
+        self.tally.reopen(round)
+        effects = self._record(round)
+        fresh = [peer for peer in sorted(reports.by_peer) if not self._record_of(peer).replayed]
         if not fresh:
-            self._hold(round, ballot)
+            self._hold(round, reports)
             return effects
         reason = (
-            f"votes of {len(ballot.reports)} nodes on the state after round {round} are level: "
+            f"votes of {len(reports.by_peer)} nodes on the state after round {round} are level: "
+            "the replay of the log decides"
         )
-        for peer in ballot.reports:
-            self.held[peer] = reason + "the replay of the log decides"
+        self.held |= dict.fromkeys(reports.by_peer, reason)
         for peer in fresh:
-            self.records[peer].replayed = True
-            ballot.before[peer] = ballot.reports.pop(peer)[0]
-            effects += self._ask(peer, round, self.held[peer], members)
-            ballot.awaited.add(peer)
+            self._record_of(peer).replayed = True
+            self.tally.send_through_log(round, peer)
+            effects += self._request(peer, round, reason, members)
         return effects
 
     def _weigh_replays(
-        self, round: int, ballot: DigestReports, members: Membership, now_ms: int
+        self, round: int, reports: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
-        """All who were asked have replayed, or gone: whose digest has changed was wrong."""
-        changed = [
-            peer
-            for peer, digest in sorted(ballot.before.items())
-            if peer in ballot.reports and ballot.reports[peer][0] != digest
-        ]
-        for peer in ballot.before.keys() & ballot.reports.keys():
-            self._recorded(peer).asked = 0  # it has started over: what it says now is its own fault
-        ballot.before = {}
-        steady = {peer: said for peer, said in ballot.reports.items() if peer not in changed}
-        verdict, _ = ballot.leading(steady or None)
+        """Blame the nodes whose digest has changed in the replay; the others decide the round."""
+        returned, changed = self.tally.end_replay(round)
+        for peer in returned:
+            self._record_of(peer).asked = 0  # from here on the node answers for its state
+        steady = {peer: said for peer, said in reports.by_peer.items() if peer not in changed}
+        verdict, _ = reports.leading(steady or None)
         effects: list[Effect] = []
         for peer in changed:
             effects += self._blame(peer, round, members, now_ms)
         for peer in [effect.peer for effect in effects if isinstance(effect, Evict)]:
-            ballot.forget(peer)
+            reports.forget(peer)
         if verdict is not None:
-            return effects + self._decide(round, ballot, verdict, members, now_ms)
-        self._hold(round, ballot)
+            return effects + self._decide(round, reports, verdict, members, now_ms)
+        self._hold(round, reports)
         return effects
 
-    def _hold(self, round: int, ballot: DigestReports) -> None:
-        """Those who differ go no further until a new report or a departure settles it."""
-        for peer in ballot.reports:
-            self.held[peer] = (
-                f"states after round {round} differ even after a replay: waits for a further node"
-            )
+    def _hold(self, round: int, reports: DigestReports) -> None:
+        """Give the nodes that differ no work until a new report or a departure decides."""
+        reason = f"states after round {round} differ even after a replay: waits for a further node"
+        self.held |= dict.fromkeys(reports.by_peer, reason)
 
     # ---- consequences
 
-    def _agrees(self, peer: PeerId, round: int, ballot: DigestReports) -> None:
+    def _agrees(self, peer: PeerId, round: int, reports: DigestReports) -> None:
         self.held.pop(peer, None)
         record = self.records.get(peer)
-        if record is None or not ballot.final:
+        if record is None or not reports.final:
             return
         record.replayed = False
         if round > record.round:
             record.muted = False
-            if peer in ballot.authors:
+            if peer in reports.authors:
                 record.differed = 0
 
     def _differs(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
-        """The node is outvoted: it starts over, or is refused."""
+        """The node is outvoted: it is told to resync, or refused."""
         self.held.pop(peer, None)
         if members.get(peer) is None:
             return []
-        record = self._recorded(peer)
-        if record.asked:  # it said so before it could start over: one offence
+        record = self._record_of(peer)
+        if record.asked:  # reported before it could resync: the same offence
             record.round = max(record.round, round)
             return []
         effects = self._blame(peer, round, members, now_ms)
         if not effects:
-            effects = self._ask(
-                peer, round, f"state after round {round} differs from the majority's", members
-            )
+            reason = f"state after round {round} differs from the majority's"
+            effects = self._ask(peer, round, reason, members)
         return effects
 
     def _blame(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
-        record = self._recorded(peer)
-        record.differed, record.muted, record.round = (
-            record.differed + 1,
-            True,
-            max(record.round, round),
-        )
+        record = self._record_of(peer)
+        record.differed += 1
+        record.muted = True
+        record.round = max(record.round, round)
         if record.differed < DIFFERENCES_MAX:
             return []
-        record.refused_until_ms, record.differed = now_ms + REFUSED_MS, DIFFERENCES_MAX - 1
+        record.refused_until_ms = now_ms + REFUSED_MS
+        record.differed = DIFFERENCES_MAX - 1
         members.evict(peer)
         minutes = REFUSED_MS // 60_000
-        reason = f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; refused for {minutes} min"
+        reason = (
+            f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; "
+            f"refused for {minutes} min"
+        )
         return [Evict(peer, reason, True), TellMembers(gone=(peer,))]
 
     def _ask(self, peer: PeerId, round: int, reason: str, members: Membership) -> list[Effect]:
-        record = self._recorded(peer)
-        self.requests += 1
-        record.asked = self.requests
-        self.excuse(peer)
-        members.set_back(peer)
-        return [AskResync(peer, round, reason, record.asked)]
+        """Tell a node to resync; its reports on the state that it discards count no more."""
+        self.tally.excuse(peer)
+        return self._request(peer, round, reason, members)
 
-    def _recorded(self, peer: PeerId) -> Record:
+    def _request(self, peer: PeerId, round: int, reason: str, members: Membership) -> list[Effect]:
+        self.requests += 1
+        self._record_of(peer).asked = self.requests
+        members.set_back(peer)
+        return [AskResync(peer, round, reason, self.requests)]
+
+    def _record_of(self, peer: PeerId) -> Record:
+        """The node's record; makes one, in place of the oldest, when there is none."""
         if peer not in self.records and len(self.records) >= RECORDS_MAX:
             del self.records[next(iter(self.records))]
         return self.records.setdefault(peer, Record())

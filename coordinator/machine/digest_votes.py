@@ -1,15 +1,16 @@
-"""Do the replicas agree? Digests that nodes report after each commit, counted;
+"""Counts the state digests that nodes report after each commit;
 `coordinator.machine.digest_verdicts` judges.
 
-    open ----> decided by one ----> final               a level vote leaves a ballot open
-      '--- most voters ---------------^
+    open ----> decided by one report ----> final         a level vote leaves a round open
+      '--- decided by two or more ----------^
 
 Rules
-- Voters are the members that were ready when the round was committed. While one of them is awaited only voters count,
-  and a digest has won when its lead is larger than the number still awaited: no later report can change it.
-- Once nobody is awaited everyone counts, so that a node which joins can break a level vote.
-- Two nodes with one digest make it final: no crowd that joins later can turn the record over. The word of a single
-  node stands until another one contradicts it.
+- Voters are the members that were ready when the round was committed. While one of them is awaited,
+  only voters count, and a digest has won when its lead is larger than the number of voters still
+  awaited: no later report can change the result.
+- When no voter is awaited, every report counts, so that a node that joins can break a level vote.
+- Two nodes with one digest make it final: no crowd that joins later can overturn the record. The
+  report of a single node stands until another node contradicts it.
 """
 
 from collections import Counter
@@ -18,12 +19,12 @@ from dataclasses import dataclass, field
 from protocol.ids import PeerId
 
 ROUNDS_KEPT = 64
-"""Newest rounds whose ballots are kept. A report of an older round counts for nothing: the node is
-catching up and compares itself with the recorded digest, which one late report must not replace."""
+"""Newest rounds whose reports are kept. A report of an older round is dropped: its node is catching
+up and compares itself with the recorded digest, which one late report must not replace."""
 
 AWAITED_ROUNDS = 8
-"""A voter that is so many rounds behind is not awaited any more: its word would hold up every
-verdict, and with them the recorded snapshots that it may need itself."""
+"""Rounds after which a voter that lags behind is no longer awaited: it would hold up every verdict,
+and with the verdicts the recorded snapshots that it may need itself."""
 
 VOICES_FINAL = 2
 """Nodes with the same digest that make it final."""
@@ -31,18 +32,18 @@ VOICES_FINAL = 2
 
 @dataclass(slots=True)
 class DigestReports:
-    """Reports of one round: (state digest, SHA-256 of the snapshot or empty) by node, and what was
-    made of them."""
+    """The reports of one round and the verdict on them."""
 
     voters: set[PeerId] = field(default_factory=set)
     awaited: set[PeerId] = field(default_factory=set)
-    """Voters who have not reported, or after a level vote those who replay the log."""
+    """Voters that have not reported; after a level vote, the nodes that replay the log."""
     authors: frozenset[PeerId] = frozenset()
-    """Whose payload the round counted."""
-    reports: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
-    """Forgotten when the ballot is closed: final, and nobody is awaited."""
+    """Nodes whose payload the round counted."""
+    by_peer: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    """(State digest, SHA-256 of the snapshot or empty) by node. Emptied when the round is closed:
+    its verdict is final and no node is awaited."""
     before: dict[PeerId, int] = field(default_factory=dict)
-    """What those who replay the log had reported."""
+    """Digests that the nodes which replay the log had reported before."""
     verdict: int | None = None
     snapshot_sha256: bytes = b""
     final: bool = False
@@ -51,137 +52,221 @@ class DigestReports:
     checked: bool = False
     disputed: bool = False
 
+    # ---- queries
+
+    @property
+    def closed(self) -> bool:
+        """The verdict is final and every node has reported: only the numbers are kept."""
+        return self.final and not self.by_peer
+
+    @property
+    def has_replayed(self) -> bool:
+        """Nodes were sent through the log, and all of them have reported again or gone."""
+        return bool(self.before) and not self.awaited
+
+    @property
+    def complete(self) -> bool:
+        """Nodes have reported, and none is awaited."""
+        return bool(self.by_peer) and not self.awaited
+
     def leading(
         self, among: dict[PeerId, tuple[int, bytes]] | None = None
     ) -> tuple[int | None, int]:
-        """The digest that most reports name and its lead over the next; (None, 0) when two are
-        level."""
-        counted = self.reports if among is None else among
+        """The digest that most reports name and its lead over the next one; (None, 0) when two
+        are level.
+        """
+        counted = self.by_peer if among is None else among
         ranked = Counter(digest for digest, _ in counted.values()).most_common(2)
         if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
             return None, 0
         return ranked[0][0], ranked[0][1] - (ranked[1][1] if len(ranked) == 2 else 0)
 
     def winner(self) -> int | None:
-        """The digest that no report still awaited can overtake, if there is one."""
+        """The digest that no awaited report can overtake, if there is one."""
         if not self.awaited:
             return self.leading()[0]
-        if len(self.reports) <= len(self.awaited):
+        if len(self.by_peer) <= len(self.awaited):
             return None  # no lead can be large enough yet
         digest, lead = self.leading(
-            {peer: said for peer, said in self.reports.items() if peer in self.voters}
+            {peer: said for peer, said in self.by_peer.items() if peer in self.voters}
         )
         return digest if lead > len(self.awaited) else None
 
+    def digests(self) -> dict[PeerId, int]:
+        """The digest that each node reports, sorted by node."""
+        return {peer: digest for peer, (digest, _) in sorted(self.by_peer.items())}
+
+    def changed(self) -> list[PeerId]:
+        """Nodes whose digest is another one after their replay than before, sorted."""
+        now = self.digests()
+        return [
+            peer for peer, digest in sorted(self.before.items()) if now.get(peer, digest) != digest
+        ]
+
+    # ---- changes
+
     def decide(self, verdict: int) -> None:
-        """Take a digest for the right one."""
+        """Take `verdict` as the right digest and count the reports for and against it."""
         self.verdict = verdict
-        same = [sha for digest, sha in self.reports.values() if digest == verdict]
-        self.reported, self.dissent = len(self.reports), len(self.reports) - len(same)
+        same = [sha256 for digest, sha256 in self.by_peer.values() if digest == verdict]
+        self.reported, self.dissent = len(self.by_peer), len(self.by_peer) - len(same)
         self.final = self.final or len(same) >= VOICES_FINAL
-        ranked = Counter(sha for sha in same if sha).most_common(1)
+        ranked = Counter(sha256 for sha256 in same if sha256).most_common(1)
         self.snapshot_sha256 = ranked[0][0] if ranked else b""
 
     def forget(self, peer: PeerId) -> bool:
-        """The node went and, while nothing is final, takes its word along; was it in this
-        ballot?"""
-        known = peer in self.awaited or peer in self.reports
+        """Drop a node that went, with its report unless the verdict is final. Returns whether the
+        node was awaited or had reported.
+        """
+        known = peer in self.awaited or peer in self.by_peer
         self.awaited.discard(peer)
         self.before.pop(peer, None)
         if not self.final:
-            self.reports.pop(peer, None)
+            self.by_peer.pop(peer, None)
         return known
 
-    @property
-    def closed(self) -> bool:
-        """Final, and everyone has reported: who said what is forgotten, the numbers stay."""
-        return self.final and not self.reports
-
     def close(self) -> None:
-        """Forget who said what, once it is of no more use."""
+        """Drop the single reports once no node is awaited and the verdict is final."""
         if self.final and not self.awaited:
-            self.reports, self.voters, self.authors = {}, set(), frozenset()
+            self.by_peer, self.voters, self.authors = {}, set(), frozenset()
 
 
 @dataclass(slots=True)
 class DigestTally:
-    """Ballots by round; a later report of the same node replaces its earlier one.
+    """The reports of the newest rounds; a later report of a node replaces its earlier one.
 
-    `rounds_checked` counts committed rounds that two nodes or more reported, `rounds_disputed`
-    those among them in which two digests were ever reported, `last` is the newest verdict."""
+    `rounds_checked` counts committed rounds with reports of two nodes or more, `rounds_disputed`
+    those among them with two different digests; `last` is the newest verdict.
+    """
 
-    ballots: dict[int, DigestReports] = field(default_factory=dict)
+    by_round: dict[int, DigestReports] = field(default_factory=dict)
     newest: int = -1
     rounds_checked: int = 0
     rounds_disputed: int = 0
     last: int | None = None
 
+    # ---- queries
+
+    def replays(self, peer: PeerId, round: int) -> bool:
+        """The node was sent through the log because of a level vote on `round`."""
+        reports = self.by_round.get(round)
+        return reports is not None and peer in reports.before
+
+    # ---- reports
+
     def open(self, round: int, voters: set[PeerId], authors: frozenset[PeerId]) -> None:
-        """A round was committed: these will report."""
-        self.ballots[round] = DigestReports(voters, set(voters), authors)
+        """Await the reports of `voters` on a round that was committed."""
+        self.by_round[round] = DigestReports(voters, set(voters), authors)
         self._slide(round)
 
-    def take(
+    def record(
         self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
     ) -> DigestReports | None:
-        """Note one report, unless its round is too old. Round -1 is genesis."""
+        """Note one report; None when its round is too old. Round -1 is genesis."""
         if round <= self.newest - ROUNDS_KEPT:
             return None
-        ballot = self.ballots.setdefault(round, DigestReports())
+        reports = self.by_round.setdefault(round, DigestReports())
         self._slide(round)
-        ballot.awaited.discard(peer)
-        if ballot.closed:
-            if state_digest != ballot.verdict:
-                ballot.reported, ballot.dissent = ballot.reported + 1, ballot.dissent + 1
-                self._dispute(round, ballot)
-            return ballot
-        others = next((said for other, said in ballot.reports.items() if other != peer), None)
-        ballot.reports[peer] = (state_digest, snapshot_sha256)
-        if others and not ballot.checked and round >= 0:
-            ballot.checked = True
+        reports.awaited.discard(peer)
+        if reports.closed:
+            if state_digest != reports.verdict:
+                reports.reported, reports.dissent = reports.reported + 1, reports.dissent + 1
+                self._dispute(round, reports)
+            return reports
+        others = next((said for other, said in reports.by_peer.items() if other != peer), None)
+        reports.by_peer[peer] = (state_digest, snapshot_sha256)
+        if others and not reports.checked and round >= 0:
+            reports.checked = True
             self.rounds_checked += 1
         if others and others[0] != state_digest:
-            self._dispute(round, ballot)
-        return ballot
+            self._dispute(round, reports)
+        return reports
 
-    def pass_by(self, peer: PeerId, round: int) -> list[int]:
-        """The node has reported a state of `round`: it says no more about earlier ones, and which
-        of those awaited it."""
+    def skip_earlier(self, peer: PeerId, round: int) -> list[int]:
+        """The node reports a state of `round`, so do not await its reports of earlier rounds.
+        Returns the rounds that awaited it.
+        """
         passed = [
             earlier
-            for earlier, ballot in self.ballots.items()
-            if earlier < round and peer in ballot.awaited
+            for earlier, reports in self.by_round.items()
+            if earlier < round and peer in reports.awaited
         ]
         for earlier in passed:
-            self.ballots[earlier].awaited.discard(peer)
+            self.by_round[earlier].awaited.discard(peer)
         return passed
 
-    def overdue(self) -> list[int]:
-        """Rounds so old that nobody is awaited any more, but for who replays the log."""
+    def give_up_overdue(self) -> list[int]:
+        """Await no more reports of rounds that are `AWAITED_ROUNDS` old, except from nodes that
+        replay the log. Returns those rounds.
+        """
         late = [
             round
-            for round, ballot in self.ballots.items()
-            if round <= self.newest - AWAITED_ROUNDS and ballot.awaited and not ballot.before
+            for round, reports in self.by_round.items()
+            if round <= self.newest - AWAITED_ROUNDS and reports.awaited and not reports.before
         ]
         for round in late:
-            self.ballots[round].awaited.clear()
+            self.by_round[round].awaited.clear()
         return late
 
     def excuse(self, peer: PeerId) -> None:
-        """The node was told to start over: nobody waits for what it would have said, and what it
-        said of the state that it discards counts nowhere any more."""
-        for ballot in self.ballots.values():
-            ballot.awaited.discard(peer)
-            if ballot.verdict is None and not ballot.before:
-                ballot.reports.pop(peer, None)
+        """The node discards its state: await none of its reports, and drop those that it made on
+        rounds without a verdict.
+        """
+        for reports in self.by_round.values():
+            reports.awaited.discard(peer)
+            if reports.verdict is None and not reports.before:
+                reports.by_peer.pop(peer, None)
+
+    def forget(self, peer: PeerId) -> list[int]:
+        """The node went. Returns the rounds that this may decide."""
+        return [round for round, reports in self.by_round.items() if reports.forget(peer)]
+
+    # ---- verdicts
+
+    def recount(self, round: int) -> DigestReports:
+        """Count the reports for and against the verdict of a round again, and close the round
+        when it is complete.
+        """
+        reports = self.by_round[round]
+        if reports.verdict is not None:
+            if not reports.closed:
+                reports.decide(reports.verdict)
+                reports.close()
+            if round == self.newest:
+                self.last = reports.verdict
+        return reports
+
+    def reopen(self, round: int) -> None:
+        """Withdraw the verdict of a round: the reports have become level."""
+        self.by_round[round].verdict = None
+
+    def send_through_log(self, round: int, peer: PeerId) -> None:
+        """The node replays the log because the vote on `round` is level: keep the digest that it
+        reported, and await what it reports after the replay.
+        """
+        reports = self.by_round[round]
+        digest, _ = reports.by_peer.pop(peer)
+        self.excuse(peer)
+        reports.before[peer] = digest
+        reports.awaited.add(peer)
+
+    def end_replay(self, round: int) -> tuple[list[PeerId], list[PeerId]]:
+        """Every node that was sent through the log has reported again or gone. Returns the nodes
+        that have reported again, and those among them whose digest has changed; both sorted.
+        """
+        reports = self.by_round[round]
+        returned = sorted(reports.before.keys() & reports.by_peer.keys())
+        changed = reports.changed()
+        reports.before = {}
+        return returned, changed
 
     def _slide(self, round: int) -> None:
         if round > self.newest:
             self.newest = round
-            for old in [old for old in self.ballots if old <= round - ROUNDS_KEPT]:
-                del self.ballots[old]
+            for old in [old for old in self.by_round if old <= round - ROUNDS_KEPT]:
+                del self.by_round[old]
 
-    def _dispute(self, round: int, ballot: DigestReports) -> None:
-        if not ballot.disputed and round >= 0:
-            ballot.disputed = True
+    def _dispute(self, round: int, reports: DigestReports) -> None:
+        if not reports.disputed and round >= 0:
+            reports.disputed = True
             self.rounds_disputed += 1

@@ -1,9 +1,13 @@
-"""What goes into the coordinator's machines and what comes out.
+"""Events that the coordinator's machine takes and effects that it returns.
 
-Events that change durable state are journalled before any effect of theirs leaves the process;
-`Renewed` is the one volatile event: it moves a lease, which a restart extends anyway. Time enters
-only as `now_ms` and as `Lapsed` and `Reached`, which the machine itself asks for (`Rounds.due`), so
-that the journal replays without the heartbeats."""
+Every event except `Heartbeat` is durable: the shell journals it before any of its effects leaves
+the process. `Heartbeat` only moves a lease, which a restart extends anyway. Time enters as `now_ms`
+and as `Lapsed`, `InstantReached` and `Concluded`, which the machine itself asks for (`Rounds.due`),
+so that the journal replays without the heartbeats.
+
+The journal stores the class names of events and their fields: a change of either needs a new
+`coordinator.journal.FORMAT`.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -30,27 +34,29 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Readied:
-    """A node has caught up: its state holds the commits up to `round` (-1: genesis)."""
+class Ready:
+    """A node has caught up: its state includes the commits up to `round` (-1: genesis)."""
 
     peer: PeerId
     round: int
     state_digest: int
     has_momentum: bool
     resyncs: int = 0
-    """Number of the last request to start over that this state was made after; 0 for none."""
+    """Number of the last `AskResync` that the node has obeyed; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
-    """A node's session is alive. Volatile."""
+class Heartbeat:
+    """A node's session is alive. The only event that is not journalled."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A node's work for a round is done; `digest` is empty when it has nothing to commit."""
+    """A node has computed its share of a round; `digest` is empty when it has no payload to
+    offer, `loss` in nats per token.
+    """
 
     peer: PeerId
     round: int
@@ -62,8 +68,8 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A node holds these payloads of a round, verified."""
+class Holding:
+    """A node holds these payloads of a round and has verified them."""
 
     peer: PeerId
     round: int
@@ -81,8 +87,8 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
-    """A node's session ended without a goodbye: its lease runs on, but nobody waits for it."""
+class Disconnected:
+    """A node's session ended without a goodbye: its lease runs on, but no round waits for it."""
 
     peer: PeerId
 
@@ -97,14 +103,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """A member was silent for longer than its lease."""
+    """A member's lease ran out."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """An instant of a round has come."""
+class InstantReached:
+    """An instant of a round was reached."""
 
     round: int
     instant: Instant
@@ -112,35 +118,35 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The time that a finished run gives those behind is over."""
+    """A finished run waits no longer for members that lack its last commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The coordinator runs again on the journal of an earlier process."""
+    """The coordinator continues after it was stopped; leases and instants are extended."""
 
 
-MemberEvent = Joined | Readied | Renewed | Parted | Left | Lapsed | Restarted
-Event = MemberEvent | Announced | Held | Applied | Reached | Concluded
+MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
+Event = MemberEvent | Announced | Holding | Applied | InstantReached | Concluded
 
 # ---- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Welcome the node: it is a member from now on."""
+    """Welcome the node: it is a member or a relay from now on."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Turn the node away."""
+    """Refuse the node and end its session."""
 
     peer: PeerId
     reason: str
     wrong_results: bool = False
-    """Its machine is to blame: it must not try again by itself."""
+    """The node's machine is at fault: the node must not try again by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +156,12 @@ class Evict:
     peer: PeerId
     reason: str
     wrong_results: bool = False
-    """Its machine is to blame: it must not come back by itself."""
+    """The node's machine is at fault: the node must not come back by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellMembers:
-    """Tell everyone who came, or has other addresses now, and who went."""
+    """Tell every member which members came or changed their addresses, and which went."""
 
     came: tuple[PeerId, ...] = ()
     gone: tuple[PeerId, ...] = ()
@@ -163,7 +169,7 @@ class TellMembers:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member does in a round."""
+    """The work of one member in a round; a muted member trains without being counted."""
 
     peer: PeerId
     shares: tuple[Share, ...]
@@ -173,7 +179,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
-    """Start a round on the members assigned."""
+    """Start a round on the assigned members, or repeat it to some of them."""
 
     round: int
     step: int
@@ -185,7 +191,7 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class CommitRound:
-    """Sign, record and send the final word; `holders[i]` are known to hold entry i's payload."""
+    """Sign, record and send a commit; the members `holders[i]` hold the payload of entry i."""
 
     commit: Commit
     holders: tuple[tuple[PeerId, ...], ...]
@@ -194,7 +200,7 @@ class CommitRound:
 
 @dataclass(frozen=True, slots=True)
 class SkipRound:
-    """Send the final word that nothing counts."""
+    """Send the decision that a round counts for nothing."""
 
     round: int
     reason: str
@@ -202,8 +208,9 @@ class SkipRound:
 
 @dataclass(frozen=True, slots=True)
 class RecordDigest:
-    """Record what the majority reported for a committed round; no reports withdraw an earlier
-    record."""
+    """Record the digest that the majority reported for a committed round; `reports` = 0 withdraws
+    an earlier record.
+    """
 
     round: int
     state_digest: int
@@ -214,8 +221,9 @@ class RecordDigest:
 
 @dataclass(frozen=True, slots=True)
 class AskResync:
-    """Tell a node to discard its state and catch up, and to say what it comes to after `round` on
-    the way."""
+    """Tell a node to discard its state, catch up, and report its digest after `round` on the
+    way.
+    """
 
     peer: PeerId
     round: int
@@ -225,7 +233,7 @@ class AskResync:
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """Tell everyone that the run has all its steps and that nobody needs them any more."""
+    """Tell every node that the run has all its steps and that no other node needs it any more."""
 
     reason: str
 

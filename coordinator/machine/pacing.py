@@ -1,17 +1,18 @@
-"""How long a round is, and how much each member is asked to do in it. Integer arithmetic: the same
-input gives the same slot and the same shares.
+"""Sets the length of the next round and the samples that each member is asked for. All arithmetic
+is in integers: the same input gives the same slot and the same shares.
 
     opened ----- compute ----- bell -- publish -- publish_by -- exchange -- commit_by
                                  needed: end of its compute       needed: announcement until
                                  until its announcement           enough others hold the payload
 
-The slot of the next round follows what the members of the last one needed: the time that three in
-four of them kept to (the quorum at least: a slot in which it cannot be met skips for ever), and
-half as much again. So one slow member does not slow the others, and many slow ones are waited for:
-who has not announced, or is not copied, when a round ends needed at least the time until then, and
-the slot grows from round to round until they fit or the run file's bound is reached. It grows at
-once and shrinks by a quarter of the way, for a deadline missed costs more than one not needed: a
-round closes as soon as everything is there."""
+The slot of the next round is the time that three in four members kept to in the last one, and half
+as much again. It covers at least the quorum: a slot in which the quorum cannot be met would skip
+every round. So one slow member does not slow the others, and a run waits for many slow ones: a
+member that has not announced, or whose payload is not copied, when a round ends needed at least the
+time until then, and the slot grows from round to round until such members fit or the run file's
+bound is reached. The slot grows at once and shrinks by a quarter of the way, because a missed
+deadline costs more than one that was not needed: a round closes as soon as everything is there.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +22,22 @@ from protocol.ids import PeerId
 from protocol.runfile import RoundsSpec
 
 HEADROOM_PERCENT = 125
-"""A share is this much of what the measured speed can do until the bell, so that a node that got
-faster shows it."""
+"""Share of a member, in percent of the samples that its measured speed allows until the bell; above
+100, so that a node that has become faster shows it."""
 
 KEPT_TO_PERCENT = 75
-"""Members whose need a slot covers."""
+"""Members whose need a slot covers, in percent."""
 
 MARGIN_PERCENT = 150
-"""A part is this much of what was needed: home links vary by less from one round to the next."""
+"""Length of a part of the slot, in percent of the need: home links vary by less from one round to
+the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What members needed in one round, in milliseconds, ascending: from the end of their compute
-    until they had announced, and from there until enough others held the payload."""
+    """Times that members needed in one round, in milliseconds, ascending: from the end of the
+    compute until the announcement, and from there until enough others held the payload.
+    """
 
     publish_ms: tuple[int, ...]
     exchange_ms: tuple[int, ...]
@@ -42,15 +45,16 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The slot of the next round, and why it is not the stated one; empty when it is."""
+    """The slot of the next round, and the reason why it is not the stated one; empty when it is."""
 
     slot: Slot
     reason: str = ""
 
 
 def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
-    """The pace after a round with these needs. `hides`: will the exchange be hidden behind the next
-    round's compute?"""
+    """The pace after a round with these needs. `hides` tells whether the exchange is hidden behind
+    the next round's compute.
+    """
     if rounds.stretch == 1 or not needs.publish_ms:
         return pace
     stated, old = stated_slot(rounds), pace.slot
@@ -70,8 +74,8 @@ def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> P
     count = _rank(len(needs.publish_ms), rounds.quorum)
     return Pace(
         slot,
-        f"slot of {parts} s: {count} of {len(needs.publish_ms)} members announce within {_seconds(publish_need)} s and "
-        f"are copied {_seconds(exchange_need)} s later",
+        f"slot of {parts} s: {count} of {len(needs.publish_ms)} members announce within "
+        f"{_seconds(publish_need)} s and are copied {_seconds(exchange_need)} s later",
     )
 
 
@@ -81,10 +85,11 @@ def samples_per_share(
     """Samples to lease to each member for `compute_ms` of work.
 
     `speeds[peer]` is (thousandths of a sample per second, 0 if unknown; strikes). Each member is
-    asked for what it can do until the bell, halved per strike, at least one sample. When the sum
-    exceeds `batch_samples_max`, everyone keeps one sample and what is wanted beyond it is cut down
-    in proportion, the remainder going to the largest fractions, ties by id; so the sum exceeds the
-    bound only when there are more members than samples."""
+    asked for the samples that it can train until the bell, halved per strike, at least one. When
+    the sum exceeds `batch_samples_max`, every member keeps one sample and the wanted rest is cut
+    down in proportion; the remainder goes to the largest fractions, ties by id. So the sum exceeds
+    the bound only when there are more members than samples.
+    """
     wanted = {peer: _wanted(*speeds[peer], rounds, compute_ms) for peer in sorted(speeds)}
     total = sum(wanted.values())
     if total <= rounds.batch_samples_max:
@@ -116,7 +121,7 @@ def _wanted(speed: int, strikes: int, rounds: RoundsSpec, compute_ms: int) -> in
 
 
 def _rank(count: int, quorum: int) -> int:
-    """How many of `count` members a slot is made for."""
+    """The number of members, of `count`, that a slot covers."""
     return min(count, max(quorum, -(-KEPT_TO_PERCENT * count // 100)))
 
 

@@ -1,4 +1,10 @@
-"""One round that is not decided yet, and the questions that decide it."""
+"""A round that is not decided yet, and the questions that decide it.
+
+    opened --bell--> exchanging --publish_by--> closing --commit_by--> must be decided
+
+`silent` are the members that were asked to work and have not announced. Like the sets in `Receipts`
+it follows every event. The invariants of both are in `coordinator.machine.invariants`.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -7,6 +13,7 @@ from typing import Literal
 
 from coordinator.machine.events import Announced, Assignment, Instant
 from coordinator.machine.pacing import Needs
+from coordinator.machine.receipts import Receipts
 from protocol.clock import Instants
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId
@@ -16,26 +23,14 @@ RECEIPTS_PER_AUTHOR = 2
 """Digests that a member may name for each author of a round: an author that restarts makes a second
 payload."""
 
-HOLDERS_TOLD_MAX = 8
-"""Holders of a payload that a commit's message names: enough to start pulling, however few offers
-have arrived."""
-
-HOLDERS_TOLD_IN_ALL = 1024
-"""Of all payloads together, but one of each: with many authors the lists would outweigh the
-commit."""
-
 _NEXT: dict[str, Instant] = {"opened": "bell", "bell": "publish_by", "publish_by": "commit_by"}
 
 
 @dataclass(slots=True)
 class UndecidedRound:
-    """A round between its opening and its final word. `assignments` names everyone who was asked to
-    work, less those who left before they announced; `named` is what each member says it holds,
-    `holders` the same by digest.
-
-    `silent` and `short` are kept up to date with every event, so that "may it be decided?" costs
-    the same in a run of a thousand members as in one of two: those asked who have not announced,
-    and the authors whose payload has fewer than `copies_min` other holders."""
+    """A round between its opening and its decision. `assignments` names the members that were asked
+    to work, except those that went before they announced.
+    """
 
     round: int
     step: int
@@ -43,24 +38,29 @@ class UndecidedRound:
     learning_rate_bits: int
     decay_bits: int
     assignments: dict[PeerId, Assignment]
-    copies_min: int = 1
+    receipts: Receipts
     announced: dict[PeerId, Announced] = field(default_factory=dict)
-    authors: dict[Digest, list[PeerId]] = field(default_factory=dict)
-    silent: set[PeerId] = field(default_factory=set)
-    short: set[PeerId] = field(default_factory=set)
-    holders: dict[Digest, set[PeerId]] = field(default_factory=dict)
-    named: dict[PeerId, set[Digest]] = field(default_factory=dict)
-    doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
     announced_ms: dict[PeerId, int] = field(default_factory=dict)
-    copied_ms: dict[PeerId, int] = field(default_factory=dict)
-    named_max: int = 0
+    silent: set[PeerId] = field(default_factory=set)
     disturbed: bool = False
-    """The coordinator was away meanwhile: what the round took says nothing about its members."""
+    """The coordinator was away meanwhile: the duration says nothing about the members."""
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
 
-    def __post_init__(self) -> None:
-        self.named_max = self.named_max or RECEIPTS_PER_AUTHOR * len(self.assignments)
-        self.silent = self.assignments.keys() - self.announced.keys()
+    @classmethod
+    def open(
+        cls,
+        round: int,
+        step: int,
+        instants: Instants,
+        scalars: tuple[int, int],
+        assignments: dict[PeerId, Assignment],
+        *,
+        copies_min: int,
+    ) -> "UndecidedRound":
+        """A new round; `scalars` are the float bits of learning rate and decay."""
+        receipts = Receipts(copies_min, RECEIPTS_PER_AUTHOR * len(assignments))
+        silent = set(assignments)
+        return cls(round, step, instants, *scalars, assignments, receipts, silent=silent)
 
     # ---- time
 
@@ -70,8 +70,9 @@ class UndecidedRound:
         return (name, getattr(self.instants, name)) if name else None
 
     def postpone(self, milliseconds: int) -> None:
-        """The coordinator was away for so long: everyone has that much longer."""
-        old, self.disturbed = self.instants, True
+        """The coordinator was away for this long: every member has that much longer."""
+        old = self.instants
+        self.disturbed = True
         self.instants = Instants(
             old.opened,
             old.bell + milliseconds,
@@ -80,8 +81,9 @@ class UndecidedRound:
         )
 
     def needs(self, live: Callable[[PeerId], bool], now_ms: int) -> Needs:
-        """What live members took, at least, when the round is decided now; nothing when it was
-        disturbed."""
+        """The time that live members needed, at least, if the round is decided now; empty when
+        the round was disturbed.
+        """
         if self.disturbed:
             return Needs((), ())
         opened, bell = self.instants.opened, self.instants.bell
@@ -89,38 +91,34 @@ class UndecidedRound:
         for peer, at_ms in self.announced_ms.items():
             publish.append(max(0, at_ms - bell, at_ms - opened - self.announced[peer].compute_ms))
         exchange = [
-            self.copied_ms.get(said.peer, now_ms) - self.announced_ms[said.peer]
+            self.receipts.copied_ms.get(said.peer, now_ms) - self.announced_ms[said.peer]
             for said in self.payloads()
         ]
         return Needs(tuple(sorted(publish)), tuple(sorted(exchange)))
 
-    # ---- who is waited for
+    # ---- members that the round waits for
 
     def awaited(self, live: Callable[[PeerId], bool]) -> list[PeerId]:
-        """Live members that were asked to work and have not announced."""
+        """Live members that were asked to work and have not announced, sorted."""
         return sorted(peer for peer in self.silent if live(peer))
 
     def waits(self, live: Callable[[PeerId], bool]) -> bool:
-        """Is anybody awaited?"""
+        """Whether a live member has not announced."""
         return any(live(peer) for peer in self.silent)
 
     def computed(self, live: Callable[[PeerId], bool]) -> bool:
-        """Nobody computes this round any more: the bell rang or everyone has announced."""
+        """No member computes this round any more: the bell rang, or all have announced."""
         return self.reached != "opened" or not self.waits(live)
 
     # ---- payloads
 
     def announce(self, event: Announced, now_ms: int) -> None:
         """Take a checked announcement; its author holds the payload."""
-        self.announced[event.peer], self.announced_ms[event.peer] = event, now_ms
+        self.announced[event.peer] = event
+        self.announced_ms[event.peer] = now_ms
         self.silent.discard(event.peer)
         if event.digest:
-            digest = Digest(event.digest)
-            self.authors.setdefault(digest, []).append(
-                event.peer
-            )  # more than one: somebody lies, perhaps the first
-            self.hold(event.peer, digest, now_ms)
-            self._count_copies(digest, now_ms)
+            self.receipts.announce(event.peer, Digest(event.digest), now_ms)
 
     def payloads(self) -> list[Announced]:
         """Announcements that carry a payload, sorted by author."""
@@ -129,104 +127,52 @@ class UndecidedRound:
         ]
 
     def waits_for_copies(self, members: Collection[PeerId]) -> bool:
-        """Is there a payload that somebody holds, and too few? One that nobody holds any more does
-        not come back."""
+        """Whether a payload that a member holds has too few copies. A payload that no member holds
+        any more does not come back.
+        """
         return any(
-            self.holding(Digest(self.announced[author].digest))
+            self.receipts.holding(Digest(self.announced[author].digest))
             and not self._copied(author, members)
-            for author in self.short
+            for author in self.receipts.short
         )
 
-    def holding(self, digest: Digest) -> set[PeerId]:
-        """Members that hold this payload, its author included."""
-        return self.holders.get(digest, set())
-
     def available(self, members: Collection[PeerId]) -> list[Announced]:
-        """Payloads that enough members hold: `copies_min` besides the author, fewer when fewer of
-        those who exchange this round are members. Who is still catching up holds nothing yet, and
-        is not waited for. A payload that nobody holds any more is not available, however few are
-        left."""
+        """Payloads that enough members hold: `copies_min` besides the author, or fewer when fewer
+        of the round's other workers are still members. A member that is catching up holds nothing
+        yet and is not waited for. A payload without holders is not available, however few members
+        are left.
+        """
         return [
             payload
             for payload in self.payloads()
-            if self.holding(Digest(payload.digest)) and self._copied(payload.peer, members)
+            if self.receipts.holding(Digest(payload.digest)) and self._copied(payload.peer, members)
         ]
 
-    def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
-        """Some of the members that hold a payload, sorted; which ones depends on the digest, to
-        spread the load."""
-        told_max = min(HOLDERS_TOLD_MAX, max(1, HOLDERS_TOLD_IN_ALL // max(1, len(self.authors))))
-        holding = sorted(self.holding(digest))
-        first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
-        return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
-
-    def hold(self, peer: PeerId, digest: Digest, now_ms: int) -> None:
-        """Note a receipt. It may come before the announcement, so anything may be named, within the
-        member's own room: one that names digests of nothing shuts out nobody else's receipts."""
-        named = self.named.setdefault(peer, set())
-        if digest in named or len(named) < self.named_max:
-            named.add(digest)
-            self.doubted.get(peer, set()).discard(digest)
-            self.holders.setdefault(digest, set()).add(peer)
-            if digest in self.authors:
-                self._count_copies(digest, now_ms)
-
     def _copied(self, author: PeerId, members: Collection[PeerId]) -> bool:
-        """Do enough others hold the author's payload, or as many as there are?"""
-        if author not in self.short:
+        """Whether enough others hold the author's payload, or as many as there are."""
+        if author not in self.receipts.short:
             return True
         others = (peer for peer in self.assignments if peer != author and peer in members)
-        wanted = sum(1 for _ in islice(others, self.copies_min))
-        return self._copies(Digest(self.announced[author].digest), author) >= wanted
-
-    def _copies(self, digest: Digest, author: PeerId) -> int:
-        holding = self.holding(digest)
-        return len(holding) - (author in holding)
-
-    def _count_copies(self, digest: Digest, now_ms: int | None = None) -> None:
-        for author in self.authors[digest]:
-            if self._copies(digest, author) < self.copies_min:
-                self.short.add(author)
-            else:
-                self.short.discard(author)
-                if now_ms is not None:
-                    self.copied_ms.setdefault(author, now_ms)
+        wanted = sum(1 for _ in islice(others, self.receipts.copies_min))
+        return self.receipts.copies(Digest(self.announced[author].digest), author) >= wanted
 
     # ---- coming and going
 
     def unannounced(self) -> int:
-        """Samples that were leased for this round and of which nothing was heard in time."""
+        """Samples that were leased for this round to members that have not announced."""
         return sum(share.count for peer in self.silent for share in self.assignments[peer].shares)
 
-    def doubt(self, peer: PeerId) -> None:
-        """A member has a new session, perhaps as a new process: what it held counts until it is
-        ready, and after that only if it has said so again."""
-        self.doubted[peer] = set(self.named.get(peer, ()))
-
-    def settle_doubt(self, peer: PeerId) -> None:
-        """The member is ready: what it has not said again, it does not hold any more."""
-        for digest in self.doubted.pop(peer, set()):
-            self.named[peer].discard(digest)
-            self._drop(peer, digest)
-
-    def _drop(self, peer: PeerId, digest: Digest) -> None:
-        self.holders[digest].discard(peer)
-        if not self.holders[digest]:
-            del self.holders[digest]
-        if digest in self.authors:
-            self._count_copies(digest)
-
     def forget(self, peer: PeerId) -> int:
-        """A member went: it holds nothing any more and, if it has not announced, is not waited for.
-        Returns how many of its samples are lost."""
-        for digest in self.named.pop(peer, set()):
-            self._drop(peer, digest)
-        self.doubted.pop(peer, None)
+        """A member went: it holds nothing, and the round does not wait for it. Returns the number
+        of its samples that are lost.
+        """
+        self.receipts.forget(peer)
         return self.withdraw(peer)
 
     def withdraw(self, peer: PeerId) -> int:
-        """A member that has not announced is not asked any more. Returns how many of its samples
-        are lost."""
+        """Take the work back from a member that has not announced. Returns the number of its
+        samples that are lost.
+        """
         if peer not in self.silent:
             return 0
         self.silent.discard(peer)
@@ -234,7 +180,7 @@ class UndecidedRound:
 
 
 def check_announcement(event: Announced, assignment: Assignment, payload_bytes_max: int) -> None:
-    """Raise `RemoteProtocolError` for what no honest node announces."""
+    """Raise `RemoteProtocolError` for an announcement that no honest node makes."""
     leased = sum(share.count for share in assignment.shares)
     if event.samples > leased:
         raise RemoteProtocolError(
@@ -242,7 +188,8 @@ def check_announcement(event: Announced, assignment: Assignment, payload_bytes_m
         )
     if event.digest and not 1 <= event.payload_bytes <= payload_bytes_max:
         raise RemoteProtocolError(
-            f"{event.peer}: expected a payload of 1..{payload_bytes_max} bytes, got {event.payload_bytes}"
+            f"{event.peer}: expected a payload of 1..{payload_bytes_max} bytes, "
+            f"got {event.payload_bytes}"
         )
     if event.digest and assignment.muted:
         raise RemoteProtocolError(
@@ -251,7 +198,7 @@ def check_announcement(event: Announced, assignment: Assignment, payload_bytes_m
 
 
 def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
-    """The part of `shares` behind the first `samples` samples: what was leased and not trained."""
+    """The part of `shares` after the first `samples` samples: leased and not trained."""
     unused, left = [], samples
     for share in shares:
         used, rest = share.split(min(left, share.count))
@@ -262,11 +209,7 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
 
 
 def mean_loss(counted: list[Announced]) -> float:
-    """Loss over the samples of these announcements, in nats per token; not a number when they have
-    none."""
+    """Loss over the samples of these announcements, in nats per token; NaN without samples."""
     samples = sum(payload.samples for payload in counted)
-    return (
-        sum(payload.loss * payload.samples for payload in counted) / samples
-        if samples
-        else float("nan")
-    )
+    total = sum(payload.loss * payload.samples for payload in counted)
+    return total / samples if samples else float("nan")

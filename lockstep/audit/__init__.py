@@ -1,1 +1,1 @@
-"""Replays a run's log and judges what it published."""
+"""Replays a run's log and compares the result with its published checkpoint."""

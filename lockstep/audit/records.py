@@ -1,12 +1,14 @@
-"""Where the record of a run is read from: the files it left, or the coordinator and the members of
-a live one.
+"""Reads the record of a run: from the files of a finished one, or from a live one's coordinator and
+members.
 
-    a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/ of it or of the directories beside it
-    a directory of a demo        coordinator/, node-*/payloads, checkpoint/
+    a coordinator's directory    journal.sqlite, key.pem; payloads in payloads/, its own or that of
+                                 a directory beside it
+    a demo's directory           coordinator/, node-*/payloads, checkpoint/
 
-Payloads are only read, never repaired or pruned. The journal is opened as its coordinator opens it,
-alone: a live run is asked by its address instead. Files need no network. Nothing that is read is
-trusted: `lockstep.audit.verify` checks it."""
+Payloads are only read, never repaired or pruned. The journal is opened exclusively, as by its
+coordinator: a live run is asked at its address instead. Files need no network. Nothing that is read
+is trusted: `lockstep.audit.verify` checks it.
+"""
 
 import asyncio
 import contextlib
@@ -23,12 +25,13 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.wire_messages import commits_reply
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
@@ -43,28 +46,30 @@ from protocol.errors import (
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
+from protocol.run_info import RunInfo
 from protocol.runfile import parse_run_json, run_id
 
-CONNECT_SECONDS = 5
-"""Longest wait for a coordinator to answer at all."""
+CONNECT_S = 5
+"""Longest wait for the first answer of a coordinator."""
 
 
 class Record(Protocol):
-    """A run as it was recorded."""
+    """The record of a run: its commits and payloads."""
 
     info: RunInfo
 
     async def commits(self, after_round: int) -> wire.Commits:
-        """Commits after a round, oldest first, as many as fit one reply."""
+        """Reads the commits after a round, oldest first, at most one reply full."""
 
     async def payload(self, round: int, entry: Entry) -> bytes:
-        """The bytes that a commit's entry names, whatever their digest.
+        """Reads the bytes that a commit's entry names.
 
-        Raises `DivergedError` when all that is there under its name is something else,
-        `StorageError` or `UnavailableError` when it is nowhere."""
+        Raises `DivergedError` when only other bytes are found under that name, `StorageError` or
+        `UnavailableError` when none are found.
+        """
 
     async def close(self) -> None:
-        """Let go of files and connections."""
+        """Closes files and connections."""
 
 
 # ---- from files
@@ -81,25 +86,23 @@ class RecordInFiles:
         )
         if not (place / JOURNAL_NAME).is_file():
             raise UsageError(
-                f"{directory}: expected a coordinator's or a demo's directory, found no {JOURNAL_NAME}"
+                f"{directory}: expected the directory of a coordinator or a demo, "
+                f"found no {JOURNAL_NAME}"
             )
         self.info = _info(place)
         self._payloads = payloads or _payload_directories(place)
         self._journal = Journal(place / JOURNAL_NAME)
 
     async def commits(self, after_round: int) -> wire.Commits:
-        """See `Record`."""
         rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
         newest = await asyncio.to_thread(self._journal.last_commits, 1)
         head = newest[0].round if newest else -1
         return commits_reply(rows, head, head)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
-        """See `Record`."""
         return await asyncio.to_thread(self._read, round, entry)
 
     async def close(self) -> None:
-        """See `Record`."""
         self._journal.close()
 
     def _read(self, round: int, entry: Entry) -> bytes:
@@ -113,11 +116,13 @@ class RecordInFiles:
         name = f"the payload of {short(entry.author)} for round {round}"
         if present:
             raise DivergedError(
-                f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, got other bytes"
+                f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, "
+                "got other bytes"
             )
         searched = ", ".join(map(str, self._payloads)) or "no directory of payloads"
         raise StorageError(
-            f"expected {name} in {searched}, found none; name the directory that has it with --payloads"
+            f"expected {name} in {searched}, found none; name the directory that has it with "
+            "--payloads"
         )
 
 
@@ -130,12 +135,12 @@ def _payload_directories(place: Path) -> tuple[Path, ...]:
 
 
 def _info(place: Path) -> RunInfo:
-    """The run of a coordinator's directory, whose name must be the hash of what lies there."""
+    """The run of a coordinator's directory; its name must be the hash of key and run file."""
     with _opened(place / JOURNAL_NAME) as database:
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
     if "run_id" not in meta or "run_json" not in meta:
         raise StorageError(
-            f"{place / JOURNAL_NAME}: expected the journal of a run, found an empty one"
+            f"{place / JOURNAL_NAME}: expected the journal of a run, found none in it"
         )
     if not (place / KEY_NAME).is_file():
         raise StorageError(f"{place}: expected the coordinator's key in {KEY_NAME}, found none")
@@ -163,7 +168,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class RecordOverNetwork:
-    """The record that a coordinator serves and its members hold. Open it with `connect`."""
+    """The record of a live run, from its coordinator and its members. Open it with `connect`."""
 
     def __init__(self, client: CoordinatorClient, info: RunInfo, key: Ed25519PrivateKey) -> None:
         self.info = info
@@ -176,12 +181,13 @@ class RecordOverNetwork:
 
     @classmethod
     async def connect(cls, address: str) -> "RecordOverNetwork":
-        """Ask the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
-        answer."""
+        """Asks the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
+        answer.
+        """
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(address, key)
         try:
-            record = cls(client, await client.fetch_run(CONNECT_SECONDS), key)
+            record = cls(client, await client.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())
             return record
         except BaseException:
@@ -189,11 +195,10 @@ class RecordOverNetwork:
             raise
 
     async def commits(self, after_round: int) -> wire.Commits:
-        """See `Record`."""
         return await self._client.fetch_commits(after_round)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
-        """See `Record`. Members are asked in turn, the one that gave the last payload first."""
+        # Members are asked in turn, the one that sent the last payload first.
         self._members = self._members or [
             PeerAddress(peer, addresses)
             for peer, addresses in (await self._client.fetch_members()).members.items()
@@ -218,12 +223,12 @@ class RecordOverNetwork:
                 f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}"
             )
         raise UnavailableError(
-            f"expected {name} from one of {len(self._members)} members, none gives it: they keep the last "
-            f"{self.info.spec.retention.log_rounds} rounds; begin later with --from SNAPSHOT"
+            f"expected {name} from one of {len(self._members)} members, got it from none: "
+            f"they keep the last {self.info.spec.retention.log_rounds} rounds; begin later with "
+            "--from SNAPSHOT"
         )
 
     async def close(self) -> None:
-        """See `Record`."""
         await self._links.stop()
         await self._client.close()
 
@@ -232,6 +237,6 @@ class RecordOverNetwork:
             self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
         ) as parts:
             async for part in parts:
-                if transfer.take(part, member.peer_id, None):
+                if transfer.append(part, member.peer_id, None):
                     return
         raise UnavailableError(f"{short(member.peer_id)} ended a transfer early")

@@ -1,12 +1,13 @@
-"""`lockstep verify DIR|URL`: is what was published what the log of the run produces?
+"""`lockstep verify DIR|URL`: replays the log of a run and compares the result with its checkpoint.
 
     genesis, or a recorded snapshot
         -> for each commit: signature, link, payloads by digest, apply, recorded state digest
         -> the parameters, bit for bit -> the published checkpoint
 
-The run file gives genesis, the commits name every payload and every scalar, and the arithmetic is
-exact: whoever has the record gets the same bits, on any machine. The audit ends at the first round
-that differs, and names it."""
+The run file determines the genesis, the commits name every payload and every scalar, and the
+arithmetic is exact: a replay of the record gives the same bits on any machine. The audit ends at
+the first round that differs, and names it.
+"""
 
 import asyncio
 import time
@@ -19,7 +20,7 @@ import torch
 
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.console import Advance, output, progress, write_json
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
@@ -40,8 +41,8 @@ from protocol.commits import (
 from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
 
 
-class Difference(DivergedError):
-    """The record is not what it should be; `round` is the first round that differs."""
+class Difference(DivergedError):  # noqa: N818 (a finding)
+    """The record differs from its replay; `round` is the first round that differs."""
 
     def __init__(self, round: int, reason: str) -> None:
         super().__init__(f"the first difference is in round {round}: {reason}")
@@ -50,55 +51,55 @@ class Difference(DivergedError):
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """What `lockstep verify` is asked to do."""
+    """Settings of one audit."""
 
     target: str
-    """A coordinator's or a demo's directory, or the address of a coordinator."""
+    """Directory of a coordinator or a demo, or the address of a coordinator."""
 
     checkpoint: Path | None = None
-    """The published checkpoint to compare; None: the one in a demo's directory, if there is one."""
+    """Published checkpoint to compare; None: that of a demo's directory, if there is one."""
 
     snapshot: Path | None = None
-    """A snapshot to begin at; None: genesis."""
+    """Snapshot to begin at; None: genesis."""
 
     payloads: tuple[Path, ...] = ()
     """Directories of payloads; empty: those beside the coordinator's."""
 
     threads: int = 0
-    """CPU threads; 0: all cores. They change nothing but the time."""
+    """CPU threads; 0: as many as cores. They change only the time."""
 
     json_path: str | None = None
-    """Where the findings go; "-" is standard output."""
+    """File for the findings; "-" is standard output."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was checked."""
+    """Results of one audit."""
 
     run_id: str
     verified: bool = False
     commits: int = 0
-    """Commits whose signature and link hold."""
+    """Number of commits with a valid signature and link."""
     replayed: int = 0
-    """Commits whose payloads were applied."""
+    """Number of commits whose payloads were applied."""
     digests_compared: int = 0
-    """Rounds in which the recorded majority agrees with the replay."""
+    """Number of rounds whose recorded majority digest equals the replay's."""
     payload_bytes: int = 0
     round: int = -1
-    """Of the last commit."""
+    """Round of the last commit."""
     state_digest: str = ""
     canonical_sha256: str = ""
     checkpoint: str | None = None
-    """What the checkpoint was found to be."""
+    """Verdict on the checkpoint, in words."""
     first_difference: dict[str, Any] | None = None
     seconds: float = 0.0
 
 
 def verify(settings: VerifySettings) -> None:
-    """Replays, compares and says what was found; `DivergedError` when something differs."""
+    """Replays, compares and prints the findings; `DivergedError` when something differs."""
     keep_freed_memory()
     use_threads(settings.threads)
-    findings = run(_verify(settings))
+    findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
         ending = f"; {findings.checkpoint}" if findings.checkpoint else ""
         output.print(
@@ -123,7 +124,7 @@ async def _verify(settings: VerifySettings) -> Findings:
         )
         published = Published(checkpoint, findings.run_id) if checkpoint else None
         with progress("replaying", "commits") as advance:
-            await Audit(record, findings, published, settings.snapshot).run(advance)
+            await Audit(record, findings, published, settings.snapshot).replay(advance)
         findings.verified = True
         return findings
     except Difference as error:
@@ -141,17 +142,19 @@ def _is_directory(path: str) -> bool:
 
 
 class Published:
-    """A checkpoint, and where in the log its parameters were met.
+    """A published checkpoint, compared with the state after each round.
 
-    Raises `DataError` for what is no checkpoint of a run, `DivergedError` for one of another
-    run."""
+    Raises `DataError` when it is no checkpoint of a run, `DivergedError` when it is one of another
+    run.
+    """
 
     def __init__(self, directory: Path, run_id: str) -> None:
         loaded = load_checkpoint(directory)
         claims, self.directory = loaded.metadata, directory
         if not isinstance(claims.get("round"), int) or "run_id" not in claims:
             raise DataError(
-                f"{directory}: expected a checkpoint that says its run and its round, got {sorted(claims)}"
+                f"{directory}: expected a checkpoint with its run_id and its round, "
+                f"got {sorted(claims)}"
             )
         if claims["run_id"] != run_id:
             raise DivergedError(
@@ -164,8 +167,10 @@ class Published:
         self.verdict = ""
 
     def compare(self, round: int, replica: Replica) -> None:
-        """The replica holds the state after `round`: is it the checkpoint's? `Difference` when it
-        should be."""
+        """Compares the checkpoint with the replica, which holds the state after `round`.
+
+        Raises `Difference` when `round` is the checkpoint's and the parameters differ.
+        """
         if replica.digest == self._digest:
             self._met = round
         if round == self.round:
@@ -175,20 +180,22 @@ class Published:
                     round,
                     f"{self.directory} does not hold the parameters that the log produces{met}",
                 )
-            self.verdict = f"{self.directory} is what the log produces at round {round}"
+            self.verdict = f"{self.directory} equals the state of the log at round {round}"
 
     def require_compared(self, first: int, last: int) -> None:
-        """`Difference` when the checkpoint's round did not come by: rounds `first` to `last`
-        did."""
+        """Raises `Difference` when the checkpoint's round was not among those from `first` to
+        `last`.
+        """
         if not self.verdict:
-            text = f"the replay went from round {first} to round {last}, and no commit is of that round"
             raise Difference(
-                self.round, f"{self.directory} claims to be of round {self.round}: {text}"
+                self.round,
+                f"{self.directory} claims to be of round {self.round}: the replay went from round "
+                f"{first} to round {last} without a commit of that round",
             )
 
 
 class Audit:
-    """One walk through a record. `findings` is filled on the way."""
+    """One walk through a record, which fills `findings`."""
 
     def __init__(
         self, record: Record, findings: Findings, published: Published | None, snapshot: Path | None
@@ -200,10 +207,10 @@ class Audit:
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
 
-    async def run(self, advance: Advance) -> None:
-        """Walk to the end of the log; `Difference` at the first round that is not as recorded."""
+    async def replay(self, advance: Advance) -> None:
+        """Walks to the end of the log; `Difference` at the first round that differs."""
         findings, replica = self._findings, self._replica
-        self._stand_at(-1)
+        self._compare_state(-1)
         async for commit, recorded in self._chain():
             if self._awaited is None:
                 await self._apply(commit)
@@ -212,7 +219,7 @@ class Audit:
             else:
                 continue
             self._check_digest(commit, recorded)
-            self._stand_at(commit.round)
+            self._compare_state(commit.round)
             advance(findings.commits, self._record.info.spec.schedule.steps)
         if self._awaited:
             raise DivergedError(
@@ -224,8 +231,10 @@ class Audit:
         findings.canonical_sha256 = canonical_sha256(replica.committed).hex()
 
     async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
-        """The commits in order, each signed by the coordinator and linked to the one before it; up
-        to the newest at the beginning, for a live run may go on faster than its replay."""
+        """Yields the commits in order, each signed by the coordinator and linked to the one before.
+
+        The last one is the newest at the beginning: a live run may go on faster than its replay.
+        """
         info, findings = self._record.info, self._findings
         head, last = genesis_digest(info.run_id), None
         while last is None or findings.round < last:
@@ -278,7 +287,7 @@ class Audit:
             )
         self._findings.digests_compared += 1
 
-    def _stand_at(self, round: int) -> None:
+    def _compare_state(self, round: int) -> None:
         self._findings.state_digest = f"{self._replica.digest:016x}"
         if self._published and self._awaited is None:
             self._published.compare(round, self._replica)

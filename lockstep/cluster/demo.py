@@ -1,24 +1,25 @@
-"""`lockstep demo`: a whole run on one machine, in separate processes over real sockets, judged at
-its end.
+"""`lockstep demo`: a whole run on one machine, in separate processes over real sockets, evaluated
+at its end.
 
-    prepare the corpus once -> coordinator and nodes train (live table) -> evaluate genesis and checkpoint
-        -> summary: table, JSON, plot, checkpoint
+    prepare the corpus once -> coordinator and nodes train (live table)
+        -> evaluate genesis and checkpoint -> summary: table, JSON, plot, checkpoint
 
 The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
-byte-level llama of a million parameters on the Python standard library's own sources."""
+byte-level llama of a million parameters on the Python standard library's own sources.
+"""
 
+import shlex
 import shutil
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import shown
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
+from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.cluster.loss_plot import plot_loss
 from lockstep.cluster.summary import (
     Evaluation,
@@ -28,10 +29,18 @@ from lockstep.cluster.summary import (
     run_to_its_end,
     summary,
 )
-from lockstep.commands.init import write_run_file
-from lockstep.commands.status import agreement
-from lockstep.console import bytes_text, messages, output, progress, write_json
+from lockstep.console import (
+    agreement,
+    bytes_text,
+    messages,
+    output,
+    own_command,
+    progress,
+    write_json,
+)
 from lockstep.exit_codes import UsageError
+from lockstep.run_file import write_run_file
+from lockstep.service.signals import stopped_like_ctrl_c
 from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
 from protocol.runfile import (
@@ -43,43 +52,44 @@ from protocol.runfile import (
 )
 
 CORPUS_BYTES = 4_000_000
-"""Of the built-in corpus: more than a demo reads, prepared in a few seconds."""
+"""Size of the part of the built-in corpus that is prepared: more than a demo reads, in a few
+seconds."""
 
 BATCH_SAMPLES_MAX = 96
-"""Samples of all nodes in a round: about a second of two cores."""
+"""Limit on the samples of all nodes in a round: about a second of two cores."""
 
 LEARNING_RATE = 0.004
-"""More than the default of a run file: sixty rounds are too few to travel far in small steps."""
+"""Learning rate; above the default of a run file, because sixty rounds are few."""
 
 MARK_NAME = ".lockstep-demo"
-"""File that says that a directory is a demo's, and may be emptied by the next one."""
+"""Name of the file that marks a directory as a demo's, which the next demo may empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What `lockstep demo` is asked to do."""
+    """Settings of one demo."""
 
     directory: Path
-    """Everything goes here; an earlier demo's processes' state is replaced, the prepared corpus is
-    kept."""
+    """Directory for everything; the state of an earlier demo's processes is replaced, the prepared
+    corpus is kept."""
 
     nodes: int
-    """Node processes."""
+    """Number of node processes."""
 
     rounds: int
     """Steps to train."""
 
     seed: int
-    """Of the initial weights and the data order."""
+    """Seed of the initial weights and the data order."""
 
     json_path: str
-    """Where the summary goes; "-" is standard output."""
+    """File for the summary; "-" is standard output."""
 
 
 def run_demo(settings: DemoSettings) -> None:
-    """Trains, judges and says where everything is."""
+    """Trains, evaluates and prints a summary."""
     directory = settings.directory
-    _clear(directory)
+    clear_directory(directory)
     spec = demo_spec(settings)
     with progress("preparing the corpus", "tokens") as advance:
         data = directory / "data"
@@ -89,7 +99,7 @@ def run_demo(settings: DemoSettings) -> None:
         advance(CORPUS_BYTES, CORPUS_BYTES)
     write_run_file(directory / "run.toml", spec, force=True)
     cluster = Cluster(ClusterSettings(directory, directory / "run.toml", data, settings.nodes))
-    with _sigterm_as_ctrl_c():
+    with stopped_like_ctrl_c():
         finished = run_to_its_end(cluster, shown(cluster, spec.schedule.steps))
     checkpoint = _keep_checkpoint(cluster.nodes, directory / "checkpoint")
     with messages.status("evaluating the genesis and the final checkpoint"):
@@ -104,7 +114,10 @@ def run_demo(settings: DemoSettings) -> None:
     messages.print(
         f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
     )
-    messages.print(f"try: lockstep generate {checkpoint} --prompt 'def '", soft_wrap=True)
+    messages.print(
+        f"try: {own_command()} generate {shlex.quote(str(checkpoint))} --prompt 'def '",
+        soft_wrap=True,
+    )
 
 
 def demo_spec(settings: DemoSettings) -> RunSpec:
@@ -132,28 +145,13 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
     )
 
 
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """A supervisor's polite signal stops the cluster as a person's does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _clear(directory: Path) -> None:
-    """Makes room for a new run where an earlier demo was; `UsageError` for a directory of anything
-    else."""
+def clear_directory(directory: Path) -> None:
+    """Empties the directory of an earlier demo; `UsageError` for a directory with anything else."""
     mark = directory / MARK_NAME
     with storage_errors(directory):
         if directory.exists() and any(directory.iterdir()) and not mark.exists():
             raise UsageError(
-                f"{directory} is not empty and not a demo's; choose another --directory"
+                f"{directory} is not empty and not of a demo; choose another --directory"
             )
         directory.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -163,7 +161,7 @@ def _clear(directory: Path) -> None:
 
 
 def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
-    """Copies the checkpoint that a node left."""
+    """Copies the checkpoint of one node to `target`."""
     source = a_checkpoint(nodes)
     with storage_errors(target):
         shutil.copytree(source, target)
@@ -171,7 +169,7 @@ def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
 
 
 def _picture_path(settings: DemoSettings) -> Path:
-    """Beside the summary; in the directory when that went to standard output."""
+    """Path of the plot: beside the summary, or in the directory if the summary is printed."""
     return (
         settings.directory / "loss.png"
         if settings.json_path == "-"
@@ -188,13 +186,16 @@ def _print_summary(document: Mapping[str, Any]) -> None:
     rounds = document["rounds"]
     facts = {
         "run": document["run_id"],
-        "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, {document['nodes']} nodes",
-        "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, in {document['seconds']} s",
+        "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, "
+        f"{document['nodes']} nodes",
+        "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, "
+        f"in {document['seconds']} s",
         "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
         "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
-        "replicas": f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
+        "replicas": f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds, "
         f"last digest {digests['last']}",
-        "payload": f"{bytes_text(traffic['payload_bytes'])}, {traffic['bits_per_value']:.2f} bits per value",
+        "payload": f"{bytes_text(traffic['payload_bytes'])}, "
+        f"{traffic['bits_per_value']:.2f} bits per value",
         "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
         f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",
         "against": f"{bytes_text(traffic['dense_bf16_bytes'])} dense bf16: "

@@ -1,5 +1,4 @@
-"""What a person sees while a cluster trains: a live table, or a line now and then where nothing can
-move."""
+"""Shows a cluster while it trains: a live table on a terminal, else a line now and then."""
 
 import math
 import time
@@ -13,43 +12,43 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cluster.local import Child, Cluster
-from lockstep.commands.status import agreement, number
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster
+from lockstep.console import NARROWEST_COLUMNS, agreement, bytes_text, messages, number
 
 LINES = 12
-"""Progress lines of a whole run where the output is no terminal."""
+"""Number of progress lines of a whole run where the output is no terminal."""
 
 PHASE_COLUMNS = 22
-"""A node's phase is words; longer ones are cut so that the table stays within 80 columns."""
+"""Width of a node's phase; longer phases are cut, so that the table fits 80 columns."""
 
 Show = Callable[[Sequence[str]], None]
-"""Shows the cluster as it is now, after these happenings in words."""
+"""Function that prints the given events and shows the cluster as it is now."""
 
 
 @contextmanager
 def shown(cluster: Cluster, steps: int) -> Iterator[Show]:
     """Yields the function that shows the cluster's newest statuses."""
     if not messages.is_terminal:
-        yield _lines(cluster, steps)
+        yield _line_printer(cluster, steps)
         return
     with Live(console=messages, auto_refresh=False, transient=True) as live:
 
-        def show(happened: Sequence[str]) -> None:
-            for text in happened:
+        def show(events: Sequence[str]) -> None:
+            for text in events:
                 live.console.print(text, soft_wrap=True)
             live.update(render(cluster, steps), refresh=True)
 
         yield show
 
 
-def _lines(cluster: Cluster, steps: int) -> Show:
+def _line_printer(cluster: Cluster, steps: int) -> Show:
     every = max(1, steps // LINES)
     due, phase_shown = every, ""
 
-    def show(happened: Sequence[str]) -> None:
+    def show(events: Sequence[str]) -> None:
         nonlocal due, phase_shown
-        for text in happened:
+        for text in events:
             messages.print(text, soft_wrap=True)
         status = cluster.coordinator.status
         committed = committed_steps(status)
@@ -61,7 +60,7 @@ def _lines(cluster: Cluster, steps: int) -> Show:
 
 
 def render(cluster: Cluster, steps: int) -> RenderableType:
-    """Table of nodes, a line on the run, a bar: at most 80 columns."""
+    """A table of nodes, a line about the run and a bar, in at most 80 columns."""
     table = Table("node", "phase", width=NARROWEST_COLUMNS)
     for heading in ("round", "loss", "up", "down", "digest"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -77,7 +76,8 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
     if not status:
         return "starting the coordinator"
     counts, digests = status.get("steps", {}), status.get("digests", {})
-    facts = [f"round {status.get('round')} {status.get('phase')}"]
+    phase, newest = status.get("phase"), int(status.get("round", -1))
+    facts = [f"round {newest} {phase}" if newest >= 0 else f"{phase}"]
     if counts.get("committed"):
         facts += [
             f"step {counts['committed']}/{steps}",
@@ -120,7 +120,6 @@ def _cells(node: Child) -> tuple[str, ...]:
 
 
 def total_bytes(traffic: Mapping[str, Any], way: str) -> int:
-    """Bytes of one node in one direction ("up" or "down"), whoever owns them, as far as they are
-    known."""
+    """Bytes of one node in one direction ("up" or "down"), all owners together."""
     owners = ("payload", "catch_up", "control", "overhead")
     return sum(int(traffic.get(f"{owner}_{way}_bytes") or 0) for owner in owners)

@@ -1,4 +1,4 @@
-"""A picture of a run's loss, drawn without a screen."""
+"""Draws a run's loss into a PNG; needs no screen."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +15,11 @@ DOTS_PER_INCH = 150
 def plot_loss(
     path: Path, losses: Mapping[int, float], validation: Mapping[int, float], title: str
 ) -> None:
-    """Writes a PNG: training loss by round and validation loss where it was measured, both in nats
-    per token.
+    """Writes a PNG with the training loss by round and the validation loss where it was measured,
+    both in nats per token.
 
-    losses, validation: loss by round; round -1 is the genesis."""
+    losses, validation: loss by round; round -1 is the genesis.
+    """
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)  # the canvas registers itself: no pyplot, no global state, no display
     axes = figure.add_subplot()

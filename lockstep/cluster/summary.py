@@ -1,13 +1,14 @@
-"""What a finished cluster shows for itself: one document, with every figure counted or evaluated.
+"""The summary of a finished cluster: one document, with every figure counted or evaluated.
 
     traffic.payload_bytes           mean size of a committed payload: one node, one round
-    traffic.bits_per_value          of that payload, container and all
-    traffic.*_bytes_per_node_round  all bytes on nodes' lines, whoever owns them, over nodes and rounds
-    traffic.dense_bf16_bytes        what a dense bfloat16 gradient would take
+    traffic.bits_per_value          size of that payload with its container, per transmitted value
+    traffic.*_bytes_per_node_round  all bytes on the nodes' lines, over nodes and rounds
+    traffic.dense_bf16_bytes        size of a dense bfloat16 gradient
     traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
 
-The last one counts what was really uploaded: among R nodes a payload travels R - 1 times, so a
-single upload of it, which is what many comparisons count, would look R - 1 times better."""
+The last one counts real uploads: among R nodes a payload travels R - 1 times. A comparison that
+counts each payload once would look R - 1 times better.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, total_bytes
-from lockstep.cluster.local import Child, Cluster
+from lockstep.cluster.local import Cluster
 from node.data.corpus import Corpus
 from node.model.evaluate import evaluate_checkpoint
 from node.model.training import TrainingModel, build_model
@@ -26,18 +28,18 @@ from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec
 
 POLL_S = 0.5
-"""From one look at a cluster to the next."""
+"""Time from one look at a cluster to the next."""
 
 VALIDATION_SAMPLES = 64
-"""Fixed windows on which genesis and final checkpoint are evaluated."""
+"""Number of fixed windows on which genesis and final checkpoint are evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What is known of a cluster when its run is over."""
+    """Last statuses and losses of a cluster whose run is over."""
 
     nodes: int
-    """Node processes that were meant to run."""
+    """Number of node processes that were meant to run."""
 
     coordinator: Mapping[str, Any]
     """The coordinator's last status."""
@@ -49,12 +51,11 @@ class Finished:
     """Training loss by committed round, in nats per token."""
 
     seconds: float
-    """From the start of the first process to the end of the last."""
+    """Time from the start of the first process to the end of the last."""
 
 
 def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
-    """Starts a cluster and shows it until its run is over; whatever ends this stops all
-    processes."""
+    """Starts a cluster and shows it until its run is over; every way out stops all processes."""
     started_s = time.monotonic()
     losses: dict[int, float] = {}
     with cluster:
@@ -73,14 +74,15 @@ def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Fin
 
 def _losses(status: Mapping[str, Any]) -> dict[int, float]:
     """Training loss by round, in nats per token, of the commits that a coordinator's status
-    shows."""
+    shows.
+    """
     commits = status.get("last_commits", ())
     return {commit["round"]: commit["loss"] for commit in commits if commit.get("loss") is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The model before and after, on the same validation windows."""
+    """The model before and after training, on the same validation windows."""
 
     parameters: int
     """Trainable parameters, tied ones once."""
@@ -93,7 +95,9 @@ class Evaluation:
 
 
 def a_checkpoint(nodes: Sequence[Child]) -> Path:
-    """One that a node left; they are equal, so any will do. `LocalProtocolError` if none did."""
+    """The checkpoint of the first node that has one; all are equal. `LocalProtocolError` if none
+    has.
+    """
     for node in nodes:
         if (checkpoint := node.directory / "checkpoint").is_dir():
             return checkpoint
@@ -118,7 +122,8 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
 
 def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:
     """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed
-    round."""
+    round.
+    """
     coordinator, losses = finished.coordinator, finished.losses
     if not losses:
         raise LocalProtocolError(
@@ -144,7 +149,7 @@ def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[s
 
 
 def traffic(finished: Finished, parameters: int) -> dict[str, float]:
-    """What crossed between the nodes, see the top of this module."""
+    """Traffic between the nodes; the top of this module defines the figures."""
     committed = finished.coordinator["traffic"]
     rounds = sum(finished.coordinator["steps"][fate] for fate in ("committed", "skipped"))
     counts = [status.get("traffic", {}) for status in finished.node_statuses]

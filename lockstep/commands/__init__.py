@@ -1,1 +1,1 @@
-"""One module per command, named as it is typed."""
+"""One module per command, named as it is typed. May import every other room but audit and wan."""

@@ -1,5 +1,6 @@
 """`lockstep coordinator RUN.toml`: one coordinator process, from a run file to the end of the
-run."""
+run.
+"""
 
 import asyncio
 from pathlib import Path
@@ -10,32 +11,21 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
+from lockstep.run_file import read_run_file
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
-from lockstep.service.signals import run
-from protocol.errors import SettingsError, StorageError
+from lockstep.service.signals import run_event_loop
+from protocol.errors import StorageError
 from protocol.handshake import public_bytes
-from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id
-
-
-def read_run_file(path: Path) -> RunSpec:
-    """The run file at `path`; `SettingsError` when it is missing or wrong, `VersionError` when of
-    another format."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read run file {path}: {error.strerror}; `lockstep init` writes one"
-        ) from None
-    return parse_run_file(text.decode("utf-8", errors="replace"), str(path))
+from protocol.runfile import RunSpec, parse_run_json, run_id
 
 
 def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
     """Runs the coordinator until its run is finished or a signal ends it."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
-    messages.print(run(_coordinate(spec, settings, options)))
+    messages.print(run_event_loop(_coordinate(spec, settings, options)))
 
 
 def check_directory(directory: Path) -> None:
@@ -49,22 +39,22 @@ def check_directory(directory: Path) -> None:
     journal = Journal(path)
     try:
         spec = parse_run_json(journal.run_json(), str(path))
-        with messages.status("folding the journal"):
+        with messages.status("replaying the journal"):
             found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
     finally:
         journal.close()
     messages.print(
-        f"{directory}: sound: {found.events} events, {found.commits} commits up to round {found.head_round}, "
-        f"{found.snapshots} snapshots",
+        f"{directory}: sound: {found.events} events, {found.commits} commits "
+        f"up to round {found.head_round}, {found.snapshots} snapshots",
         soft_wrap=True,
     )
 
 
 async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
-    """How it ended, in words."""
-    line = OverheadMeter()
+    """Returns how it ended, in words."""
+    meter = OverheadMeter()
     process = CoordinatorProcess(
-        spec, settings, load_or_create_key(settings.directory), line.overhead
+        spec, settings, load_or_create_key(settings.directory), meter.measure_overhead
     )
     asked = asyncio.Event()
 
@@ -75,11 +65,9 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
                 return f"run {process.run_id} ({spec.name}) is finished"
-            return (
-                f"stopped; the same command with --directory {settings.directory} goes on from here"
-            )
+            return f"stopped; the same command with --directory {settings.directory} continues here"
         finally:
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options, line=line)
+    return await serve(process, work, asked.set, lambda: process.address, options, meter=meter)

@@ -1,4 +1,4 @@
-"""`lockstep data prepare`: text to shards, with a bar and a summary."""
+"""`lockstep data prepare`: turns text into shards, with a progress bar and a summary."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +8,15 @@ from lockstep.exit_codes import UsageError
 from node.data.prepare import prepare_builtin, prepare_from
 
 BUILTIN = "builtin"
-"""Source that names the corpus every machine has: the Python standard library."""
+"""Name of the source that every machine has: the Python standard library."""
 
 
 def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
-    """Prepares `sources` into `out` and says what is there; nothing is done twice.
+    """Prepares `sources` into `out` and prints a summary; a finished directory is left as it is.
 
-    Raises `UsageError` for the built-in corpus with other sources or another tokenizer, else as
-    `node.data.prepare`."""
+    Raises `UsageError` for the built-in corpus with other sources or another tokenizer; other
+    errors are those of `node.data.prepare`.
+    """
     with progress("preparing", "tokens") as advance:
 
         def report(documents: int, tokens: int) -> None:
@@ -27,7 +28,8 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
             manifest = prepare_builtin(out, progress=report)
         else:
             raise UsageError(
-                f"{BUILTIN} stands alone and is prepared as bytes, got {' '.join(sources)}, {tokenizer}"
+                f"expected {BUILTIN} alone and with the tokenizer bytes, got {' '.join(sources)} "
+                f"with {tokenizer}"
             )
     for split in manifest.splits:
         output.print(

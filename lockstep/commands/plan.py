@@ -18,9 +18,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.commands.coordinator import read_run_file
 from lockstep.console import output, write_json
 from lockstep.exit_codes import UsageError
+from lockstep.run_file import read_run_file
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
 from node.system.files import replacing_file
 from protocol.errors import SettingsError
@@ -56,7 +56,8 @@ class PlanOptions:
     nodes: int | None = None
     profiles: tuple[str, ...] = ()
     """Names of home links, for the nodes in turn."""
-    profiles_file: Path = BUILTIN
+    profiles_file: Path | None = None
+    """File of link profiles; None: the built-in one."""
     matrix: Path | None = None
     """Measured links instead of profiles."""
     parameters: int | None = None
@@ -181,7 +182,7 @@ def _network(options: PlanOptions) -> Network:
         return network
     if options.nodes is None:
         raise UsageError("expected --nodes N, or --matrix FILE with measured links")
-    catalogue = read_profiles(options.profiles_file)
+    catalogue = read_profiles(options.profiles_file or BUILTIN)
     lines = []
     for number, name in enumerate(cycled(options.profiles or ("cable",), options.nodes)):
         profile = catalogue.profile(name)

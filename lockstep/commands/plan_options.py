@@ -5,60 +5,115 @@ from typing import Annotated
 
 import typer
 
+from lockstep import options
+
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="Run file.")]
 Nodes = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Nodes. [default: those of --matrix]")
+    int | None,
+    typer.Option(
+        metavar="N", min=1, max=256, show_default="those of --matrix", help="Number of nodes."
+    ),
 ]
 Profiles = Annotated[
-    str, typer.Option(help="Home links for the nodes in turn, by name: cable,dsl,...")
+    str,
+    typer.Option(
+        metavar="NAMES", show_default="cable", help="Link profiles, for the nodes in turn."
+    ),
 ]
 ProfilesFile = Annotated[
     Path | None,
     typer.Option(
-        envvar="LOCKSTEP_PROFILES_FILE", help="Link profiles. [default: the built-in ones]"
+        metavar="FILE",
+        envvar="LOCKSTEP_PROFILES_FILE",
+        show_default="the built-in one",
+        help="File of link profiles.",
     ),
 ]
 Matrix = Annotated[
-    Path | None, typer.Option(help="Measured links between nodes: JSON, instead of profiles.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default="none",
+        help="Links as measured between any two nodes, instead of profiles: JSON.",
+    ),
 ]
 Parameters = Annotated[
     int | None,
-    typer.Option(min=1, max=10**12, help="Parameters of the model. [default: from the run file]"),
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=10**12,
+        show_default="from the run file",
+        help="Parameters of the model.",
+    ),
 ]
 ComputeSeconds = Annotated[
-    float | None, typer.Option(min=0, help="Seconds of a node's forward and backward pass.")
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0,
+        show_default="estimated",
+        help="Seconds of a node's forward and backward pass in a round.",
+    ),
 ]
 Flops = Annotated[
     float | None,
-    typer.Option(min=1, help="Operations a second of a node. [default: 5e10, or from --compute-s]"),
+    typer.Option(
+        metavar="F",
+        min=1,
+        show_default="5e10, or from --compute-s",
+        help="Operations per second of a node.",
+    ),
 ]
 OptimizerSeconds = Annotated[
-    float | None, typer.Option(min=0, help="Seconds of a step of AdamW. [default: estimated]")
+    float | None,
+    typer.Option(metavar="S", min=0, show_default="estimated", help="Seconds of a step of AdamW."),
 ]
 DemoSeconds = Annotated[
-    float | None, typer.Option(min=0, help="Seconds of DeMo's own work. [default: estimated]")
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0,
+        show_default="estimated",
+        help="Seconds of DeMo's extract, decode and apply in a round.",
+    ),
 ]
 Samples = Annotated[
     int | None,
-    typer.Option(min=1, help="Samples of a node in a round. [default: its equal share]"),
+    typer.Option(
+        metavar="N",
+        min=1,
+        show_default="an equal share of rounds.batch_samples_max",
+        help="Samples of a node in a round.",
+    ),
 ]
 Jitter = Annotated[
     float,
-    typer.Option(min=0, max=10, help="Standard deviation of a round's compute over its mean."),
+    typer.Option(
+        metavar="CV", min=0, max=10, help="Standard deviation of a round's compute over its mean."
+    ),
 ]
-Slower = Annotated[str, typer.Option(help="Factors of the nodes' compute, in turn: 1,1,2.")]
-LocalSteps = Annotated[int, typer.Option(min=1, max=10_000, help="Local steps of DiLoCo.")]
+Slower = Annotated[
+    str,
+    typer.Option(
+        metavar="FACTORS",
+        show_default="equally fast",
+        help="Factors of the nodes' compute, in turn, such as 1,1,2.",
+    ),
+]
+LocalSteps = Annotated[
+    int, typer.Option(metavar="H", min=1, max=10_000, help="Local steps of DiLoCo.")
+]
 DenseBits = Annotated[
-    int, typer.Option(min=1, max=64, help="Bits of a number in a dense gradient.")
+    int, typer.Option(metavar="BITS", min=1, max=64, help="Bits of a number in a dense gradient.")
 ]
 GossipBits = Annotated[
-    int, typer.Option(min=1, max=64, help="Bits of a parameter that gossip Adam sends.")
+    int,
+    typer.Option(metavar="BITS", min=1, max=64, help="Bits of a parameter that gossip Adam sends."),
 ]
-Seed = Annotated[
-    int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Seed of the drawn compute times.")
+Svg = Annotated[
+    Path | None, typer.Option(metavar="FILE", show_default="none", help="File for a figure.")
 ]
-Json = Annotated[str | None, typer.Option(help="Write everything there; - prints it.")]
-Svg = Annotated[Path | None, typer.Option(help="Write a figure there.")]
 
 
 def plan(
@@ -79,18 +134,17 @@ def plan(
     local_steps: LocalSteps = 50,
     dense_bits: DenseBits = 16,
     gossip_bits: GossipBits = 16,
-    seed: Seed = 0,
-    json: Json = None,
+    seed: options.Seed = 0,
+    json: options.JsonFile = None,
     svg: Svg = None,
 ) -> None:
     """Predict a round of each method on given lines, and say what pays. Needs no torch."""
     from lockstep.commands.plan import PlanOptions, numbers, plan_run, profile_names
-    from lockstep.wan.profiles import BUILTIN
 
-    options = PlanOptions(
+    given = PlanOptions(
         nodes=nodes,
         profiles=profile_names(profiles),
-        profiles_file=profiles_file or BUILTIN,
+        profiles_file=profiles_file,
         matrix=matrix,
         parameters=parameters,
         compute_s=compute_s,
@@ -105,4 +159,4 @@ def plan(
         gossip_bits=gossip_bits,
         seed=seed,
     )
-    plan_run(run_file, options, json, svg)
+    plan_run(run_file, given, json, svg)

@@ -1,4 +1,4 @@
-"""`lockstep status URL`: what a coordinator says of its run, as tables or as JSON."""
+"""`lockstep status URL`: the status of a run from its coordinator, as tables or as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from lockstep.console import bytes_text, output, write_json
+from lockstep.console import agreement, bytes_text, number, output, replicas_text, write_json
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.addresses import parse_address
 from protocol.channel import CLIENT_OPTIONS
@@ -17,14 +17,15 @@ from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
 from protocol.ids import short
 
 TIMEOUT_S = 5.0
-"""A coordinator answers in milliseconds; a far one over a bad link in a second or two."""
+"""Longest wait for a coordinator. It answers in milliseconds; a far one over a bad link takes a
+second or two."""
 
 COMMITS_SHOWN = 5
-"""Newest commits in the table."""
+"""Number of the newest commits in the table."""
 
 
 def status(url: str, json_path: str | None) -> None:
-    """Asks and prints."""
+    """Prints the status of the coordinator at `url`, or writes it as JSON."""
     document = ask(parse_address(url))
     if json_path is not None:
         write_json(json_path, document)
@@ -34,10 +35,11 @@ def status(url: str, json_path: str | None) -> None:
 
 
 def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """The status document of the coordinator at host:port.
+    """Asks the coordinator at HOST:PORT for its status document.
 
-    Raises `UnavailableError`, `VersionError` when something else answers, `RemoteProtocolError` for
-    nonsense."""
+    Raises `UnavailableError` without an answer, `VersionError` when another server answers,
+    `RemoteProtocolError` when the answer is no JSON object.
+    """
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
             reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
@@ -67,13 +69,13 @@ def _translated(
         )
     reason = error.details() or error.code().name.lower()
     return UnavailableError(
-        f"no coordinator answers at {address} (asked for its status by gRPC for up to {timeout_s:g} s: {reason}); "
+        f"no coordinator answers at {address} (asked by gRPC for up to {timeout_s:g} s: {reason}); "
         "is it running, and is its port open?"
     )
 
 
 def render(document: Mapping[str, Any]) -> list[RenderableType]:
-    """The tables a person sees, each at most 80 columns wide."""
+    """The status as tables of at most 80 columns."""
     members = document.get("members", ())
     commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
     tables: list[RenderableType] = [_run_table(document)]
@@ -91,7 +93,8 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
         "round": f"{document.get('round')}: {document.get('phase')}",
         "because": document.get("reason"),
-        "steps": f"{steps.get('committed')} of {steps.get('total')}, {steps.get('skipped')} rounds skipped",
+        "steps": f"{steps.get('committed')} of {steps.get('total')}, "
+        f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
         "replicas": replicas_text(digests),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
@@ -145,21 +148,3 @@ def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
             agreement(commit.get("digests_agree")) if commit.get("digest_reports") else "",
         )
     return table
-
-
-def number(value: object) -> str:
-    """A loss for a person; empty when it is not known."""
-    return f"{value:.4f}" if isinstance(value, int | float) else ""
-
-
-def agreement(agreed: object) -> str:
-    """Whether replicas are equal, in a word."""
-    return "equal" if agreed else "DIFFERENT"
-
-
-def replicas_text(digests: Mapping[str, Any]) -> str:
-    """In how many rounds digests were compared, and with what result."""
-    checked = digests.get("rounds_checked") or 0
-    return (
-        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
-    )

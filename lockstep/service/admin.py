@@ -1,12 +1,13 @@
-"""The admin port of a process: what its operator, a monitor or a supervisor may ask of it.
+"""The admin port of a process, for its operator, a monitor or a supervisor.
 
     GET /metrics      Prometheus text of the process's registry
     GET /healthz      200 while the event loop turns
-    GET /readyz       200 when the process does its work, else 503 with the reason in words
+    GET /readyz       200 while the process does its work, else 503 with the reason in words
     GET /status.json  the process's own status document
 
 Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it
-has no authentication; it answers questions and changes nothing."""
+has no authentication; it answers questions and changes nothing.
+"""
 
 import errno
 from typing import Protocol
@@ -20,19 +21,19 @@ from protocol.addresses import parse_address
 from protocol.errors import AddressInUseError, SettingsError
 
 SHUTDOWN_S = 1.0
-"""Open requests get this long when the process stops: every answer here is immediate."""
+"""Time for open requests when the process stops; every answer here is immediate."""
 
 
 class Service(Protocol):
-    """What a coordinator or node process shows of itself."""
+    """The parts of a coordinator, node or relay that the admin port shows."""
 
     registry: CollectorRegistry
 
     def status(self) -> dict[str, object]:
-        """A JSON-able document."""
+        """The status as a document that JSON can hold."""
 
     def unready(self) -> str:
-        """Why the process does not do its work now; empty when it does."""
+        """The reason why the process does not do its work now; empty when it does."""
 
 
 class AdminServer:
@@ -42,7 +43,7 @@ class AdminServer:
         self._service = service
         self._listen = listen
         self.port = 0
-        """The port that was bound; 0 before the start."""
+        """Bound port; 0 before the start."""
         routes = [
             web.get("/metrics", self._metrics),
             web.get("/healthz", self._healthz),
@@ -54,11 +55,10 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> str:
-        """Binds and serves; the URL that was bound (the port is known only now when 0 was asked
-        for).
+        """Binds and serves; returns the URL, with the real port where 0 was asked for.
 
-        Raises `SettingsError` for an address that is none, `AddressInUseError` for one that is
-        taken."""
+        Raises `SettingsError` for an invalid address, `AddressInUseError` for one that is taken.
+        """
         host, _, port = parse_address(self._listen, default_port=0).rpartition(":")
         await self._runner.setup()
         site = web.TCPSite(self._runner, host.strip("[]"), int(port))
@@ -71,7 +71,7 @@ class AdminServer:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     async def stop(self) -> None:
-        """Closes the port; harmless when it was never opened."""
+        """Closes the port, if it is open."""
         await self._runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -88,7 +88,7 @@ class AdminServer:
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def _status(self, _: web.Request) -> web.Response:
-        # msgspec writes NaN and infinity as null; the standard encoder would write what is not
+        # msgspec writes NaN and infinity as null; the standard encoder writes words that are no
         # JSON.
         return web.Response(
             body=msgspec.json.encode(self._service.status()), content_type="application/json"
@@ -98,6 +98,7 @@ class AdminServer:
 def _bind_error(error: OSError, listen: str) -> AddressInUseError | SettingsError:
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
-            f"admin port {listen} belongs to another process; choose another with --admin (port 0 takes a free one)"
+            f"admin port {listen} belongs to another process; choose another with --admin "
+            "(port 0 takes a free one)"
         )
     return SettingsError(f"cannot listen on {listen} (--admin): {error.strerror or error}")

@@ -1,8 +1,9 @@
 """The ed25519 key of a process on disk.
 
-A coordinator's key signs commits and, with the run file, names the run: losing it ends the run. A
-node's key is its identity. PKCS #8 in PEM, unencrypted, readable by its owner alone: a process that
-restarts at night has nobody to ask for a passphrase."""
+A coordinator's key signs commits and, with the run file, names the run: without it the run cannot
+continue. A node's key is its identity. The file is PKCS #8 in PEM, readable by its owner alone, and
+not encrypted: a process that a supervisor restarts at night has nobody to ask for a passphrase.
+"""
 
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from node.system.files import replacing_file, storage_errors
 from protocol.errors import StorageError
 
 KEY_NAME = "key.pem"
-"""File in the process's directory."""
+"""Name of the key's file in the directory of the process."""
 
 
 def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
-    """The key of the process that has `directory`, made on first use; `StorageError` for a file of
-    anything else."""
+    """The key of the process that has `directory`; the first call makes it.
+
+    Raises `StorageError` when the file holds anything else.
+    """
     path = directory / KEY_NAME
     if not path.exists():
         _write_key(path, Ed25519PrivateKey.generate())

@@ -5,12 +5,13 @@ import logging
 import sys
 
 _CHATTY = ("aiohttp.access", "asyncio", "filelock", "matplotlib", "urllib3")
-"""Loggers whose daily business interests nobody."""
+"""Loggers that are silent below WARNING unless everything is logged."""
 
 
 class LineFormatter(logging.Formatter):
-    """One record as one line: time, level, logger, message, then the record's own fields as
-    key=value."""
+    """One record as one line: time, level, logger, message, then the fields of `extra` as
+    key=value.
+    """
 
     _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -29,7 +30,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
-    """A field's value; quoted where a reader could not tell where it ends."""
+    """A field's value, quoted when it holds a space, a quote, an equals sign or a line break."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return (
         json.dumps(text, ensure_ascii=False)
@@ -39,7 +40,7 @@ def _plain(value: object) -> str:
 
 
 def log_to_standard_error(debug: bool) -> None:
-    """Sends all records from `INFO`, or `DEBUG`, up to standard error."""
+    """Sends records of level INFO and above to standard error; with `debug` all records."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(

@@ -1,20 +1,24 @@
-"""What this process has on the line, and how much of it nobody else owns: overhead.
+"""Measures transport overhead: traffic of this process that is no payload, catch-up or control.
 
-    overhead = frames of all its TCP connections (`lockstep.service.tcp_counters`) - payload, catch-up and control
+    overhead = frames of its TCP connections (`lockstep.service.tcp_counters`)
+               - payload - catch-up - control
 
-That is what transports and the operating system add: TLS, HTTP/2 and gRPC, headers,
-acknowledgements, retransmissions, and what was begun and not ended. Processes count the other three
-by themselves, and ask here for the fourth.
+Transports and the operating system add it: TLS, HTTP/2 and gRPC, headers, acknowledgements,
+retransmissions, and transfers that were begun and not ended. A process counts the other three by
+itself and takes the fourth from here.
 
-Ours are the connections that this process or a descendant of it holds, such as libp2p's daemon, and
-those that one of them held: the kernel sends their last bytes, and counts them. (Not of one that
-its process resets, as libp2p's daemon does where it closes first: its last figures are zeros, so
-the last seen count.) It is asked every second, so a connection that begins and ends between two
-looks is not counted: a failed attempt, mostly, of some hundred bytes. Nor is UDP: a name server is
-asked now and then. Left out is who reads the admin page on this machine.
+Counted are the connections that this process or one of its descendants (such as libp2p's daemon)
+holds or held: the kernel goes on sending, and counting, after a close. If the process resets a
+connection, as libp2p's daemon does when it closes first, the kernel's last figures are zeros, and
+the last ones seen count. Not counted are
 
-Bytes lie in buffers between the kernel's count and that of their owners, so the difference wavers
-by what is on its way, and what is exported as a counter has to be kept from falling."""
+    connections that begin and end between two looks: failed attempts, mostly, of some hundred bytes
+    UDP: now and then a question to a name server
+    readers of the admin page on this machine
+
+Bytes lie in buffers between the kernel's count and the counts of their owners, so the difference
+wavers by the bytes on their way. An exported counter has to be kept from falling.
+"""
 
 import asyncio
 import contextlib
@@ -29,14 +33,14 @@ from typing import Protocol
 from lockstep.service.tcp_counters import Connection, TcpCounters
 from protocol.errors import UnavailableError
 
-LOOK_SECONDS = 1.0
-"""How often the kernel is asked: that takes a millisecond or two."""
+LOOK_S = 1.0
+"""Time from one question to the kernel to the next; each takes a millisecond or two."""
 
-LAST_WORD_SECONDS = 10.0
-"""How long a connection that is gone is remembered: the kernel tells its last figures a moment
+LAST_FIGURES_S = 10.0
+"""Longest wait for the last figures of a connection that is gone: the kernel tells them a moment
 after its end."""
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +54,28 @@ class UpDown:
         return UpDown(self.up + other.up, self.down + other.down)
 
     def at_least(self, other: "UpDown") -> "UpDown":
-        """The larger of each."""
+        """The larger value of each direction."""
         return UpDown(max(self.up, other.up), max(self.down, other.down))
 
 
 class ConnectionSource(Protocol):
-    """Who knows of connections; see `TcpCounters`."""
+    """The kernel's connections, as `TcpCounters` reads them."""
 
-    def open(self) -> list[Connection]:
-        """All of them."""
+    def read_open(self) -> list[Connection]:
+        """Reads the figures of all connections."""
 
-    def destroyed(self) -> list[Connection]:
-        """Those that were destroyed since the last call."""
+    def take_destroyed(self) -> list[Connection]:
+        """Takes the last figures of connections that were destroyed since the last call."""
 
     def close(self) -> None:
-        """Let go."""
+        """Closes the sockets to the kernel."""
 
 
 class OverheadMeter:
-    """The connections of this process and its descendants, within a `with` block. Where the kernel
-    does not tell there are no figures."""
+    """Measures the connections of this process and its descendants, within a `with` block.
+
+    Where the kernel does not tell there are no figures, and `reason` says why.
+    """
 
     def __init__(
         self,
@@ -77,18 +83,18 @@ class OverheadMeter:
         own_sockets: Callable[[], set[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own_sockets()` are the inodes of the sockets that are ours; `clock()` are seconds."""
-        self.reason = "nobody has looked yet"
-        """Why there are no figures; empty while there are."""
+        """`own_sockets()` returns the inodes of the sockets of this process and its descendants,
+        `clock()` monotonic seconds.
+        """
+        self.reason = "not measured yet"
+        """The reason why there are no figures; empty while there are."""
         self.admin_port = 0
-        """What comes to it from within the machine is on no line; 0: there is none."""
+        """Port whose connections from this machine are not counted; 0: none."""
         self._make_kernel = kernel
         self._own_sockets = own_sockets or ProcessTree().sockets
         self._clock = clock
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
-        self._gone_s: dict[
-            int, float
-        ] = {}  # of these, since when such as are not there any more are missed
+        self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
         self._past = UpDown()
         self._kernel: ConnectionSource | None = None
 
@@ -104,35 +110,41 @@ class OverheadMeter:
             self._kernel.close()
             self._kernel = None
 
-    def overhead(self, up: int, down: int) -> tuple[int, int] | None:
-        """Bytes up and down that nobody owns, when others own so many; None: the kernel does not
-        tell."""
-        carried = self.carried()
-        return (max(0, carried.up - up), max(0, carried.down - down)) if carried else None
+    def measure_overhead(self, up: int, down: int) -> tuple[int, int] | None:
+        """Asks the kernel for the bytes up and down beyond the `up` and `down` that have an owner;
+        None where it does not tell.
+        """
+        total = self.measure()
+        return (max(0, total.up - up), max(0, total.down - down)) if total else None
 
-    def carried(self) -> UpDown | None:
-        """Bytes of all frames so far; None: the kernel does not tell."""
+    def measure(self) -> UpDown | None:
+        """Asks the kernel for the bytes of all frames so far; None where it does not tell."""
         self.look()
         return sum(self._figures.values(), self._past) if self._kernel else None
 
+    @property
+    def connections(self) -> int:
+        """Number of connections whose figures may still change."""
+        return len(self._figures)
+
     async def watch(self) -> None:
-        """Look every second, until cancelled."""
+        """Looks every `LOOK_S`, until cancelled or the kernel does not tell."""
         while self._kernel:
             self.look()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Take the figures as they are now."""
+        """Takes the figures as they are now."""
         if self._kernel is None:
             return
         try:
             own = self._own_sockets()
             found = [
                 each
-                for each in self._kernel.open()
+                for each in self._kernel.read_open()
                 if each.cookie in self._figures or self._is_ours(each, own)
             ]
-            destroyed = self._kernel.destroyed()
+            destroyed = self._kernel.take_destroyed()
         except (UnavailableError, OSError) as error:
             self._give_up(str(error))
             return
@@ -145,11 +157,9 @@ class OverheadMeter:
         gone = self._figures.keys() - {each.cookie for each in found}
         self._gone_s = {cookie: self._gone_s.get(cookie, now_s) for cookie in gone}
         for cookie in [
-            cookie
-            for cookie, since_s in self._gone_s.items()
-            if now_s - since_s >= LAST_WORD_SECONDS
+            cookie for cookie, since_s in self._gone_s.items() if now_s - since_s >= LAST_FIGURES_S
         ]:
-            self._end(cookie)  # its last word was lost
+            self._end(cookie)  # its last figures were lost
 
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:
         reads_admin_page = connection.loopback and connection.local_port == self.admin_port
@@ -162,39 +172,40 @@ class OverheadMeter:
     def _give_up(self, reason: str) -> None:
         self.__exit__()
         self.reason = reason
-        _log.info("overhead is not counted reason=%s", reason)
+        log.info("overhead not counted", extra={"reason": reason})
 
 
 class ProcessTree:
-    """This process and its descendants. Who was one stays one when its parent is gone."""
+    """This process and its descendants. A descendant stays one when its parent is gone."""
 
     def __init__(self) -> None:
         self._ours = {os.getpid(): True}  # every process that was seen
 
     def sockets(self) -> set[int]:
-        """Inodes of all sockets that they hold; `OSError` where there is no /proc."""
+        """Inodes of all sockets of these processes; `OSError` where there is no /proc."""
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._ours = {pid: ours for pid, ours in self._ours.items() if pid in pids}
         for pid in pids:
-            self._is_ours(pid)
+            self.learn(pid)
         return {inode for pid, ours in self._ours.items() if ours for inode in _sockets(pid)}
 
-    def _is_ours(self, pid: int) -> bool:
+    def learn(self, pid: int) -> bool:
+        """Learns whether a process belongs to the tree, and remembers it."""
         if pid not in self._ours:
             parent = _parent(pid)
-            self._ours[pid] = parent > 0 and self._is_ours(parent)
+            self._ours[pid] = parent > 0 and self.learn(parent)
         return self._ours[pid]
 
 
 def _parent(pid: int) -> int:
-    """0 for none, and for a process that has ended."""
+    """ID of the parent; 0 for none, and for a process that has ended."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0
 
 
 def _sockets(pid: int) -> set[int]:
-    """None of a process that has ended, or that belongs to another user."""
+    """Inodes of a process's sockets; empty for a process that has ended or is another user's."""
     names = set[str]()
     with contextlib.suppress(OSError):
         for descriptor in os.scandir(f"/proc/{pid}/fd"):

@@ -1,11 +1,11 @@
-"""The shell of a long-lived process: admin port, signals, and a note on disk that says where to
-find it.
+"""Runs a long-lived process: admin port, signals, and a note on disk with its ports.
 
-While a process runs its directory holds `process.json` (pid, admin URL, the coordinator's address),
-so that other commands on the machine need no ports on their command lines. The note of a killed
-process names a pid that is gone; the next start overwrites it. The admin port opens first: a slow
-start says there what it does. A process that comes to its end leaves `status.json`, its last
-status."""
+While a process runs, its directory holds `process.json` (pid, admin URL, address of the
+coordinator), so that other commands on this machine find it without ports on their command lines.
+The note of a killed process names a pid that is gone; the next start overwrites it. The admin port
+opens first, so that it can show the progress of a slow start. A process that ends by itself leaves
+its last status in `status.json`.
+"""
 
 import asyncio
 import logging
@@ -26,18 +26,17 @@ from lockstep.service.signals import until_stopped
 from node.system.files import replacing_file
 
 _Result = TypeVar("_Result")
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 NOTE_NAME = "process.json"
-"""File in a process's directory that says where its ports are."""
-
+"""Name of the file, in the directory of a running process, that tells its ports."""
 
 STATUS_NAME = "status.json"
-"""File in a process's directory that holds its last status once it has ended."""
+"""Name of the file, in the directory of a process that has ended, that holds its last status."""
 
 
 class Process(Service, Protocol):
-    """A coordinator or a node."""
+    """A coordinator, node or relay."""
 
     async def start(self) -> None:
         """Opens state and ports."""
@@ -48,16 +47,16 @@ class Process(Service, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How a process is run, whatever it does."""
+    """Options of every long-lived process."""
 
     directory: Path
-    """Where the process keeps its state, and its note."""
+    """Directory of the state and the note."""
 
     admin: str
-    """Address of the admin port, host:port; port 0 takes a free one."""
+    """Address of the admin port, HOST:PORT; port 0 takes a free one."""
 
     follow_parent: bool = False
-    """Leave when standard input ends, that is when the command that started this process is
+    """Whether the process leaves when standard input ends: when the command that started it is
     gone."""
 
 
@@ -68,26 +67,26 @@ async def serve(
     coordinator: Callable[[], str],
     options: ServeOptions,
     *,
-    line: OverheadMeter,
+    meter: OverheadMeter,
 ) -> _Result:
-    """Starts a process, waits for the end of its work and stops it; `leave` asks the work to end
-    early.
+    """Starts a process, waits until `work` ends and stops it; `leave` asks the work to end early.
 
-    `coordinator` tells the coordinator's address once the process has started; `line` is watched
-    while it runs."""
+    `coordinator` returns the address of the coordinator once the process has started; `meter`
+    watches the connections meanwhile.
+    """
     admin = AdminServer(process, options.admin)
     started = asyncio.Event()
 
     async def life() -> _Result:
-        watching = asyncio.create_task(line.watch())
+        watching = asyncio.create_task(meter.watch())
         try:
             note = {"pid": os.getpid(), "admin": await admin.start(), "coordinator": ""}
-            line.admin_port = admin.port
+            meter.admin_port = admin.port
             _write(options.directory / NOTE_NAME, note)
             await process.start()
             started.set()
             _write(options.directory / NOTE_NAME, note | {"coordinator": coordinator()})
-            _log.info("started", extra={"admin": note["admin"], "coordinator": coordinator()})
+            log.info("started", extra={"admin": note["admin"], "coordinator": coordinator()})
             result = await work()
             _write(options.directory / STATUS_NAME, process.status())
             return result
@@ -97,7 +96,7 @@ async def serve(
             watching.cancel()
             (options.directory / NOTE_NAME).unlink(missing_ok=True)
 
-    with line:
+    with meter:
         task = asyncio.ensure_future(life())
         return await until_stopped(
             task,
@@ -107,12 +106,12 @@ async def serve(
 
 
 def log_versions(settings: object) -> None:
-    """The first record of every process: what runs here, and with which settings."""
+    """Logs the first record of every process: versions and settings."""
     found = {
         name: _version(name) for name in ("torch", "transformers", "grpcio", "protobuf", "numpy")
     }
     versions = {"lockstep": __version__, "python": platform.python_version(), **found}
-    _log.info(
+    log.info(
         "starting",
         extra={name: number for name, number in versions.items() if number}
         | {"settings": settings},
@@ -120,7 +119,7 @@ def log_versions(settings: object) -> None:
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """A document that `serve` left at `path`, or None when there is none (yet)."""
+    """The document that `serve` left at `path`; None when there is none (yet)."""
     try:
         note = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):

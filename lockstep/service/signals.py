@@ -1,29 +1,35 @@
-"""Running one asynchronous process to its end: event loop, signals, and a parent to follow.
+"""Runs one asynchronous process to its end: event loop, signals, and a parent to follow.
 
-    first SIGINT or SIGTERM   `leave()` is called: finish what must be finished, then end as usual
-    second one                everything is cancelled now: `StoppedError`, exit code 130
-    parent gone               (only with `follow_parent`) end of standard input counts as a first signal
+    first SIGINT or SIGTERM    `leave()` is called: the work finishes its round, then ends as usual
+    second one                 everything is cancelled now: `StoppedError`, exit code 130
+    parent gone                with `follow_parent`, the end of standard input counts as a signal
 
-Following standard input is how a cluster on one machine leaves no orphans: when the command that
-started it dies, even by SIGKILL, the kernel closes the pipe."""
+With `follow_parent` a cluster on one machine leaves no orphans: when the command that started it
+dies, even by SIGKILL, the kernel closes the pipe.
+"""
 
 import asyncio
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lockstep.exit_codes import StoppedError
 
 _Result = TypeVar("_Result")
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_ENDING_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
-def run(main: Coroutine[Any, Any, _Result]) -> _Result:
+
+def run_event_loop(main: Coroutine[Any, Any, _Result]) -> _Result:
     """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows)."""
     try:
         import uvloop
@@ -35,10 +41,11 @@ def run(main: Coroutine[Any, Any, _Result]) -> _Result:
 async def until_stopped(
     work: Awaitable[_Result], leave: Callable[[], None], *, follow_parent: bool = False
 ) -> _Result:
-    """The result of `work`, which `leave` asks to end early.
+    """Awaits `work` and returns its result; the first signal calls `leave`.
 
-    Raises `StoppedError` when it was cancelled on request: by a second signal, or by `leave`
-    itself."""
+    Raises `StoppedError` when the work was cancelled on request: by a second signal, or by `leave`
+    itself.
+    """
     task = asyncio.ensure_future(work)
     stopping = _Stopping(task, leave)
     loop = asyncio.get_running_loop()
@@ -60,7 +67,7 @@ async def until_stopped(
 
 
 class _Stopping:
-    """Hears requests to stop; the first one is polite."""
+    """Counts requests to stop: the first calls `leave`, the second cancels."""
 
     def __init__(self, task: "asyncio.Future[Any]", leave: Callable[[], None]) -> None:
         self.asked = False
@@ -71,16 +78,43 @@ class _Stopping:
         if self.asked:
             self._task.cancel()
             return
-        self._ask(f"{number.name}: finishing; once more stops at once")
+        self._ask(number.name, "the same signal once more stops at once")
 
     def standard_input_readable(self) -> None:
         if os.read(sys.stdin.fileno(), 4096):
             return
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         if not self.asked:
-            self._ask("the command that started this process is gone: finishing")
+            self._ask("end of standard input", "the command that started this process is gone")
 
-    def _ask(self, why: str) -> None:
+    def _ask(self, cause: str, note: str) -> None:
         self.asked = True
-        _log.info(why)
+        log.info("finishing", extra={"cause": cause, "note": note})
         self._leave()
+
+
+@contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM, and SIGHUP when a terminal closes, end the block as Ctrl-C does: in order, once.
+
+    For commands without an event loop. Further such signals are ignored while the block ends; one
+    that this process ignores already (SIGHUP under `nohup`) stays ignored.
+    """
+
+    def interrupt(*_: object) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {
+        number: handler
+        for number in _ENDING_SIGNALS
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

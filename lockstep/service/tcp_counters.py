@@ -1,18 +1,19 @@
-"""Every TCP connection of this computer as its kernel counts it, asked over netlink (sock_diag, as
-`ss -i` does).
+"""Byte counters of every TCP connection of this computer, read from the kernel over netlink
+(sock_diag, as `ss -i` does).
 
     dump                 all open connections, now
-    a group's messages   each connection once more in the moment it is destroyed: its last figures, or zeros where its
-                         process reset it (closed it with a linger time of 0)
+    a group's messages   each connection once more when it is destroyed: its last figures, or zeros
+                         if its process reset it (closed it with a linger time of 0)
 
-From a connection's `tcp_info` follow the bytes of its frames on the line: what was sent,
-retransmissions included, and for each segment, acknowledgements too, an Ethernet, an IP and a TCP
-header. Not seen, and small: the first answer of who was called, some options of first segments and
-of selective acknowledgements, and content that arrived twice.
+The bytes of a connection's frames follow from its `tcp_info`: all bytes sent, retransmissions
+included, and for each segment, acknowledgements too, an Ethernet, an IP and a TCP header. Not seen,
+and small: the first answer of the computer that was called, some options of first segments and of
+selective acknowledgements, and content that arrived twice.
 
-No privilege is needed. Written out, because a netlink library is a hundred modules for these two
-messages. Sources: linux/sock_diag.h, inet_diag.h, tcp.h (a tcp_info with `tcpi_bytes_sent`: Linux
-4.19)."""
+No privilege is needed. The two messages are unpacked here and not by pyroute2, which can parse them
+too: its import loads 163 modules in some 0.2 s of CPU time, in every node. Sources:
+linux/sock_diag.h, inet_diag.h, tcp.h (a tcp_info with `tcpi_bytes_sent`: Linux 4.19).
+"""
 
 import errno
 import os
@@ -27,9 +28,7 @@ _SOCK_DIAG, _BY_FAMILY, _ERROR, _DONE = 4, 20, 2, 3
 _REQUEST_DUMP = 0x1 | 0x300
 _GROUPS_DESTROYED = 1 << 0 | 1 << 2  # TCP over IPv4, TCP over IPv6
 _WITH_INFO, _INFO = 1 << 1, 2
-_STATES = 0xFFF & ~(
-    1 << 6 | 1 << 7 | 1 << 10
-)  # not TIME_WAIT, CLOSE and LISTEN: no figures of their own
+_STATES = 0xFFF & ~(1 << 6 | 1 << 7 | 1 << 10)  # TIME_WAIT, CLOSE, LISTEN have no figures
 _HEADER, _DIAG = struct.Struct("=IHHII"), struct.Struct("=4B2H16s16sI2I5I")
 _PORTS = struct.Struct("!2H")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -42,13 +41,13 @@ _TIMESTAMPS = 1
 _MAPPED = bytes(10) + b"\xff\xff"
 
 ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, TCP_BYTES, TIMESTAMP_BYTES = 14, 20, 40, 20, 12
-"""Headers of a segment's frame; with the timestamps that nearly all connections have."""
+"""Bytes of the headers in a segment's frame; nearly all connections have timestamps."""
 
 RECEIVE_BYTES = 1 << 16
-"""A netlink message never is larger."""
+"""Size of the read buffer: no netlink message is larger."""
 
-ANSWER_SECONDS = 2.0
-"""The kernel answers in milliseconds, also for ten thousand connections."""
+ANSWER_S = 2.0
+"""Longest wait for the kernel; it needs milliseconds, even for ten thousand connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +55,44 @@ class Connection:
     """One TCP connection, seen from one of its ends."""
 
     cookie: int
-    """Its name: never used again before a restart of the machine."""
+    """The kernel's name of the connection, unique until a restart of the machine."""
 
     inode: int
-    """By which a file descriptor refers to it; 0: its process has closed it, or it is destroyed."""
+    """Inode of the socket's file descriptors; 0: closed by its process, or destroyed."""
 
     local_port: int
 
     loopback: bool
-    """Both ends have one address: nothing leaves the machine."""
+    """Both ends have the same address: nothing leaves the machine."""
 
     up_bytes: int
-    """Of the frames that it sent."""
+    """Bytes of the frames sent."""
 
     down_bytes: int
-    """Of the frames that it received, without content that its process has not read yet."""
+    """Bytes of the frames received, without content that the process has not read yet."""
 
 
 class TcpCounters:
-    """The line to the kernel, for the network namespace in which it is made."""
+    """Sockets to the kernel, for the network namespace in which they are made."""
 
     def __init__(self) -> None:
-        """`UnavailableError` where the system is not Linux, is too old, or does not let this
-        process ask."""
+        """Raises `UnavailableError` when the system is not Linux, or does not let this process
+        ask.
+        """
         try:
             self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
             self._hearing = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG
             )
-            self._asking.settimeout(ANSWER_SECONDS)
+            self._asking.settimeout(ANSWER_S)
             self._hearing.bind((0, _GROUPS_DESTROYED))
         except (AttributeError, OSError) as error:
-            raise UnavailableError(f"the kernel does not tell of connections: {error}") from None
+            raise UnavailableError(f"the kernel does not list TCP connections: {error}") from None
 
-    def open(self) -> list[Connection]:
-        """All connections that are not destroyed yet; `UnavailableError` where the kernel does not
-        say."""
+    def read_open(self) -> list[Connection]:
+        """Reads all connections that are not destroyed; `UnavailableError` when the kernel does not
+        answer.
+        """
         try:
             return [
                 each
@@ -99,11 +100,12 @@ class TcpCounters:
                 for each in self._dumped(family)
             ]
         except OSError as error:
-            raise UnavailableError(f"the kernel does not tell of connections: {error}") from None
+            raise UnavailableError(f"the kernel does not list TCP connections: {error}") from None
 
-    def destroyed(self) -> list[Connection]:
-        """Those that were destroyed since the last call; when they are too many at once, some of
-        them are missing."""
+    def take_destroyed(self) -> list[Connection]:
+        """Takes the connections that were destroyed since the last call; the kernel drops some when
+        they are too many at once.
+        """
         found = list[Connection]()
         while True:
             try:
@@ -119,7 +121,7 @@ class TcpCounters:
                     return found
 
     def close(self) -> None:
-        """Let go."""
+        """Closes both sockets."""
         self._asking.close()
         self._hearing.close()
 
@@ -137,7 +139,7 @@ class TcpCounters:
 
 
 def parsed(answer: bytes) -> Iterator[tuple[int, Connection | None]]:
-    """Kind and connection of each netlink message; `OSError` where one says so."""
+    """Kind and connection of each netlink message; `OSError` for a message that reports one."""
     start = 0
     while start + _HEADER.size <= len(answer):
         length, kind, _, _, _ = _HEADER.unpack_from(answer, start)
@@ -149,8 +151,9 @@ def parsed(answer: bytes) -> Iterator[tuple[int, Connection | None]]:
 
 
 def _connection(message: bytes) -> Connection | None:
-    """None where the kernel has no figures: of what is not a connection any more, or never was
-    one."""
+    """The connection of one message; None for one without figures, such as an unconnected
+    socket.
+    """
     family, _, _, _, _, _, local, remote, _, low, high, _, unread, _, _, inode = _DIAG.unpack_from(
         message
     )

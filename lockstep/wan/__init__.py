@@ -1,1 +1,4 @@
-"""The WAN laboratory: home links between network namespaces, see `lab.py`."""
+"""`lockstep wan`: a cluster on home links between network namespaces, built by `lockstep.wan.lab`.
+
+May import `lockstep.cluster` and the modules below it, but no command.
+"""

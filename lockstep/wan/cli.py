@@ -5,14 +5,64 @@ from typing import Annotated
 
 import typer
 
+from lockstep import options
+
 wan_app = typer.Typer(
     name="wan", help="Home links on this machine, in network namespaces.", no_args_is_help=True
 )
 
-ProfilesFileOption = Annotated[
+ProfilesFile = Annotated[
     Path | None,
     typer.Option(
-        envvar="LOCKSTEP_PROFILES_FILE", help="Link profiles. [default: the built-in ones]"
+        metavar="FILE",
+        envvar="LOCKSTEP_PROFILES_FILE",
+        show_default="the built-in one",
+        help="File of link profiles.",
+    ),
+]
+Profiles = Annotated[
+    str, typer.Option(metavar="NAMES", help="Link profiles, for the nodes in turn.")
+]
+Rounds = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="LOCKSTEP_ROUNDS", min=0, help="Steps to train; 0: only measure."
+    ),
+]
+FaultTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FAULT",
+        show_default="none",
+        help="Fault on a schedule, such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, "
+        "kill:node-0@r8 or random:3; repeatable.",
+    ),
+]
+Nats = Annotated[
+    str, typer.Option(metavar="KINDS", help="Routers, for the nodes in turn: none or masquerade.")
+]
+Links = Annotated[
+    str,
+    typer.Option(
+        metavar="KINDS", help="Transports, for the nodes in turn: grpc, libp2p or grpc+libp2p."
+    ),
+]
+Regions = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", show_default="all in one place", help="Regions, for the nodes in turn."
+    ),
+]
+Directory = Annotated[
+    Path,
+    typer.Option(metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for state and logs."),
+]
+JsonFile = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default="none",
+        help="File for links, rounds, digests and traffic as JSON; - prints it.",
     ),
 ]
 
@@ -20,42 +70,25 @@ ProfilesFileOption = Annotated[
 @wan_app.command()
 def up(
     *,
-    nodes: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_NODES", min=1, max=64, help="Node processes.")
-    ] = 4,
-    profiles: Annotated[
-        str, typer.Option(help="Link profiles, for the nodes in turn.")
-    ] = "cable,dsl,starlink,lte",
-    rounds: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_ROUNDS", min=0, help="Steps; 0: only measure.")
-    ] = 30,
-    seed: Annotated[
-        int,
-        typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of the run, losses and random faults."),
-    ] = 0,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, kill:node-0@r8, random:3."
-        ),
-    ] = None,
-    nat: Annotated[str, typer.Option(help="none or masquerade, for the nodes in turn.")] = "none",
-    links: Annotated[
-        str, typer.Option(help="grpc, libp2p or grpc+libp2p, for the nodes in turn.")
-    ] = "grpc",
+    nodes: options.Nodes = 4,
+    profiles: Profiles = "cable,dsl,starlink,lte",
+    rounds: Rounds = 30,
+    seed: options.Seed = 0,
+    fault: FaultTexts = None,
+    nat: Nats = "none",
+    links: Links = "grpc",
     relay: Annotated[
-        bool, typer.Option("--relay", help="A relay, on a public computer of its own.")
+        bool, typer.Option("--relay", help="Add a relay on a public computer of its own.")
     ] = False,
-    regions: Annotated[
-        str, typer.Option(help="For the nodes in turn. [default: all in one place]")
-    ] = "",
-    profiles_file: ProfilesFileOption = None,
-    directory: Annotated[
-        Path, typer.Option(envvar="LOCKSTEP_DIRECTORY", help="State and logs.")
-    ] = Path("out/wan"),
-    json: Annotated[str, typer.Option(help="Links, rounds, digests, traffic; - prints them.")] = "",
+    regions: Regions = "",
+    profiles_file: ProfilesFile = None,
+    directory: Directory = Path("out/wan"),
+    json: JsonFile = "",
 ) -> None:
-    """Measure home links between namespaces, then train over them. Needs root."""
+    """Measure home links between namespaces, then train over them.
+
+    Needs root and iproute2.
+    """
     from lockstep.wan.profiles import BUILTIN
     from lockstep.wan.up import WanSettings, wan_up
 
@@ -82,10 +115,10 @@ def up(
 def down(
     *,
     even_in_use: Annotated[
-        bool, typer.Option("--all", help="Also laboratories that are in use.")
+        bool, typer.Option("--all", help="Remove laboratories that are in use, too.")
     ] = False,
 ) -> None:
-    """Remove the namespaces and processes that killed laboratories left."""
+    """Remove the namespaces and processes of laboratories that were killed."""
     from lockstep.wan.down import wan_down
 
     wan_down(even_in_use=even_in_use)
@@ -93,18 +126,23 @@ def down(
 
 @wan_app.command()
 def shape(
-    interface: Annotated[str, typer.Argument(metavar="INTERFACE", help="Such as eth0.")],
+    interface: Annotated[
+        str, typer.Argument(metavar="INTERFACE", help="Network interface, such as eth0.")
+    ],
     *,
     profile: Annotated[
-        str, typer.Option(envvar="LOCKSTEP_LINK_PROFILE", help="Which home link.")
+        str,
+        typer.Option(
+            metavar="NAME", envvar="LOCKSTEP_LINK_PROFILE", help="Link profile of the interface."
+        ),
     ] = "cable",
-    profiles_file: ProfilesFileOption = None,
-    seed: Annotated[
-        int, typer.Option(envvar="LOCKSTEP_SEED", min=0, help="Of jitter and loss.")
-    ] = 0,
+    profiles_file: ProfilesFile = None,
+    seed: options.Seed = 0,
 ) -> None:
-    """Give an interface a home link's rate, delay and loss until stopped: for containers. Needs
-    NET_ADMIN."""
+    """Give an interface the rate, delay and loss of a home link until stopped.
+
+    For containers. Needs the capability NET_ADMIN.
+    """
     from lockstep.wan.lab.shaping import shape as shape_interface
     from lockstep.wan.profiles import BUILTIN, read_profiles
 

@@ -1,4 +1,4 @@
-"""A cluster whose processes live in a laboratory, each on its own computer."""
+"""A cluster whose processes live in a laboratory, each on a computer of its own."""
 
 import contextlib
 import os
@@ -7,20 +7,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lockstep.cluster.local import RELAY, Cluster, ClusterSettings
-from lockstep.wan.faults import COORDINATOR, Break, Fault, Mend, Schedule
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.cluster.names import COORDINATOR, RELAY
+from lockstep.wan.faults import Break, Fault, Mend, Schedule
 from lockstep.wan.lab.laboratory import Counters, Laboratory
 
 PORTS = {COORDINATOR: 50700, RELAY: 50710}
-"""Each has a computer to itself."""
+"""Listening ports of the processes that others dial; each has a computer to itself."""
 
-Way: TypeAlias = dict[str, str | bool]
-"""How a link goes: its transport, whether libp2p relays it, and whether the node dialled it
-itself."""
+LinkKind: TypeAlias = dict[str, str | bool]
+"""Fixed facts of an open link: its transport, whether libp2p relays it, whether the node dialled
+it."""
 
 
 class WanCluster(Cluster):
-    """Each process on the computer of its name, and what happens to their lines."""
+    """Each process runs on the computer of its name; faults strike lines and processes."""
 
     def __init__(
         self, settings: ClusterSettings, laboratory: Laboratory, faults: Sequence[Fault] = ()
@@ -28,43 +29,42 @@ class WanCluster(Cluster):
         super().__init__(settings, laboratory.inside)
         self.laboratory = laboratory
         self.usage = {node.name: LineUse(laboratory.counters(node.name)) for node in self.nodes}
-        self.ways: dict[str, dict[str, Way]] = {node.name: {} for node in self.nodes}
-        """How each node's newest link to each other process went, by their names."""
+        self.link_kinds: dict[str, dict[str, LinkKind]] = {node.name: {} for node in self.nodes}
+        """Kind of each node's newest link to each other process, by their names."""
         self.happened: list[str] = []
-        """Everything that broke and healed, in words with the time."""
+        """Everything that happened, in words with the time."""
         self._schedule = Schedule(faults)
         self._opened_s: float | None = None
 
     def listens(self, name: str) -> str:
-        """On its computer's own address."""
         return f"{self.laboratory.address(name)}:{PORTS[name]}"
 
     def watch(self) -> list[str]:
-        """As of any cluster; and the faults that are due by what it saw, and what crossed the
-        lines."""
+        """Also begins and ends faults that are due, and counts the traffic of the lines."""
         happened = [*super().watch(), *self._break_and_mend()]
         self.laboratory.check()
         self.count_lines()
-        self._note_ways()
+        self._note_link_kinds()
         seconds = time.monotonic() - self._opened_s if self._opened_s else 0.0
         self.happened += [f"{seconds:.1f} s: {text}" for text in happened]
         return happened
 
     def wait(self) -> None:
-        """As of any cluster; and what crossed the lines until then."""
+        """Also counts the traffic of the lines until the end."""
         super().wait()
         self.count_lines()
 
     def count_lines(self) -> None:
-        """Takes the counters of every node's line."""
+        """Reads the counters of every node's line."""
         for name, usage in self.usage.items():
             usage.count(self.laboratory.counters(name))
 
-    def _note_ways(self) -> None:
+    def _note_link_kinds(self) -> None:
         names = {child.status.get("peer_id"): child.name for child in (*self.relays, *self.nodes)}
         for node in self.nodes:
             for link in node.status.get("links", {}).get("open", ()):
-                self.ways[node.name][names.get(link["peer"], link["peer"])] = way(link)
+                peer = names.get(link["peer"], link["peer"])
+                self.link_kinds[node.name][peer] = link_kind(link)
 
     def _break_and_mend(self) -> list[str]:
         status = self.coordinator.status
@@ -72,14 +72,16 @@ class WanCluster(Cluster):
             if not _opened(status):
                 return []
             self._opened_s = time.monotonic()
-        due = self._schedule.due(time.monotonic() - self._opened_s, int(status.get("round", -1)))
-        for what in due:
-            self._do(what)
-        return [_in_words(what) for what in due]
+        due = self._schedule.take_due(
+            time.monotonic() - self._opened_s, int(status.get("round", -1))
+        )
+        for change in due:
+            self._apply(change)
+        return [_in_words(change) for change in due]
 
-    def _do(self, what: Break | Mend) -> None:
-        fault, laboratory = what.fault, self.laboratory
-        match what, fault.kind:
+    def _apply(self, change: Break | Mend) -> None:
+        fault, laboratory = change.fault, self.laboratory
+        match change, fault.kind:
             case Mend(), _:
                 laboratory.restore(fault.target)
             case Break(), "kill":
@@ -96,19 +98,19 @@ class WanCluster(Cluster):
                 laboratory.cut(fault.target)
 
 
-def way(link: Mapping[str, Any]) -> Way:
-    """Of an open link in a node's status, what does not change while it is open."""
+def link_kind(link: Mapping[str, Any]) -> LinkKind:
+    """The facts of an open link in a node's status that do not change while it is open."""
     return {name: link[name] for name in ("transport", "relayed", "dialled")}
 
 
 class LineUse:
-    """What crossed a line, in all and lately."""
+    """Traffic of a line: total bytes and recent rates."""
 
     def __init__(self, first: Counters) -> None:
         self.total = Counters(0, 0)
-        """Bytes since the beginning."""
+        """Bytes since the first count."""
         self.up_bit_s = self.down_bit_s = 0.0
-        """Rates between the two last counts."""
+        """Rates between the last two counts."""
         self._first = self._last = first
         self._last_s = time.monotonic()
 
@@ -128,5 +130,5 @@ def _opened(status: Mapping[str, Any]) -> bool:
     return int(status.get("round", -1)) >= 0
 
 
-def _in_words(what: Break | Mend) -> str:
-    return f"{'fault' if isinstance(what, Break) else 'mended'} {what.fault}"
+def _in_words(change: Break | Mend) -> str:
+    return f"{'fault' if isinstance(change, Break) else 'mended'} {change.fault}"

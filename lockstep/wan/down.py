@@ -1,4 +1,4 @@
-"""`lockstep wan down`: removes what killed laboratories left."""
+"""`lockstep wan down`: removes the leftovers of killed laboratories."""
 
 from lockstep.console import messages, output
 from lockstep.exit_codes import UsageError
@@ -7,8 +7,9 @@ from lockstep.wan.lab.namespaces import remove_leftovers
 
 
 def wan_down(*, even_in_use: bool = False) -> None:
-    """Removes leftovers, and with `even_in_use` every laboratory; says what it removed and what it
-    must not."""
+    """Removes leftovers, with `even_in_use` every laboratory; prints the namespaces that it
+    removed, and why it kept others.
+    """
     if reason := unable():
         raise UsageError(reason)
     removed, kept = remove_leftovers(even_in_use=even_in_use)

@@ -1,37 +1,54 @@
-"""Faults on a schedule: what is to break, when, and for how long. Pure.
+"""Faults on a schedule: which computer, when, and for how long. Pure.
 
-cut:node-2@10s+5s the line of node-2 is unplugged ten seconds after the first round opened, for five
-cut-up:node-2@r4+5s everything that node-2 sends is lost, from the opening of round 4
-cut-down:node-2@r4+5s everything that is sent to it slow:node-1/10@10s+20s its line has a tenth of
-its rates kill:coordinator@r8 SIGKILL; the laboratory starts it again cut:relay@10s+5s the
-coordinator and the relay, where there is one, can be cut and killed random:3 three faults drawn
-from the seed"""
+cut:node-2@10s+5s           the line of node-2 is unplugged 10 s after the first round opened,
+                            for 5 s
+cut-up:node-2@r4+5s         everything that node-2 sends is lost, from the opening of round 4
+cut-down:node-2@r4+5s       everything that is sent to node-2 is lost
+slow:node-1/10@10s+20s      the line has a tenth of its rates
+kill:coordinator@r8         SIGKILL; the laboratory restarts the process
+cut:relay@10s+5s            coordinator and relay can be cut and killed, not slowed
+random:3                    three faults, drawn from the seed
+"""
 
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from lockstep.cluster.local import RELAY
+from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from protocol.errors import SettingsError
 
-COORDINATOR = "coordinator"
-
 RANDOM_MAX = 100
-"""More faults than any run of the laboratory has rounds to feel."""
+"""Random faults at most: more than any run of the laboratory has rounds."""
 
 RANDOM_FROM, RANDOM_TO = 0.1, 0.7
-"""Share of the rounds between which random faults begin: there must be something to break, and time
-to heal."""
+"""Shares of the rounds between which random faults begin: first the run must have begun, and in the
+end it needs time to heal."""
 
 RANDOM_DURATIONS_S = (3, 5, 8)
+"""Durations that random faults are drawn from."""
 
 _LINE_KINDS = ("cut", "cut-up", "cut-down", "slow")
 _FAULT = re.compile(
     r"(?P<kind>[a-z-]+):(?P<target>[a-z][a-z0-9-]*)(/(?P<divisor>\d+(\.\d+)?))?"
     r"@((?P<at_s>\d+(\.\d+)?)s|r(?P<round>\d+))(\+(?P<for_s>\d+(\.\d+)?)s)?"
 )
-_FORM = "KIND:COMPUTER@WHEN[+DURATION], such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, kill:node-0@r8, or random:N"
+_FORM = (
+    "KIND:COMPUTER@WHEN[+DURATION], such as cut:node-2@10s+5s, slow:node-1/10@r4+20s, "
+    "kill:node-0@r8, or random:N"
+)
+
+_Item = TypeVar("_Item")
+
+
+class Draws(Protocol):
+    """Random draws, as `random.Random` makes them from a seed."""
+
+    def choice(self, seq: Sequence[_Item], /) -> _Item:
+        """One item."""
+
+    def randint(self, a: int, b: int, /) -> int:
+        """An integer from `a` to `b`, both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +60,13 @@ class Fault:
     target: str
     """Name of a computer."""
     at_s: float | None = None
-    """When, after the first round opened; None: see `round`."""
+    """Seconds after the first round opened; None: see `round`."""
     round: int | None = None
-    """The round at whose opening it happens."""
+    """Round at whose opening the fault happens."""
     for_s: float = 0.0
-    """Until a line is as before; a killed process needs no time."""
+    """Duration of a fault of a line; 0 for a kill."""
     divisor: float = 1.0
-    """By which the rates of a slowed line are divided."""
+    """Divisor of the rates of a slowed line."""
 
     def __str__(self) -> str:
         slower = f"/{self.divisor:g}" if self.kind == "slow" else ""
@@ -60,20 +77,20 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Do it now."""
+    """The fault begins now."""
 
     fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Make the line of a computer as planned."""
+    """The fault ends now: the line is as planned again."""
 
     fault: Fault
 
 
 class Schedule:
-    """Faults that wait for their time, and lines that wait to be mended."""
+    """Faults that have not begun, and lines that are not mended yet."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._waiting = list(faults)
@@ -81,12 +98,14 @@ class Schedule:
 
     @property
     def done(self) -> bool:
-        """Nothing will happen any more."""
+        """Every fault has happened and every line is mended."""
         return not self._waiting and not self._broken
 
-    def due(self, now_s: float, round: int) -> list[Break | Mend]:
-        """What to do now, each thing once: `now_s` since the first round opened, and the newest
-        round."""
+    def take_due(self, now_s: float, round: int) -> list[Break | Mend]:
+        """Takes due changes off the schedule: each begin and each end is returned once.
+
+        now_s: seconds since the first round opened; round: the newest round.
+        """
         mends = [fault for until_s, fault in self._broken if until_s <= now_s]
         self._broken = [(until_s, fault) for until_s, fault in self._broken if until_s > now_s]
         breaks = [fault for fault in self._waiting if _is_due(fault, now_s, round)]
@@ -96,15 +115,17 @@ class Schedule:
 
 
 def parse_faults(
-    texts: Sequence[str], nodes: int, rounds: int, seed: int, *, relay: bool = False
+    texts: Sequence[str], nodes: int, rounds: int, draws: Draws, *, relay: bool = False
 ) -> tuple[Fault, ...]:
-    """The faults that a person asked for of so many nodes and perhaps a relay; `SettingsError` says
-    what is wrong with one."""
+    """The faults that a person asked for, in a laboratory with `nodes` nodes and perhaps a relay.
+
+    Raises `SettingsError` with the text that is wrong and the reason.
+    """
     faults: list[Fault] = []
     for text in texts:
         kind, _, count = text.partition(":")
         faults += (
-            _random_faults(count, nodes, rounds, seed)
+            _random_faults(count, nodes, rounds, draws)
             if kind == "random"
             else [_parse(text, nodes, relay)]
         )
@@ -116,7 +137,7 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
         raise SettingsError(f"fault: expected {_FORM}, found {text!r}")
     kind, target, lasts = found["kind"], found["target"], found["for_s"]
     computers, public = (
-        [f"node-{number}" for number in range(nodes)],
+        [node_name(number) for number in range(nodes)],
         (COORDINATOR, RELAY)[: 1 + relay],
     )
     if kind not in (*_LINE_KINDS, "kill"):
@@ -125,12 +146,12 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
         )
     if target == RELAY and not relay:
         raise SettingsError(
-            f"fault {text!r}: expected a laboratory with a relay (--relay), this one has none"
+            f"fault {text!r}: expected a laboratory with a relay (--relay), found one without"
         )
     if target not in computers and not (target in public and kind in ("kill", "cut")):
         raise SettingsError(
-            f"fault {text!r}: expected node-0 to {computers[-1]}, or the {' or '.join(public)} to cut or kill, found "
-            f"{target!r}"
+            f"fault {text!r}: expected node-0 to {computers[-1]}, or the {' or '.join(public)} "
+            f"to cut or kill, found {target!r}"
         )
     if (kind == "kill") == bool(lasts):
         raise SettingsError(
@@ -140,7 +161,8 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
         kind == "slow" and float(found["divisor"]) < 1
     ):
         raise SettingsError(
-            f"fault {text!r}: expected how many times slower, such as slow:node-1/10, and only there"
+            f"fault {text!r}: expected a divisor of at least 1 after the name for slow, such as "
+            "slow:node-1/10, and none for other kinds"
         )
     return Fault(
         kind,
@@ -152,22 +174,21 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
     )
 
 
-def _random_faults(count: str, nodes: int, rounds: int, seed: int) -> list[Fault]:
+def _random_faults(count: str, nodes: int, rounds: int, draws: Draws) -> list[Fault]:
     if not count.isdecimal() or not 1 <= int(count) <= RANDOM_MAX:
         raise SettingsError(
             f"fault: expected random:1 to random:{RANDOM_MAX}, found {f'random:{count}'!r}"
         )
-    draw = random.Random(seed)
     first, last = int(RANDOM_FROM * rounds), max(1, int(RANDOM_TO * rounds))
-    return [_drawn(draw, draw.randint(first, last), nodes) for _ in range(int(count))]
+    return [_drawn(draws, draws.randint(first, last), nodes) for _ in range(int(count))]
 
 
-def _drawn(draw: random.Random, round: int, nodes: int) -> Fault:
-    kind = draw.choice((*_LINE_KINDS, "kill"))
-    target = f"node-{draw.randrange(nodes)}"
+def _drawn(draws: Draws, round: int, nodes: int) -> Fault:
+    kind = draws.choice((*_LINE_KINDS, "kill"))
+    target = node_name(draws.randint(0, nodes - 1))
     if kind == "kill":
-        return Fault(kind, draw.choice((target, COORDINATOR)), round=round)
-    duration_s = draw.choice(RANDOM_DURATIONS_S)
+        return Fault(kind, draws.choice((target, COORDINATOR)), round=round)
+    duration_s = draws.choice(RANDOM_DURATIONS_S)
     return Fault(kind, target, round=round, for_s=duration_s, divisor=10 if kind == "slow" else 1)
 
 

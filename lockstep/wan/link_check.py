@@ -1,5 +1,7 @@
-"""Whether the links are what was asked for: no figure of a laboratory is worth more than its
-links."""
+"""Compares each link as measured with the link as asked for.
+
+No figure of a laboratory is worth more than its links.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,20 +14,22 @@ from lockstep.wan.lab.probe import Measured
 from protocol.errors import UnavailableError
 
 TOLERANCE = 0.15
-"""Of rates and round trips, of what was asked."""
+"""Largest deviation of rates and round trips, as a share of the asked figure."""
 
 ATTEMPTS = 3
-"""To find a link as it was asked for."""
+"""Number of measurements of a link before its deviation counts."""
 
 LOSS_DEVIATIONS = 4
-"""Of a share of so many packets, drawn by chance: once in sixteen thousand links it is further
-off."""
+"""Standard deviations by which the share of lost packets may differ from the asked one; chance
+alone exceeds them once in sixteen thousand links."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """One home's line, asked against measured: bits per second of whole frames, seconds, shares of
-    packets."""
+    """One home's line as asked and as measured.
+
+    Units: bits per second of whole frames, seconds, shares of packets.
+    """
 
     home: str
     profile: str
@@ -39,14 +43,14 @@ class MeasuredLink:
     asked_rtt: float
     measured_rtt: float
     asked_loss: float
-    """Of either way."""
+    """Share of the packets lost in each direction."""
     measured_loss: float
-    """Mean of both ways."""
+    """Mean of both directions."""
     packets: int
-    """Small packets sent each way to find round trip and loss."""
+    """Number of small packets sent in each direction for round trip and loss."""
 
     def deviations(self) -> list[str]:
-        """What is further off than may be, in words."""
+        """Every figure that deviates too far, in words."""
         pairs = {
             "up, bit/s": (self.asked_up, self.measured_up),
             "down, bit/s": (self.asked_down, self.measured_down),
@@ -74,7 +78,7 @@ class MeasuredLink:
 
 
 def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -> MeasuredLink:
-    """What was found of a home's shaped line, beside what was asked for."""
+    """The measurement of a home's shaped line, beside the asked figures."""
     place = laboratory.places[home]
     link = place.home.link or HomeLink()
     up, down = link.up or LinkDirection(), link.down or LinkDirection()
@@ -99,11 +103,12 @@ def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -
 def measure_all(
     laboratory: Laboratory, profiles: dict[str, str], advance: Callable[[float, float | None], None]
 ) -> list[MeasuredLink]:
-    """Measures the line of every home of `profiles` (home: profile), one after the other, nothing
-    else running.
+    """Measures the line of every home of `profiles` (profile by home), one after the other, while
+    nothing else runs.
 
-    One that is off is measured again: a busy moment of the machine passes, a wrong link stays
-    wrong."""
+    A line that deviates is measured again: a busy moment of the machine passes, a wrong link stays
+    wrong.
+    """
     links: list[MeasuredLink] = []
     for home, profile in profiles.items():
         advance(len(links), len(profiles))
@@ -117,9 +122,9 @@ def measure_all(
 
 
 def require_as_asked(links: Sequence[MeasuredLink]) -> None:
-    """`UnavailableError` with every figure that is off by more than it may be."""
+    """Raises `UnavailableError` with every figure that deviates too far."""
     if wrong := [figure for link in links for figure in link.deviations()]:
         raise UnavailableError(
-            f"links are off by more than {TOLERANCE:.0%} of what was asked: {'; '.join(wrong)}; a busy machine cannot "
-            "keep their time: run fewer or slower links, or nothing else beside"
+            f"links deviate by more than {TOLERANCE:.0%} from the asked: {'; '.join(wrong)}; "
+            "a busy machine cannot keep their time: run fewer or slower links, or stop other work"
         )

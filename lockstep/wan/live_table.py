@@ -1,5 +1,4 @@
-"""The laboratory for a person's eyes: links as asked and as measured, and the training as it goes,
-at 80 columns."""
+"""Tables of the laboratory, at 80 columns: links as asked and as measured, and the training."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,20 +10,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, committed_steps, headline, shown, total_bytes
-from lockstep.cluster.local import Child
-from lockstep.commands.status import number
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages
+from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, number
 from lockstep.wan.cluster import LineUse, WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.link_check import MeasuredLink
 
 PHASE_COLUMNS = 20
-"""A node's phase is words; longer ones are cut."""
+"""Width of a node's phase; longer phases are cut."""
 
 
 def links_table(links: Sequence[MeasuredLink]) -> Table:
-    """Asked against measured, a row for each home."""
+    """Each home's line as asked and as measured."""
     table = Table("home", "link", width=NARROWEST_COLUMNS)
     for heading in ("up Mbit/s", "down Mbit/s", "rtt ms", "loss %"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -42,16 +40,17 @@ def links_table(links: Sequence[MeasuredLink]) -> Table:
 
 @contextmanager
 def shown_wan(cluster: WanCluster, links: Mapping[str, HomeLink], steps: int) -> Iterator[Show]:
-    """Yields the function that shows the cluster's newest statuses; lines now and then where
-    nothing can move."""
+    """Yields the function that shows the cluster's newest statuses; where the output is no terminal
+    it prints a line now and then.
+    """
     if not messages.is_terminal:
         with shown(cluster, steps) as show:
             yield show
         return
     with Live(console=messages, auto_refresh=False, transient=True) as live:
 
-        def update(happened: Sequence[str]) -> None:
-            for text in happened:
+        def update(events: Sequence[str]) -> None:
+            for text in events:
                 live.console.print(text, soft_wrap=True)
             live.update(render(cluster, links, steps), refresh=True)
 
@@ -59,7 +58,7 @@ def shown_wan(cluster: WanCluster, links: Mapping[str, HomeLink], steps: int) ->
 
 
 def render(cluster: WanCluster, links: Mapping[str, HomeLink], steps: int) -> RenderableType:
-    """Table of nodes with the use of their lines, a line on the run, a bar."""
+    """A table of nodes with the use of their lines, a line about the run and a bar."""
     table = Table("node", "phase", width=NARROWEST_COLUMNS)
     for heading in ("round", "loss", "up", "down", "line use"):
         table.add_column(heading, justify="right", no_wrap=True)

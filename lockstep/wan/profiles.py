@@ -1,22 +1,24 @@
-"""Home links by name and distances between regions, read from the one file that holds them.
+"""Home links by name and distances between regions, read from one file.
 
-The figures are those of people's lines (`profiles.toml` says from where); with --profiles-file the
-commands read another file of the same form."""
+The figures are those of real lines (`profiles.toml` names the sources); with --profiles-file the
+commands read another file of the same form.
+"""
 
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lockstep.wan.lab.home_link import WANDER_S, HomeLink, LinkDirection
 from protocol.errors import SettingsError
+from protocol.validation import problems_text
 
 BUILTIN = Path(__file__).with_name("profiles.toml")
 
 RegionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,11}$")]
-"""Short, because network interfaces carry it in their names."""
+"""Name of a region; short, because it is part of the names of network interfaces."""
 
 
 class _Table(BaseModel):
@@ -30,26 +32,26 @@ class Profile(_Table):
     """Rate to the home, in megabits per second."""
 
     up_mbit_s: float = Field(gt=0, le=100_000)
-    """Rate from the home."""
+    """Rate from the home, in megabits per second."""
 
     rtt_ms: float = Field(ge=0, le=10_000)
-    """Round trip to the near end of the internet, half of it each way."""
+    """Round trip to the near end of the internet; each direction takes half of it."""
 
     jitter_ms: float = Field(ge=0, lt=WANDER_S * 1000)
-    """Greatest deviation of the round trip, half of it each way."""
+    """Greatest deviation of the round trip; each direction has half of it."""
 
     loss_percent: float = Field(ge=0, le=50)
-    """Of the packets of either way."""
+    """Share of the packets that each direction loses."""
 
     source: str = ""
-    """Where the figures come from."""
+    """Source of the figures."""
 
     def link(self) -> HomeLink:
-        """What to ask of an interface in the home."""
+        """The link as the home's interface sees it."""
         return HomeLink(self._way(self.up_mbit_s), self._way(self.down_mbit_s))
 
     def _way(self, mbit_s: float) -> LinkDirection:
-        half_s = 1 / 2000  # of a millisecond, there and back
+        half_s = 1 / 2000  # half a round trip of milliseconds, in seconds
         jitter_ms = min(self.jitter_ms, self.rtt_ms)  # a packet cannot arrive before it left
         return LinkDirection(
             round(mbit_s * 1e6), self.rtt_ms * half_s, jitter_ms * half_s, self.loss_percent / 100
@@ -60,23 +62,23 @@ class Distance(_Table):
     """Two regions of the internet."""
 
     between: tuple[RegionName, RegionName]
-    """Their names, in any order."""
+    """Names of the regions, in any order."""
 
     one_way_ms: float = Field(gt=0, le=10_000)
     """Travel time of a packet."""
 
 
 class Catalogue(_Table):
-    """Everything in the file."""
+    """Content of the file."""
 
     profiles: dict[str, Profile]
-    """By name."""
+    """Profiles by name."""
 
     distances: tuple[Distance, ...] = ()
-    """Of the pairs that are known."""
+    """Distances of the known pairs."""
 
     def profile(self, name: str) -> Profile:
-        """A profile by name; `SettingsError` lists those that there are."""
+        """The profile of that name; `SettingsError` lists the known ones."""
         if name not in self.profiles:
             raise SettingsError(
                 f"profile: expected one of {', '.join(self.profiles)}, found {name!r}"
@@ -84,18 +86,18 @@ class Catalogue(_Table):
         return self.profiles[name]
 
     def one_way_s(self, here: str, there: str) -> float:
-        """Distance of two regions; `SettingsError` for a pair that is not in the file."""
+        """Distance of two regions; `SettingsError` lists the known pairs."""
         for distance in self.distances:
             if set(distance.between) == {here, there}:
                 return distance.one_way_ms / 1000
         known = ", ".join("-".join(distance.between) for distance in self.distances)
         raise SettingsError(
-            f"regions: no distance is known between {here} and {there}, only of {known}"
+            f"regions: no distance between {here} and {there} is known, only of {known}"
         )
 
 
 def read_profiles(path: Path = BUILTIN) -> Catalogue:
-    """The catalogue in a file, or `SettingsError` that names every wrong field."""
+    """The catalogue in a file; `SettingsError` names every wrong field."""
     try:
         return Catalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
@@ -103,16 +105,9 @@ def read_profiles(path: Path = BUILTIN) -> Catalogue:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
-        raise SettingsError(
-            f"{path}: {'; '.join(_in_words(dict(problem)) for problem in error.errors())}"
-        ) from None
+        raise SettingsError(f"{path}: {problems_text(error)}") from None
 
 
 def cycled(names: Sequence[str], count: int) -> tuple[str, ...]:
-    """`count` names, beginning again where the list ends."""
+    """`count` names; the list begins again where it ends."""
     return tuple(names[number % len(names)] for number in range(count))
-
-
-def _in_words(problem: dict[str, Any]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg'].lower()}, found {problem['input']!r}"

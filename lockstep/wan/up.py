@@ -1,10 +1,13 @@
-"""`lockstep wan up`: a training on home links, in network namespaces of this machine.
+"""`lockstep wan up`: trains on home links, in network namespaces of this machine.
 
-    plan -> build the laboratory -> measure every line, or stop here -> train, with faults -> JSON -> remove everything
+    plan -> build the laboratory -> measure every line, or stop here -> train, with faults
+         -> JSON -> remove everything
 
-The same processes, the same demo model and the same report as `lockstep demo`; between them lie
-lines with the rates, delays, jitter and loss of people's homes."""
+Processes, demo model and report are those of `lockstep demo`; the lines between the processes have
+the rates, delays, jitter and loss of home links.
+"""
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
-from lockstep.cluster.local import RELAY, ClusterSettings
+from lockstep.cluster.local import ClusterSettings
+from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
-from lockstep.commands.init import write_run_file
-from lockstep.console import bytes_text, messages, output, progress, write_json
+from lockstep.console import agreement, bytes_text, messages, output, progress, write_json
 from lockstep.exit_codes import UsageError
-from lockstep.wan.cluster import WanCluster, Way
-from lockstep.wan.faults import COORDINATOR, Fault, parse_faults
+from lockstep.run_file import write_run_file
+from lockstep.service.signals import stopped_like_ctrl_c
+from lockstep.wan.cluster import LinkKind, WanCluster
+from lockstep.wan.faults import Fault, parse_faults
 from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.lab.laboratory import Laboratory, unable
-from lockstep.wan.lab.shaping import stopped_like_ctrl_c
 from lockstep.wan.lab.topology import Home, Nat, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.live_table import links_table, shown_wan
@@ -33,13 +37,13 @@ from protocol.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class WanSettings:
-    """What `lockstep wan up` is asked to do."""
+    """Settings of one laboratory and its training."""
 
     directory: Path
-    """Holds a directory for each laboratory, with the state and log of every process."""
+    """Directory that holds one for each laboratory, with state and log of every process."""
 
     nodes: int
-    """Node processes, each in a home of its own."""
+    """Number of node processes, each in a home of its own."""
 
     profiles: tuple[str, ...]
     """Names of link profiles, for the nodes in turn."""
@@ -48,16 +52,16 @@ class WanSettings:
     """Steps to train; 0: only build and measure."""
 
     seed: int
-    """Of weights, data order, jitter, loss and random faults."""
+    """Seed of weights, data order, jitter, loss and random faults."""
 
     json_path: str
-    """Where the summary goes; "-" is standard output, "" nowhere."""
+    """File for the summary; "-" is standard output, "" none."""
 
     nat: tuple[str, ...] = ("none",)
-    """"none" or "masquerade", for the nodes in turn."""
+    """Kinds of routers, "none" or "masquerade", for the nodes in turn."""
 
     regions: tuple[str, ...] = ()
-    """For the nodes in turn; the coordinator is in the first. None: all in one place."""
+    """Regions for the nodes in turn; the coordinator is in the first. Empty: all in one place."""
 
     links: tuple[str, ...] = ("grpc",)
     """Transports for the nodes in turn, those of one node joined by "+": "grpc", "libp2p",
@@ -67,19 +71,22 @@ class WanSettings:
     """Whether there is a relay, on a public computer of its own in the first region."""
 
     faults: tuple[str, ...] = ()
-    """See `lockstep.wan.faults`."""
+    """Faults as `lockstep.wan.faults` describes them."""
 
     profiles_file: Path = BUILTIN
-    """Where the profiles and distances are."""
+    """File of profiles and distances."""
 
 
 def wan_up(settings: WanSettings) -> None:
-    """Builds, measures, trains, reports and removes everything; raises what went wrong after
-    removing it too."""
+    """Builds, measures, trains, reports, and removes everything, after an error too."""
     if reason := unable():
         raise UsageError(reason)
     faults = parse_faults(
-        settings.faults, settings.nodes, settings.rounds, settings.seed, relay=settings.relay
+        settings.faults,
+        settings.nodes,
+        settings.rounds,
+        random.Random(settings.seed),
+        relay=settings.relay,
     )
     plan = plan_of(settings, read_profiles(settings.profiles_file))
     profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
@@ -101,7 +108,7 @@ def wan_up(settings: WanSettings) -> None:
 
 
 def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
-    """The laboratory that the settings describe; `SettingsError` for a name that is none."""
+    """The laboratory that the settings describe; `SettingsError` for an unknown name."""
     for name in ("profiles", "nat", "links"):
         if not getattr(settings, name):
             raise SettingsError(f"{name}: expected at least one, found none")
@@ -126,13 +133,14 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
 
 
 def transports(settings: WanSettings) -> tuple[str, ...]:
-    """For the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for a name that
-    is none."""
+    """Transports for the nodes in turn, as `lockstep join --links` takes them; `SettingsError` for
+    an unknown one.
+    """
     return tuple(",".join(parse_kinds(links.replace("+", ","))) for links in settings.links)
 
 
 def _names(settings: WanSettings) -> list[str]:
-    return [f"node-{number}" for number in range(settings.nodes)]
+    return [node_name(number) for number in range(settings.nodes)]
 
 
 def _nat(name: str) -> Nat:
@@ -166,33 +174,34 @@ def _train(
         for name, use in cluster.usage.items()
     }
     _print_summary(document, lines)
-    output.print(ways_text(cluster.ways), soft_wrap=True)
+    output.print(links_text(cluster.link_kinds), soft_wrap=True)
     messages.print(f"logs of every process: {directory}", soft_wrap=True)
-    return document | {"lines": lines, "ways": cluster.ways, "happened": cluster.happened}
+    return document | {"lines": lines, "ways": cluster.link_kinds, "happened": cluster.happened}
 
 
-def ways_text(ways: Mapping[str, Mapping[str, Way]]) -> str:
-    """Which node has a link to whom, over what."""
+def links_text(link_kinds: Mapping[str, Mapping[str, LinkKind]]) -> str:
+    """Each node's links: the peers and the transports."""
     return "; ".join(
-        f"{node} to {', '.join(map(_way_text, links.items())) or 'nobody'}"
-        for node, links in ways.items()
+        f"{node} to {', '.join(map(_link_text, links.items())) or 'nobody'}"
+        for node, links in link_kinds.items()
     )
 
 
-def _way_text(link: tuple[str, Way]) -> str:
-    name, way = link
-    return f"{name} ({way['transport']}{', relayed' if way['relayed'] else ''})"
+def _link_text(link: tuple[str, LinkKind]) -> str:
+    name, kind = link
+    return f"{name} ({kind['transport']}{', relayed' if kind['relayed'] else ''})"
 
 
 def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str, int]]) -> None:
     rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
-    agreed = "equal" if digests["agreed"] else "DIFFERENT"
     busiest = max(lines.values(), key=lambda line: line["up_bytes"])
     output.print(
-        f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, in {document['seconds']} s; "
-        f"replicas {agreed} in {digests['rounds_checked']} rounds checked, last digest {digests['last']}; "
-        f"{bytes_text(traffic['up_bytes_per_node_round'])} up, {bytes_text(traffic['down_bytes_per_node_round'])} down "
-        f"per node and round; most on one line: {bytes_text(busiest['up_bytes'])} up, "
+        f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, "
+        f"in {document['seconds']} s; replicas {agreement(digests['agreed'])} "
+        f"in {digests['rounds_checked']} rounds checked, last digest {digests['last']}; "
+        f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
+        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round; "
+        f"busiest line: {bytes_text(busiest['up_bytes'])} up, "
         f"{bytes_text(busiest['down_bytes'])} down",
         soft_wrap=True,
     )

@@ -1,2 +1,3 @@
-"""The line to the coordinator: session, decisions, members, addresses. Imports `transports`,
-`system`, `traffic`."""
+"""The line to the coordinator: client and session, decisions, members, addresses. Imports `links`,
+`transports`, `system` and `traffic`.
+"""

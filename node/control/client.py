@@ -1,10 +1,15 @@
-"""The node's line to its coordinator: one session, opened again and again for as long as the node
-lives.
+"""The coordinator client: one session, opened again and again for as long as the node lives, and
+unary calls.
 
-A lost session is nobody's error: the client says so, waits (exponential backoff with jitter) and
-opens the next. What is sent while there is none is dropped on purpose: after each welcome the owner
-says again what still holds (`Listener.welcomed`). Only the coordinator's own refusal ends the
-client, with its reason; being removed for silence does not."""
+    not connected --Welcome--> connected --closed, silent, broken--> lost
+                                   ^                                  |
+                                   '---------- pause, Welcome --------'
+
+A lost session is no error: the client records the reason, waits (a pause that doubles, with jitter)
+and opens the next. A message that is sent while there is none is dropped on purpose: after each
+welcome the owner repeats the messages that still hold (`Listener.welcomed`). Only a refusal by the
+coordinator ends the client, with its reason; removal for silence does not.
+"""
 
 import asyncio
 import contextlib
@@ -12,14 +17,16 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.members import MemberList
-from node.links.network import Traffic
+from node.system.backoff import Backoff
+from node.system.clock import own_clock_ms
+from node.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
@@ -33,19 +40,23 @@ from protocol.errors import (
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
-from protocol.runfile import RunSpec, parse_run_json, run_id
+from protocol.run_info import RunInfo
+from protocol.runfile import parse_run_json, run_id
 from protocol.wire_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("lockstep.node")
 
 _Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
-"""What a session has to say; None ends it."""
+"""Messages that a session sends; None ends it."""
 
-CALL_SECONDS = 20
+CALL_S = 20
 """Longest wait for a unary call: a home link's worst round trips, with room."""
 
-BACKOFF_SECONDS = (0.5, 5.0)
-"""First and longest pause between two sessions."""
+PAUSE_MS = (500, 5_000)
+"""First and longest pause between two sessions, or two calls, that fail one after the other."""
+
+STEADY_S = 30
+"""Life of a session after which the next pause is the first one again."""
 
 SILENCE_HEARTBEATS = 4
 """Heartbeats without any message from the coordinator after which a session counts as dead."""
@@ -54,20 +65,22 @@ OUTBOX_MESSAGES_MAX = 1024
 """Messages that may wait for a slow coordinator; then the session is given up and opened again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """A run as its coordinator describes it."""
+class SessionState(Enum):
+    """Whether there is a session with the coordinator."""
 
-    spec: RunSpec
-    run_id: RunId
-    coordinator_key: bytes
+    NOT_CONNECTED = "not connected yet"
+    CONNECTED = "connected"
+    LOST = "reconnecting"
 
 
 class Listener(Protocol):
-    """What the client tells its owner, all from the event loop."""
+    """The owner of a client, which calls it from the event loop."""
+
+    def members_changed(self, members: MemberList) -> None:
+        """The member list is another one: before each welcome, and whenever it changes."""
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """A session is open: say again what still holds."""
+        """A session is open: repeat the messages that still hold."""
 
     def received(self, message: wire.CoordinatorMessage) -> None:
         """An event of the run."""
@@ -79,18 +92,35 @@ class CoordinatorClient:
     def __init__(self, address: str, key: Ed25519PrivateKey) -> None:
         self.address = address
         self.clock = ClockOffset()
-        self.state = "not connected yet"
+        self.members = MemberList()
+        """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
-        """Bytes of messages: the run and old commits are what a late joiner needs, all else is
-        control."""
+        """Bytes of messages: the run and old commits are catch-up, all others are control."""
         self._key = key
+        self._state = SessionState.NOT_CONNECTED
+        self._words = SessionState.NOT_CONNECTED.value
         self._channel: grpc.aio.Channel | None = None
         self._outbox: _Outbox | None = None
 
     @property
+    def state(self) -> SessionState:
+        """Whether there is a session."""
+        return self._state
+
+    @property
+    def words(self) -> str:
+        """The state for people, with the reason when a session was lost."""
+        return self._words
+
+    @property
     def connected(self) -> bool:
-        """Is a session open? If not, `state` says why."""
-        return self.state == "connected"
+        """Whether a session is open."""
+        return self._state is SessionState.CONNECTED
+
+    @property
+    def offline(self) -> str:
+        """Why no session is open, in words; empty while one is."""
+        return "" if self.connected else self._words
 
     async def close(self) -> None:
         """Close the channel."""
@@ -107,54 +137,58 @@ class CoordinatorClient:
 
     # ---- unary calls
 
-    async def fetch_run(self, patience_seconds: float = 30) -> RunInfo:
-        """The run, checked: its name must be the hash of what was received.
+    async def fetch_run(self, timeout_s: float = 30) -> RunInfo:
+        """The run, checked: its id must be the hash of the bytes that were received.
 
         Raises `UnavailableError` when the coordinator does not answer in time, `VersionError`,
-        `SettingsError`."""
+        `SettingsError`.
+        """
         try:
             run = await self._stub.GetRun(
-                wire.GetRunRequest(), timeout=patience_seconds, wait_for_ready=True
+                wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
         if run.protocol_version != PROTOCOL_VERSION:
             raise VersionError(
-                f"the coordinator at {self.address} speaks protocol version {run.protocol_version}, this node "
-                f"{PROTOCOL_VERSION}: update the older one"
+                f"the coordinator at {self.address} speaks protocol version "
+                f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
             )
         spec = parse_run_json(run.run_json, f"run file from {self.address}")
         if run_id(spec, run.coordinator_key) != run.run_id:
             raise RemoteProtocolError(
-                f"{self.address}: expected the run id to be the hash of the run file, it is not"
+                f"{self.address}: expected the hash of the run file as run id, got another one"
             )
         return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
         """Commits after a round; asks until the coordinator answers."""
+        pauses = Backoff(*PAUSE_MS)
         while True:
             try:
                 request = wire.GetCommitsRequest(after_round=after_round)
                 self.traffic.control_up += request.ByteSize()
-                commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_SECONDS)
+                commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_S)
                 self.traffic.catch_up_down += commits.ByteSize()
                 return commits
             except grpc.aio.AioRpcError as error:
-                log.warning("cannot fetch commits reason=%s", str(self._unavailable(error)))
-                await asyncio.sleep(BACKOFF_SECONDS[0] * random.uniform(1, 3))
+                reason = str(self._unavailable(error))
+                log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
+                await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     async def fetch_members(self) -> MemberList:
-        """The run's members and relays, without being one; `UnavailableError` when nobody answers
-        in time."""
+        """The run's members and relays, without a session.
+
+        Raises `UnavailableError` when the coordinator does not answer in time.
+        """
         try:
-            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_SECONDS)
+            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.control_down += members.ByteSize()
-        roster = MemberList()
-        roster.take(members)
-        return roster
+        self.members.update(members)
+        return self.members
 
     # ---- the session
 
@@ -168,9 +202,9 @@ class CoordinatorClient:
             with contextlib.suppress(asyncio.QueueFull):
                 self._outbox.put_nowait(message)
 
-    async def flushed(self, seconds: float) -> None:
-        """Return when everything sent has gone out, or after so long."""
-        deadline = time.monotonic() + seconds
+    async def flush(self, timeout_s: float) -> None:
+        """Return when every message has gone out, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
         while self._outbox is not None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             if self._outbox is not None and self._outbox.empty():
@@ -181,79 +215,93 @@ class CoordinatorClient:
         """Keep a session open until cancelled.
 
         Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says
-        that this machine computes wrong results."""
-        pause = BACKOFF_SECONDS[0]
+        that this machine computes wrong results.
+        """
+        pauses = Backoff(*PAUSE_MS)
         while True:
-            opened = time.monotonic()
+            opened_s = time.monotonic()
             try:
                 await self._session(info, hello, listener)
-                self.state = f"the coordinator at {self.address} closed the session; reconnecting"
-            except (grpc.aio.AioRpcError, TimeoutError) as error:
-                detail = (
-                    error.details() if isinstance(error, grpc.aio.AioRpcError) else "it fell silent"
-                )
-                self.state = f"lost the coordinator at {self.address} ({detail}); reconnecting"
+                self._lose(f"the coordinator at {self.address} closed the session")
+            except grpc.aio.AioRpcError as error:
+                self._lose(f"lost the coordinator at {self.address} ({error.details()})")
+            except TimeoutError:
+                self._lose(f"lost the coordinator at {self.address} (it fell silent)")
             except RemoteProtocolError as error:
-                self.state = (
-                    f"the coordinator at {self.address} broke the protocol ({error}); reconnecting"
-                )
+                self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
                 self._outbox = None
-            log.warning("session lost reason=%s", self.state)
-            if time.monotonic() - opened > 30:
-                pause = BACKOFF_SECONDS[0]
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause, BACKOFF_SECONDS[1])
+            if time.monotonic() - opened_s > STEADY_S:
+                pauses.reset()
+            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+
+    def _lose(self, reason: str) -> None:
+        self._state = SessionState.LOST
+        self._words = f"{reason}; {SessionState.LOST.value}"
+        log.warning("session lost", extra={"reason": reason})
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
-        heartbeat_seconds = info.spec.membership.heartbeat_ms / 1000
+        heartbeat_s = info.spec.membership.heartbeat_ms / 1000
         beating = None
         try:
-            async for message in _unless_silent(call, heartbeat_seconds * SILENCE_HEARTBEATS):
+            async for message in _unless_silent(call, heartbeat_s * SILENCE_HEARTBEATS):
                 self.traffic.control_down += message.ByteSize()
-                kind = message.WhichOneof("kind")
-                if kind == "challenge":
-                    outbox.put_nowait(
-                        wire.NodeMessage(hello=self._signed(hello, info, message.challenge.nonce))
-                    )
-                elif kind == "refused":
-                    error = DivergedError if message.refused.wrong_results else RefusedError
-                    raise error(f"the coordinator refused this node: {message.refused.reason}")
-                elif kind == "evicted" and message.evicted.wrong_results:
-                    raise DivergedError(
-                        f"the coordinator removed this node: {message.evicted.reason}"
-                    )
-                elif kind == "heartbeat":
-                    beat = message.heartbeat
-                    self.clock.observe(
-                        beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
-                    )
-                elif kind == "welcome":
-                    self._outbox, self.state = outbox, "connected"
-                    beating = beating or asyncio.create_task(self._beat(outbox, heartbeat_seconds))
-                    listener.welcomed(message.welcome)
-                else:
-                    listener.received(message)
+                match message.WhichOneof("kind"):
+                    case "challenge":
+                        signed = self._signed(hello, info, message.challenge.nonce)
+                        outbox.put_nowait(wire.NodeMessage(hello=signed))
+                    case "welcome":
+                        beating = beating or asyncio.create_task(self._beat(outbox, heartbeat_s))
+                        self._welcome(message.welcome, outbox, listener)
+                    case _:
+                        self._dispatch(message, listener)
         finally:
             call.cancel()
             if beating:
                 beating.cancel()
             _end(outbox)
 
+    def _welcome(self, welcome: wire.Welcome, outbox: _Outbox, listener: Listener) -> None:
+        self._outbox, self._state = outbox, SessionState.CONNECTED
+        self._words = SessionState.CONNECTED.value
+        self.members.update(welcome.members)
+        listener.members_changed(self.members)
+        listener.welcomed(welcome)
+
+    def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
+        """Take a message that the client reads itself, or hand it on."""
+        match message.WhichOneof("kind"):
+            case "refused":
+                wrong = message.refused.wrong_results
+                reason = f"the coordinator refused this node: {message.refused.reason}"
+                raise DivergedError(reason) if wrong else RefusedError(reason)
+            case "evicted" if message.evicted.wrong_results:
+                reason = message.evicted.reason
+                raise DivergedError(f"the coordinator removed this node: {reason}")
+            case "heartbeat":
+                beat = message.heartbeat
+                times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
+                self.clock.observe(*times_ms)
+            case "members":
+                self.members.update(message.members)
+                listener.members_changed(self.members)
+            case _:
+                listener.received(message)
+
     async def _drain(self, outbox: _Outbox) -> AsyncIterator[wire.NodeMessage]:
         while message := await outbox.get():
             self.traffic.control_up += message.ByteSize()
             yield message
 
-    async def _beat(self, outbox: _Outbox, seconds: float) -> None:
+    async def _beat(self, outbox: _Outbox, pause_s: float) -> None:
         while True:
             with contextlib.suppress(asyncio.QueueFull):
                 outbox.put_nowait(
                     wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=own_clock_ms()))
                 )
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(pause_s)
 
     def _signed(self, hello: wire.Hello, info: RunInfo, nonce: bytes) -> wire.Hello:
         if len(nonce) != NONCE_BYTES:
@@ -269,30 +317,26 @@ class CoordinatorClient:
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        what = "nobody answered in time" if silent else error.details()
+        reason = "nobody answered in time" if silent else error.details()
         return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {what}; check the address, that it runs, and the network "
-            "of this machine"
+            f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
+            "coordinator runs, and the network of this machine"
         )
 
 
-def own_clock_ms() -> int:
-    """This machine's monotonic clock in milliseconds: meaningless elsewhere, never set back."""
-    return time.monotonic_ns() // 1_000_000
-
-
 def _end(outbox: _Outbox) -> None:
-    """gRPC goes on to wait for the messages of a call that the other side has ended; nothing else
-    stops it."""
+    """End the stream of a call's messages: gRPC waits for them even after the other side has ended
+    the call.
+    """
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)
 
 
-async def _unless_silent(call: Any, seconds: float) -> AsyncIterator[wire.CoordinatorMessage]:
-    """The call's messages; `TimeoutError` when none comes for so long."""
+async def _unless_silent(call: Any, silence_s: float) -> AsyncIterator[wire.CoordinatorMessage]:
+    """The call's messages; `TimeoutError` when none comes for `silence_s`."""
     while True:
-        async with asyncio.timeout(max(seconds, 1.0)):
+        async with asyncio.timeout(max(silence_s, 1.0)):
             message = await call.read()
         if message is grpc.aio.EOF:
             return

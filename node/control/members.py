@@ -1,4 +1,6 @@
-"""Who takes part, as the coordinator tells it: whole lists at first, changes after that."""
+"""The members of a run and its relays, as the coordinator names them: the whole list at first, then
+changes.
+"""
 
 from collections.abc import Mapping
 
@@ -9,27 +11,34 @@ Addresses = tuple[str, ...]
 
 
 class MemberList:
-    """Members and relays with their addresses."""
+    """Members and relays with their addresses. The coordinator client keeps the node's only one."""
 
     def __init__(self) -> None:
-        self._told: dict[PeerId, tuple[Addresses, bool]] = {}
+        self._known: dict[PeerId, tuple[Addresses, bool]] = {}
 
-    def take(self, told: wire.Members) -> None:
-        """Take the whole list, or what has changed in it. `RemoteProtocolError` for names that are
-        none."""
+    def update(self, told: wire.Members) -> None:
+        """Replace the list, or change it if the message holds only changes.
+
+        Raises `RemoteProtocolError` for a malformed peer id.
+        """
         if not told.changes:
-            self._told.clear()
+            self._known.clear()
         for member in told.members:
-            self._told[parse_peer_id(member.peer_id)] = (tuple(member.addresses), member.relay)
+            self._known[parse_peer_id(member.peer_id)] = (tuple(member.addresses), member.relay)
         for peer in told.gone:
-            self._told.pop(parse_peer_id(peer), None)
+            self._known.pop(parse_peer_id(peer), None)
 
     @property
     def members(self) -> Mapping[PeerId, Addresses]:
-        """Who trains, with the addresses that they announced."""
-        return {peer: addresses for peer, (addresses, relay) in self._told.items() if not relay}
+        """The nodes that train, with the addresses that they announced."""
+        return {peer: addresses for peer, (addresses, relay) in self._known.items() if not relay}
+
+    @property
+    def member_count(self) -> int:
+        """The number of members."""
+        return sum(not relay for _, relay in self._known.values())
 
     @property
     def relays(self) -> Mapping[PeerId, Addresses]:
-        """Who holds and forwards payloads and does not train."""
-        return {peer: addresses for peer, (addresses, relay) in self._told.items() if relay}
+        """The nodes that hold and forward payloads and do not train."""
+        return {peer: addresses for peer, (addresses, relay) in self._known.items() if relay}

@@ -109,7 +109,7 @@ def _dataset_documents(name: str, split: str = "train", column: str = "text") ->
         import datasets
     except ImportError:
         raise DataError(
-            f"datasets:{name} needs the datasets package: pip install 'lockstep[datasets]'"
+            f"datasets:{name} needs the datasets package: pip install 'lockstep-train[datasets]'"
         ) from None
     try:
         for number, row in enumerate(datasets.load_dataset(name, split=split, streaming=True)):

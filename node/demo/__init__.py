@@ -1,5 +1,10 @@
-"""DeMo, exactly (DESIGN.md section 4): chunks, transforms, top-k, integer aggregation.
+"""DeMo, exactly: chunks, transforms, top-k, and the aggregation in whole numbers.
 
-Three ways do the same: strip by strip in torch and numpy, which is the plain one; on an accelerator all at once
-(flat.py, packing.py); on a CPU, for all but small models, in compiled kernels (fused.py, kernels/).
+May import protocol and nothing else of node.
+
+    engine, aggregate, optimizer       one node's momentum; a commit's step; both as a torch
+                                       optimizer, with process_group for its ranks
+    backend                            how chunks are worked on: the interface and the choice of
+    plain, accelerator, cpu_kernels    three implementations; kernels/ is the compiled code
+    chunks, dct, top_k, orthogonalise, vote_sum, device_packing, gradient_scaling      the steps
 """

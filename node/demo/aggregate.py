@@ -1,39 +1,30 @@
 """Everybody's coefficients into the parameters, with the same bits on every node.
 
     S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
-    U = sign(inverse(S))        whole numbers throughout: transform.py; or, of matrices, orthogonalised: orthogonal.py
+    U = sign(D^T S D)           in whole numbers throughout: dct.py; or, of matrices with the rule
+                                "orthogonal", the nearest orthogonal matrix: orthogonalise.py
     P <- P * decay              rounded to float32
-    P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so a fused
-                                multiply-subtract would give the same bits; the other is rounded by itself first
+    P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so
+                                that a fused multiply-subtract gives the same bits; the orthogonal
+                                one is rounded by itself first
 
-Chunks are independent, so the work is done strip by strip in two small buffers, and the result depends on
-neither the strips nor threads, device or the order of contributions.
+The result depends neither on the backend, its strips, threads and device, nor on the order of the
+contributions.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once, mover
-from node.demo.fused import fused
-from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.transform import exact_products, inverse_signs_, strip_chunks_for
-from node.demo.votes import Contribution, Votes
+from node.demo.backend import Backend, backend_for
+from node.demo.chunks import ChunkLayout
+from node.demo.vote_sum import RULES, Contribution, Rule, Votes
 from protocol.errors import LocalProtocolError
-from protocol.limits import CHUNK_SIDE
 
-Rule = Literal["sign", "orthogonal"]
-"""What an update is of the sum of votes. Small parameters have the sign in any case."""
-
-RULES: tuple[Rule, ...] = get_args(Rule)
-
-GUESS_ONE, GUESS_MAX = 16, 127
-"""A guess at an update is kept in sixteenths, in a byte."""
+__all__ = ["RULES", "Rule", "apply", "look_ahead", "update"]
 
 
 def apply(
@@ -44,13 +35,13 @@ def apply(
     decay: float,
     *,
     rule: Rule = "sign",
-    strip_chunks: int | None = None,
+    backend: Backend | None = None,
 ) -> None:
-    """Make one step: change `parameters`, float32 on one device, in place by a commit's contributions.
+    """Make one step: change `parameters`, float32 on one device, in place by a commit.
 
-    `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before anything
-    changed, for anything that could make bits differ between nodes. Takes two strips of extra memory, six with the
-    rule "orthogonal"; on an accelerator more, and all votes.
+    `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before
+    anything changed, for anything that could make bits differ between nodes. Takes two strips of
+    extra memory, six with the rule "orthogonal"; on an accelerator more, and all votes.
     """
     for name, tensor in parameters.items():
         if tensor.dtype != torch.float32:
@@ -59,7 +50,7 @@ def apply(
         if not math.isfinite(value) or float(np.float32(value)) != value:
             raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
     views = layout.views(parameters)
-    update(layout, views, contributions, (learning_rate, decay), rule=rule, strip_chunks=strip_chunks)
+    update(layout, views, contributions, (learning_rate, decay), rule=rule, backend=backend)
     layout.write_back(views, parameters)
 
 
@@ -70,30 +61,16 @@ def update(
     rates: tuple[float, float],
     *,
     rule: Rule = "sign",
-    strip_chunks: int | None = None,
+    backend: Backend | None = None,
 ) -> None:
     """`apply` for views from `layout.views`, of any of the parameters and any float dtype.
 
     `rates` is (learning rate, decay), rounded to the dtype of each tensor's arithmetic.
     """
-    device = next(iter(views.values())).device if views else torch.device("cpu")
-    votes = Votes(layout, contributions, device)
-    size = min(layout.chunks, strip_chunks or strip_chunks_for(device, layout.chunks))
-    sums = torch.empty(size, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
-    learning_rate, decay = rates
-    orthogonal = layout.matrix_chunks if rule == "orthogonal" else 0
-    done, kernels = 0, None if strip_chunks else fused(layout, device)
-    if kernels and kernels.takes(views):
-        kernels.update(views, votes, rates, orthogonal=orthogonal > 0)
-        done = layout.matrix_chunks
-    with exact_products(device):
-        move = mover(layout, views, decay, device)
-        for first, stop in strips(orthogonal, size, start=done):
-            step = inverse_orthogonal_(votes.sum_strip(first, sums[: stop - first]))
-            move(first, step.mul_(learning_rate), -1.0)
-        for first, stop in strips(layout.chunks, size, start=max(done, orthogonal)):
-            signs = inverse_signs_(votes.sum_strip(first, sums[: stop - first]), votes.sum_max)
-            move(first, signs, -learning_rate)
+    votes = Votes(layout, contributions)
+    if views:
+        backend = backend or backend_for(layout, next(iter(views.values())).device)
+        backend.update(views, votes, rates, rule)
 
 
 def look_ahead(
@@ -103,30 +80,14 @@ def look_ahead(
     working: Mapping[str, Tensor],
     *,
     rates: tuple[float, float],
+    backend: Backend | None = None,
 ) -> None:
-    """working <- committed * decay - learning_rate * guess / 16, the parameters to take early gradients at.
+    """Working <- committed * decay - learning_rate * guess / 16: where to take early gradients.
 
-    `guess` is int8 [chunks, 64, 64] from `Engine.guess`, `rates` (learning rate, decay). `working` has tensors of the
-    same names and shapes and any dtype, apart from `committed`, which stays as it is.
+    `guess` is int8 [chunks, 64, 64] from `Engine.guess`, `rates` (learning rate, decay). `working`
+    has tensors of the same names and shapes and any dtype, apart from `committed`, which stays.
     """
     sources, targets = layout.views(committed), layout.views(working)
-    learning_rate, decay = rates
-    cut = strips(layout.chunks, strip_chunks_for(guess.device, layout.chunks))
-    step = -learning_rate / GUESS_ONE
     with torch.no_grad():
-        if at_once(guess.device):
-            torch._foreach_copy_(list(targets.values()), [sources[name] for name in targets])
-            move = mover(layout, targets, decay, guess.device)
-            for first, stop in cut:
-                move(first, guess[first:stop].float(), step)
-        else:
-            for first, stop in cut:
-                pairs = (layout.pairs(views, first, guess[first:stop]) for views in (sources, targets))
-                for (signs, source), (_, target) in zip(*pairs, strict=True):
-                    target.copy_((source * decay).add_(signs, alpha=step))
+        (backend or backend_for(layout, guess.device)).look_ahead(sources, targets, guess, rates)
     layout.write_back(targets, working)
-
-
-def as_guess(update: Tensor) -> Tensor:
-    """int8, in sixteenths, of an update whose root mean square is about one; changes it."""
-    return update.mul_(GUESS_ONE).round_().clamp_(-GUESS_MAX, GUESS_MAX).to(torch.int8)

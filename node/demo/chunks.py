@@ -1,18 +1,19 @@
 """Chunks: the whole model as one tensor `[chunks, 64, 64]`, and back.
 
-Parameters are taken in sorted-name order. One of two or more dimensions is a matrix (first dimension, rest),
-padded with zeros to multiples of 64 both ways and cut into 64x64 chunks, row of chunks after row of chunks.
-One that is small (of fewer dimensions, or more than doubled by that padding) is laid end to end with all the
-other small ones behind the matrices, in one line padded to a multiple of 4096.
+Parameters are taken in sorted-name order. One of two or more dimensions is a matrix (first
+dimension, rest), padded with zeros to multiples of 64 both ways and cut into 64 x 64 chunks, row of
+chunks after row of chunks. A small one (of fewer dimensions, or more than doubled by that padding)
+is laid end to end with all other small ones behind the matrices, in one line padded to a multiple
+of 4096.
 
     parameter "a" [64, 130]      "b" [10]     "w" [130, 64]
     chunks    0 1 2                           3        |  "b" and padding
                                               4        |  6
                                               5        |
 
-Nothing is ever copied but between a strip (any range of chunks, small enough for the cache) and views of the
-tensors: `pairs` yields those views, and gathering, scattering and updating are three loops over it. Chunks
-depend on nothing but names and shapes, so every node cuts alike.
+Entries are only ever copied between a strip (any range of chunks, small enough for the cache) and
+views of the tensors: `pairs` yields those views, and gathering, scattering and updating are three
+loops over it. Chunks depend on nothing but names and shapes, so that every node cuts alike.
 """
 
 from bisect import bisect_right
@@ -29,7 +30,7 @@ from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
 Shape = tuple[int, ...]
 Pair = tuple[Tensor, Tensor]
-"""Two views of one shape: entries of a strip, and the entries of a tensor that belong there."""
+"""Two views of one shape: entries of a strip, and of a tensor those that belong there."""
 
 PADDING_FACTOR_MAX = 2
 """A matrix that padding makes more than this many times larger is small."""
@@ -72,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """Which entry of which parameter stands where in `[chunks, 64, 64]`."""
+    """The place of every entry of every parameter in `[chunks, 64, 64]`."""
 
     shapes: Mapping[str, Shape]
     """Shape of every parameter, in sorted-name order."""
@@ -83,7 +84,9 @@ class ChunkLayout:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, Shape]) -> Self:
-        """Layout of parameters with these names and shapes; `LocalProtocolError` if they hold no entry."""
+        """Layout of parameters with these names and shapes; `LocalProtocolError` if they hold no
+        entry.
+        """
         ordered = {name: tuple(shapes[name]) for name in sorted(shapes)}
         matrices: list[Matrix] = []
         first = 0
@@ -99,7 +102,9 @@ class ChunkLayout:
                 entry = lines[-1].stop
         chunks = -(-entry // CHUNK_ENTRIES)
         if not chunks:
-            raise LocalProtocolError(f"expected parameters with at least one entry, got shapes {ordered}")
+            raise LocalProtocolError(
+                f"expected parameters with at least one entry, got shapes {ordered}"
+            )
         return cls(ordered, tuple(matrices), tuple(lines), chunks)
 
     @property
@@ -113,7 +118,7 @@ class ChunkLayout:
         return self.matrices[-1].stop if self.matrices else 0
 
     def chunks_of(self, names: Collection[str]) -> Tensor:
-        """bool [chunks]: which chunks hold an entry of one of these parameters."""
+        """Bool [chunks]: whether a chunk holds an entry of one of these parameters."""
         held = torch.zeros(self.chunks, dtype=torch.bool, device="cpu")
         for matrix in self.matrices:
             if matrix.name in names:
@@ -124,21 +129,29 @@ class ChunkLayout:
         return held
 
     def gather(self, tensors: Mapping[str, Tensor | None], out: Tensor | None = None) -> Tensor:
-        """float32 [chunks, 64, 64] of tensors of any dtype and strides; zeros for None and for padding."""
+        """Chunks, float32 [chunks, 64, 64], of tensors of any dtype and strides; zeros for None and
+        for padding.
+        """
         views = self.views(tensors)
         if out is None:
             device = next(iter(views.values())).device if views else "cpu"
-            out = torch.empty(self.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device)
+            out = torch.empty(
+                self.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=device
+            )
         self.gather_strip(views, 0, out)
         return out
 
     def gather_strip(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> None:
-        """Fill the strip [n, 64, 64], of any float dtype, which begins at chunk `first`, from what `views` returned."""
+        """Fill the strip [n, 64, 64], of any float dtype, that begins at chunk `first`; `views` are
+        those of `ChunkLayout.views`.
+        """
         pairs = list(self.pairs(views, first, strip))
         if sum(entries.numel() for entries, _ in pairs) < strip.numel():  # None or padding
             strip.zero_()
         for entries, tensor in pairs:
-            entries.copy_(tensor.to(entries.dtype))  # converted where it lies in long rows: twice as fast
+            entries.copy_(
+                tensor.to(entries.dtype)
+            )  # converted where it lies in long rows: twice as fast
 
     def scatter(self, chunks: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write [chunks, 64, 64] back over tensors: the inverse of `gather`; padding is dropped."""
@@ -148,9 +161,10 @@ class ChunkLayout:
         self.write_back(views, tensors)
 
     def views(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-        """The tensors as matrices and lines, None left out; `LocalProtocolError` if they are not ours.
+        """Matrices and lines that view the tensors, without those that are None.
 
-        A tensor whose strides allow no such view is copied: after changing views call `write_back`.
+        `LocalProtocolError` for tensors of other names or shapes. A tensor whose strides allow no
+        such view is copied: after changing views call `write_back`.
         """
         if tensors.keys() != self.shapes.keys():
             odd = sorted(tensors.keys() ^ self.shapes.keys())
@@ -160,7 +174,9 @@ class ChunkLayout:
             )
         for name, tensor in tensors.items():
             if tensor is not None and tuple(tensor.shape) != self.shapes[name]:
-                raise LocalProtocolError(f"expected {name} of shape {self.shapes[name]}, got {tuple(tensor.shape)}")
+                raise LocalProtocolError(
+                    f"expected {name} of shape {self.shapes[name]}, got {tuple(tensor.shape)}"
+                )
         views: dict[str, Tensor] = {}
         for matrix in self.matrices:
             if (tensor := tensors[matrix.name]) is not None:
@@ -171,13 +187,14 @@ class ChunkLayout:
         return views
 
     def write_back(self, views: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-        """Carry changes of views that had to be copies over to their tensors."""
+        """Copy changes of views that had to be copies into their tensors."""
         for name, view in views.items():
             if view.data_ptr() != tensors[name].data_ptr():
                 tensors[name].detach().copy_(view.view(self.shapes[name]))
 
     def pairs(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> Iterator[Pair]:
-        """Views of the strip [n, 64, 64] that begins at chunk `first`, each with its view of a tensor.
+        """Views of the strip [n, 64, 64] that begins at chunk `first`, each with its view of a
+        tensor.
 
         Together they cover every entry of the strip that belongs to one of the views, once.
         """
@@ -188,8 +205,9 @@ class ChunkLayout:
         yield from self._line_pairs(views, first * CHUNK_ENTRIES, strip.view(-1))
 
     def matrices_in(self, first: int, stop: int) -> Iterator[tuple[Matrix, int, int]]:
-        """The matrices with chunks from `first` up to `stop`, and which of their own chunks, counted from 0, these
-        are."""
+        """(matrix, low, high) for each matrix with chunks from `first` up to `stop`: these are its
+        own chunks [low, high), counted from 0.
+        """
         start = bisect_right(self.matrices, first, key=lambda matrix: matrix.stop)
         for matrix in self.matrices[start:]:
             if matrix.first >= stop:
@@ -205,11 +223,16 @@ class ChunkLayout:
                 break
             if line.name in views:
                 low, high = max(first, line.first), min(stop, line.stop)
-                yield strip[low - first : high - first], views[line.name][low - line.first : high - line.first]
+                yield (
+                    strip[low - first : high - first],
+                    views[line.name][low - line.first : high - line.first],
+                )
 
 
 def strips(chunks: int, strip_chunks: int, *, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Ranges [first, stop) of at most `strip_chunks` chunks that cover all of them from `start` on, in order."""
+    """Ranges [first, stop) of at most `strip_chunks` chunks that cover the chunks from `start` on,
+    in order.
+    """
     for first in range(start, chunks, strip_chunks):
         yield first, min(first + strip_chunks, chunks)
 
@@ -247,7 +270,9 @@ def _matrix_pairs(view: Tensor, first: int, strip: Tensor, matrix: Matrix) -> It
 
 
 def _grid_pairs(grid: Tensor, region: Tensor) -> Iterator[Pair]:
-    """Chunks [rows, columns, 64, 64] and the region they hold: its inside, its two edges and its corner."""
+    """The pairs of chunks [rows, columns, 64, 64] and the region that they hold: its inside, its
+    two edges and its corner.
+    """
     for chunk_rows, rows, height in _cuts(region.shape[0]):
         for chunk_columns, columns, width in _cuts(region.shape[1]):
             entries = grid[chunk_rows, chunk_columns, :height, :width].transpose(1, 2)
@@ -255,7 +280,9 @@ def _grid_pairs(grid: Tensor, region: Tensor) -> Iterator[Pair]:
 
 
 def _cuts(length: int) -> Iterator[tuple[slice, slice, int]]:
-    """(chunks, entries, entries per chunk) of the whole chunks along one side, then of the cut one."""
+    """(chunks, entries, entries per chunk) of the whole chunks along one side, then of the cut
+    chunk.
+    """
     whole, rest = divmod(length, CHUNK_SIDE)
     if whole:
         yield slice(0, whole), slice(0, whole * CHUNK_SIDE), CHUNK_SIDE

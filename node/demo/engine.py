@@ -1,22 +1,23 @@
-"""One node's side of DeMo: gradients into momentum, momentum into coefficients, and coefficients back.
+"""One node's side of DeMo: gradients into momentum, momentum into coefficients, and back.
 
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
     accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
     extract      q of the k largest |M| of each chunk is sent, and alpha of these leaves M
-    reclaim      what left comes back, decayed as M was since; the old bits if nothing happened since
-    withdraw     what `extract` would take at the places of a payload that an older copy of M has sent meanwhile
+    reclaim      what left comes back, decayed as M was since; bit for bit if M did not change
+    withdraw     what an older copy of M has sent meanwhile leaves M, as if `extract` had taken it
 
-q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its chunk. Its scale is
-not sent: what is sent weighs the same for every author. A zero is never sent. A coefficient that was sent leaves whole,
-as published; to keep what q does not say of it, as error feedback does, trained no better (docs/results/parity.md).
+q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its
+chunk. Its scale is not sent: q weighs the same for every author. A zero is never sent. A
+coefficient that was sent leaves whole, as published; to keep the remainder that q does not express,
+as error feedback does, trained no better (docs/results/notes).
 
-Early gradients are large and soon out of date, late ones small and noisy, so the momentum remembers the longer the
-longer it has been going: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
+Early gradients are large and soon out of date, late ones small and noisy, so an older momentum
+forgets more slowly: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
 
-DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang, arXiv 1212.1824.
-Nothing here needs equal bits on two nodes. `accumulate` waits for the device once, to judge the gradients; `extract`
-never does, only `Extraction.body` and `coefficients`.
+DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang,
+arXiv 1212.1824. Nothing here needs equal bits on two nodes. `accumulate` waits for the device once,
+to judge the gradients; `extract` never does, only `Extraction.body` and `coefficients`.
 """
 
 import math
@@ -28,33 +29,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import Rule, as_guess
-from node.demo.chunks import ChunkLayout, strips
-from node.demo.flat import at_once, flat_order, gatherer
-from node.demo.fused import Fused, fused
-from node.demo.largest import ascending, largest
-from node.demo.orthogonal import ENTRY_MAX, inverse_orthogonal_
-from node.demo.packing import packed
-from node.demo.transform import (
-    exact_products,
-    forward,
-    forward_dtype,
-    inverse,
-    strip_chunks_for,
-    transposed,
-)
+from node.demo.backend import Backend, backend_for
+from node.demo.chunks import ChunkLayout
+from node.demo.dct import transposed
+from node.demo.device_packing import coefficients_of
+from node.demo.vote_sum import Rule
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
+from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape
 
 GRADIENT_MAX = 1e30
-"""Largest |gradient|: a momentum of such gradients, 64 / (1 - beta) times it, is still finite in float32."""
-
-SENT_WEIGHT, STAYED_WEIGHT = 200.0, 40.0
-"""In a guess: of a coefficient sent, and of the root mean square of a chunk's coefficients that stayed."""
-
-ORTHOGONAL_GUESS = 1.25
-"""So many times an update goes a guess with the rule "orthogonal": both parts share its directions."""
+"""Largest |gradient|. A momentum of such gradients, 64 / (1 - beta) times as large, is still finite
+in float32."""
 
 EXTRACTED = ("indices", "values", "previous")
 """The tensors of an `Extraction`."""
@@ -69,13 +55,13 @@ class GradientError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What DeMo keeps, sends and forgets; `SettingsError` outside the bounds."""
+    """Settings of DeMo; `SettingsError` outside the bounds."""
 
     momentum_decay: float = 0.999
-    """beta: what is left of the momentum after one accumulation at most, 0 <= beta < 1."""
+    """beta: share of the momentum that an accumulation leaves at most, 0 <= beta < 1."""
 
     alpha: float = 1.0
-    """Share of what is sent that leaves the momentum, 0 < alpha <= 1."""
+    """Share of a sent coefficient that leaves the momentum, 0 < alpha <= 1."""
 
     top_k: int = 32
     """k: coefficients kept of the 4096 in a chunk, 1 to 4096."""
@@ -84,12 +70,14 @@ class DemoSettings:
     """Bits of one sent value: 1 (its sign), 2, 4 or 8."""
 
     recency: float = 1.5
-    """How much less of a young momentum is left, finite and at least 0: by the n-th accumulation n / (n + recency),
-    until that is beta. 0: beta from the first."""
+    """Bound on beta while the momentum is young, finite and at least 0: the n-th accumulation
+    leaves n / (n + recency), until that is beta. 0: beta from the first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum_decay < 1:
-            raise SettingsError(f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}")
+            raise SettingsError(
+                f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}"
+            )
         if not 0 <= self.recency < math.inf:
             raise SettingsError(f"expected a finite recency of at least 0, got {self.recency}")
         if not 0 < self.alpha <= 1:
@@ -111,13 +99,15 @@ class DemoSettings:
 
 @dataclass(slots=True, eq=False)
 class Extraction:
-    """What one `extract` took, on the engine's device; k slots per chunk, those with value 0 unused."""
+    """The coefficients that one `extract` took, on the engine's device: k slots per chunk, of which
+    those with value 0 are unused.
+    """
 
     indices: Tensor
     """int16 [chunks, k]: places in the chunk, ascending."""
 
     values: Tensor
-    """int16 [chunks, k]: what is sent of each."""
+    """int16 [chunks, k]: their values q, 0 in unused slots."""
 
     previous: Tensor
     """float32 [chunks, k]: the momentum there before. Alpha of it left, where a value was sent."""
@@ -131,113 +121,106 @@ class Extraction:
     changes: int
     """How often the engine had changed by then, this extraction included."""
 
+    backend: Backend
+    """Packs it."""
+
     reclaimed: bool = False
     _coefficients: Coefficients | None = None
 
     def body(self, shape: PayloadShape) -> Body:
-        """What to send, packed. Waits for the device, and copies the bytes to the host."""
-        if at_once(self.indices.device):
-            return packed(self.indices, self.values, shape)
-        return body_of(self.coefficients, shape)
+        """The payload's body. Waits for the device, and copies the bytes to the host."""
+        return self.backend.pack(self.indices, self.values, shape)
 
     @property
     def coefficients(self) -> Coefficients:
-        """What to send. The first call waits for the device and copies to the host."""
+        """The coefficients to send. The first call waits for the device and copies to the host."""
         if self._coefficients is None:
-            indices, values = torch.stack((self.indices, self.values)).cpu().numpy()  # one copy
-            sent = values != 0
-            self._coefficients = Coefficients(
-                counts=sent.sum(axis=1, dtype=np.uint16),
-                indices=indices[sent].astype(np.uint16),
-                values=values[sent],
-            )
+            self._coefficients = coefficients_of(self.indices, self.values)
         return self._coefficients
 
 
 class Engine:
     """The momentum of one model on one device, and the three ways to change it."""
 
-    def __init__(self, layout: ChunkLayout, settings: DemoSettings, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        layout: ChunkLayout,
+        settings: DemoSettings,
+        device: torch.device | str,
+        *,
+        backend: Backend | None = None,
+    ) -> None:
+        """backend: how chunks are worked on; by default the fastest way on the device."""
         self.layout = layout
         self.settings = settings
         self.momentum = torch.zeros(
-            layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=torch.device(device)
+            layout.chunks,
+            CHUNK_SIDE,
+            CHUNK_SIDE,
+            dtype=torch.float32,
+            device=torch.device(device),
         )
-        """float32 [chunks, 64, 64], in coefficient space; transposed, as `forward` makes it: [chunks, column, row]."""
-        self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a tensor, as a part of the state
+        """float32 [chunks, 64, 64], in coefficient space, transposed: [chunks, column, row]."""
+        self.backend = backend or backend_for(layout, self.momentum.device)
+        self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a part of the state
         self._changes = 0
         self._state = object()
-        self._gather = gatherer(layout, self.momentum.device)
-        self._fused = self._kernels()
 
     @property
     def accumulations(self) -> int:
         """How often gradients have entered this momentum."""
         return int(self._accumulations)
 
-    def require_finite(self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
+    def require_finite(
+        self, gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX
+    ) -> None:
         """`GradientError`, as `accumulate` raises it, for an entry that is NaN or beyond `most`."""
-        self._require_finite(gradients, self.layout.views(gradients), most)
+        self._require_finite(self.layout.views(gradients), most)
 
-    def accumulate(self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None) -> None:
+    def accumulate(
+        self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None
+    ) -> None:
         """M <- beta_n * M + DCT2(G).
 
-        `gradients` has every parameter's name; None counts as zeros. With `active`, bool [chunks], the momentum
-        of the other chunks stays as it is (`reclaim` counts this accumulation for them all the same).
-        `GradientError`, before anything changed, if an entry is not a sane number.
+        `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
+        [chunks], the momentum of the other chunks stays as it is; `reclaim` counts this
+        accumulation for them all the same. `GradientError`, before anything changed, for an entry
+        that is NaN or beyond GRADIENT_MAX.
         """
         views = self.layout.views(gradients)
-        self._require_finite(gradients, views, GRADIENT_MAX)
-        gathered = torch.empty_like(self.momentum[: self._strip_chunks], dtype=self._strip_dtype)
-        decay, done = self.settings.decay(self.accumulations + 1), 0
-        if self._fused:
-            self._fused.accumulate(views, self.momentum, decay, active)
-            done = self.layout.matrix_chunks
-        with exact_products(self.momentum.device):
-            for first, stop in strips(self.layout.chunks, len(gathered), start=done):
-                momentum, strip = self.momentum[first:stop], gathered[: stop - first]
-                self._gather(views, first, strip)
-                target = momentum if active is None else None
-                changed = torch.add(self._forward(strip), momentum, alpha=decay, out=target)
-                if active is not None:
-                    torch.where(active[first:stop, None, None], changed, momentum, out=momentum)
+        self._require_finite(views, GRADIENT_MAX)
+        decay = self.settings.decay(self.accumulations + 1)
+        self.backend.accumulate(views, self.momentum, decay, active)
         self._accumulations += 1
         self._changes += 1
 
     def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
-        """Take the k largest |M| of each chunk out of the momentum; only of `active`, bool [chunks], if given. `top_k`
-        is the k of this once, where it is not the settings'."""
-        chunks, top_k = self.layout.chunks, top_k or self.settings.top_k
-        device = self.momentum.device
-        indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
-        previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
-        if self._fused:
-            self._fused.extract(self.momentum, self.settings.alpha, active, (indices, previous))
-        else:
-            for first, stop in strips(chunks, self._strip_chunks):
-                momentum = self.momentum[first:stop].view(-1, CHUNK_ENTRIES)
-                ordered = ascending(transposed(largest(momentum.abs(), top_k)).to(torch.int16))  # [n, k]
-                places = transposed(ordered.long())
-                kept = momentum.gather(1, places)
-                candidates = kept if active is None else kept * active[first:stop, None]
-                momentum.scatter_(1, places, kept - candidates * self.settings.alpha)
-                indices[first:stop] = ordered
-                previous[first:stop] = kept
+        """Take the k largest |M| of each chunk out of the momentum.
+
+        Only out of chunks that are `active`, bool [chunks], if given. `top_k` is the k of this
+        call, if it is not that of the settings.
+        """
+        top_k, alpha = top_k or self.settings.top_k, self.settings.alpha
+        indices, previous = self.backend.extract(self.momentum, top_k, alpha, active)
         candidates = previous if active is None else previous * active[:, None]
         values = quantise(candidates, self.settings.value_bits).to(torch.int16)
         self._changes += 1
-        return Extraction(indices, values, previous, self._state, self.accumulations, self._changes)
+        return self._extraction((indices, values, previous), self.accumulations, self._changes)
 
     def reclaim(self, extraction: Extraction) -> None:
         """Put back what an extraction took, as if it had never left.
 
-        Bit for bit, if nothing has changed since; else decayed by the accumulations since.
-        `LocalProtocolError` for a second time, and for what was taken from another momentum.
+        Bit for bit if nothing has changed since, else decayed by the accumulations since.
+        `LocalProtocolError` for a second time, and for an extraction from another momentum.
         """
         if extraction.reclaimed:
-            raise LocalProtocolError("expected an extraction to be reclaimed once, got it a second time")
+            raise LocalProtocolError(
+                "expected an extraction to be reclaimed once, got it a second time"
+            )
         if extraction.state is not self._state:
-            raise LocalProtocolError("expected an extraction from this momentum, got one from another")
+            raise LocalProtocolError(
+                "expected an extraction from this momentum, got one from another"
+            )
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places = transposed(extraction.indices.long())
         if extraction.changes == self._changes:
@@ -251,71 +234,67 @@ class Engine:
         self._changes += 1
 
     def withdraw(self, coefficients: Coefficients) -> None:
-        """Take out what has been sent already: by the life of this node that went on where this momentum was saved.
+        """Take out coefficients that this node sent after this momentum was saved.
 
-        `extract` again, at the places that were sent in place of the largest; the old bits if this momentum had not
-        changed by then. An entry of the other sign than was sent stays: it was the gradients since the save that were
-        sent, and those are not in here."""
+        As `extract` would, but at their places in place of the largest entries; with the old bits
+        if the momentum had not changed between save and send. An entry whose sign differs from the
+        sent one stays: then the gradients since the save were sent, and those are not in here.
+        """
         chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
         indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
-        filled = np.arange(top_k) < coefficients.counts[:, None]  # [chunks, k]: chunk by chunk, as the entries come
+        filled = (
+            np.arange(top_k) < coefficients.counts[:, None]
+        )  # [chunks, k]: chunk by chunk, as the entries come
         indices[filled], values[filled] = coefficients.indices, coefficients.values
         device = self.momentum.device
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places = transposed(torch.from_numpy(indices).to(device))
         kept = momentum.gather(1, places)
-        same_sign = kept.sign() == torch.from_numpy(values).to(device).sign()  # never in an unused slot, but for zeros
-        momentum.scatter_add_(1, places, kept * same_sign * -self.settings.alpha)  # an unused slot adds 0 to place 0
+        same_sign = (
+            kept.sign() == torch.from_numpy(values).to(device).sign()
+        )  # never in an unused slot, but for zeros
+        momentum.scatter_add_(
+            1, places, kept * same_sign * -self.settings.alpha
+        )  # an unused slot adds 0 to place 0
         self._changes += 1
 
     def age(self, extraction: Extraction) -> tuple[int, int]:
-        """(accumulations, changes) since an extraction: with its tensors, what `revive` needs after a restart."""
+        """(accumulations, changes) since an extraction: `revive` needs them, and its tensors, after
+        a restart.
+        """
         return self.accumulations - extraction.accumulations, self._changes - extraction.changes
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
-        """An extraction that an earlier process made from the momentum that was loaded: its `indices`, `values`
-        and `previous`, and its `age` when they were saved. `KeyError` if one is missing."""
+        """An extraction that an earlier process made from the momentum that was loaded.
+
+        `tensors` are its `indices`, `values` and `previous`, `age` is that of the moment when they
+        were saved. `KeyError` if one is missing.
+        """
         indices, values, previous = (tensors[name] for name in EXTRACTED)
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
-        return Extraction(indices, values, previous, self._state, accumulations, changes)
+        return self._extraction((indices, values, previous), accumulations, changes)
 
     def guess(self, rule: Rule, sent: Extraction) -> Tensor:
-        """int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round that `sent` was taken for.
+        """Int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round of `sent`.
 
-        It is the update of what was sent and, with less weight, of what stayed: that is still to come, and gradients
-        taken without it would send it twice. Waits for nothing.
+        It is the update of the sent coefficients and, with less weight, of those that remain: they
+        are still to come, and gradients taken without them would send them twice. Does not wait for
+        the device.
         """
-        device, size = self.momentum.device, self._strip_chunks
-        guess = torch.empty(self.momentum.shape, dtype=torch.int8, device=device)
-        orthogonal, done = self.layout.matrix_chunks if rule == "orthogonal" else 0, 0
-        if self._fused:
-            self._fused.guess(self.momentum, (sent.indices, sent.values), guess, orthogonal=orthogonal > 0)
-            done = self.layout.matrix_chunks
-        with exact_products(device):
-            for first, stop in strips(orthogonal, size, start=done):
-                votes = self._votes(sent, first, stop).round_().clamp_(-ENTRY_MAX, ENTRY_MAX)
-                guess[first:stop] = as_guess(inverse_orthogonal_(votes).mul_(ORTHOGONAL_GUESS))
-            for first, stop in strips(self.layout.chunks, size, start=max(done, orthogonal)):
-                guess[first:stop] = as_guess(self._inverse(self._votes(sent, first, stop)).sign_())
-        return guess
-
-    def _votes(self, sent: Extraction, first: int, stop: int) -> Tensor:
-        """float32 [n, 64, 64]: what was sent of chunks `first` to `stop`, and what stayed in the momentum."""
-        stayed = self.momentum[first:stop]
-        size = stayed.square().mean((1, 2), keepdim=True).sqrt_().clamp_(min=torch.finfo(torch.float32).tiny)
-        votes = stayed / size * STAYED_WEIGHT
-        places = transposed(sent.indices[first:stop].long())
-        votes.view(-1, CHUNK_ENTRIES).scatter_add_(1, places, sent.values[first:stop].sign().float() * SENT_WEIGHT)
-        return votes
+        return self.backend.guess(self.momentum, (sent.indices, sent.values), rule)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a node must keep over a restart: the momentum and the count of accumulations, themselves, not copies."""
+        """Momentum and count of accumulations, which a node must keep over a restart: the tensors
+        themselves, not copies.
+        """
         return {"momentum": self.momentum, "accumulations": self._accumulations}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a momentum of the same model; extractions from before are void."""
+        """Take over a momentum of the same model; earlier extractions become void."""
         own = self.state_dict()
-        found, expected = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own))
+        found, expected = (
+            {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own)
+        )
         if found != expected:
             raise LocalProtocolError(f"expected momentum of {expected}, got {found}")
         if (count := int(state["accumulations"])) < 0:
@@ -324,56 +303,40 @@ class Engine:
             tensor.copy_(state[name])
         self._state = object()
 
-    def _kernels(self) -> Fused | None:
-        """Compiled kernels that do the same, if there are any. To have another transform, override these four."""
-        return fused(self.layout, self.momentum.device)
+    def _extraction(
+        self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int
+    ) -> Extraction:
+        return Extraction(*tensors, self._state, accumulations, changes, self.backend)
 
-    def _forward(self, chunks: Tensor) -> Tensor:
-        """Chunks of gradients, of `_strip_dtype`, as the momentum keeps them."""
-        return forward(chunks)
-
-    @property
-    def _strip_dtype(self) -> torch.dtype:
-        """In which gradients are gathered."""
-        return forward_dtype(self.momentum.device)
-
-    def _inverse(self, coefficients: Tensor) -> Tensor:
-        return inverse(coefficients)
-
-    def _require_finite(self, gradients: Mapping[str, Tensor | None], views: Mapping[str, Tensor], most: float) -> None:
-        """`require_finite`; on an accelerator one by one only if a look at whole strips finds something wrong."""
-        device = self.momentum.device
-        if at_once(device):
-            magnitude = flat_order(self.layout, device).magnitude(views, self._strip_chunks)
-            if magnitude <= most:  # never so with a NaN
-                return
-        require_finite(gradients, most)
-
-    @property
-    def _strip_chunks(self) -> int:
-        """Chunks to work on at once."""
-        return min(self.layout.chunks, strip_chunks_for(self.momentum.device, self.layout.chunks))
+    def _require_finite(self, views: Mapping[str, Tensor], most: float) -> None:
+        """One look at all of them; one by one only to name the first that is broken."""
+        if not self.backend.magnitude(views) <= most:  # `not`, as a NaN is not above it either
+            require_finite({name: views.get(name) for name in self.layout.shapes}, most)
 
 
 def require_finite(gradients: Mapping[str, Tensor | None], most: float = GRADIENT_MAX) -> None:
     """`GradientError` naming the first gradient with an entry that is NaN or beyond `most`."""
-    named = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
-    extremes = [torch.stack(torch.aminmax(tensor.detach())).float() for tensor in named.values()]
-    if not extremes:
-        return
-    for name, (low, high) in zip(named, torch.stack(extremes).tolist(), strict=True):
-        if not -most <= low <= high <= most:
-            nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
-            raise GradientError(f"expected gradients of magnitude up to {most:g}, got {name} with entries {nature}")
+    for name, tensor in gradients.items():
+        if tensor is not None and tensor.numel():
+            low, high = (float(extreme) for extreme in torch.aminmax(tensor.detach()))
+            if not -most <= low <= high <= most:
+                nature = "NaN" if math.isnan(low) else f"from {low:g} to {high:g}"
+                raise GradientError(
+                    f"expected gradients of magnitude up to {most:g}, got {name} with entries "
+                    f"{nature}"
+                )
 
 
 def quantise(kept: Tensor, value_bits: int) -> Tensor:
-    """q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in proportion; 0 only for 0."""
+    """The values q of kept coefficients [n, k]: signs, or whole numbers up to 2^(bits-1) in
+    proportion; 0 only for 0 and NaN.
+    """
     signs = kept.sign()
     if value_bits == 1:
         return signs
     magnitudes, most = kept.abs(), 1 << value_bits - 1
     scale = magnitudes.amax(1, keepdim=True) / most
-    # The least float above zero stands in for a scale of zero, which only chunks of zeros have.
-    steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_()
+    # The least normal float stands in for a scale of zero, and for one that is denormal. An
+    # infinite peak makes NaN of its quotient, which becomes the largest value.
+    steps = (magnitudes / scale.clamp(min=torch.finfo(kept.dtype).tiny)).round_().nan_to_num_(most)
     return steps.clamp_(1, most).mul_(signs)

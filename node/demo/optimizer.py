@@ -1,15 +1,19 @@
-"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=3e-3)` in place of AdamW, and without DDP.
+"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=3e-3)` in place of AdamW, without DDP.
 
-Each rank computes gradients of its own data and does not average them. A step moves them into this rank's momentum,
-extracts the k largest coefficients of every chunk, exchanges only those, and applies everybody's with the whole-number
-arithmetic of `aggregate`: ranks that start equal stay equal to the last bit, on whatever hardware.
+Each rank computes gradients of its own data and does not average them. A step moves them into this
+rank's momentum, extracts the k largest coefficients of every chunk, exchanges only those, and
+applies those of all ranks with the whole-number arithmetic of `aggregate`: ranks that start equal
+stay equal to the last bit, on any hardware.
 
-    scale, accumulate, extract, encode  ->  exchange (two collectives, ranks.py)  ->  decode, verify, update
+    scale, accumulate, extract, encode
+      ->  exchange: two collectives, process_group.py
+      ->  decode, verify, update
 
-That ranks start equal is the user's business, as it is with DDP; the first step compares digests and raises
-`DivergedError` if they do not. A parameter without a gradient on this rank sends nothing and keeps its momentum (small
-parameters share chunks, where it counts as zeros while a neighbour has a gradient). A parameter without a gradient on
-any rank is not changed at all. Gradients that are NaN or infinite on one rank raise `GradientError` on all.
+The user makes ranks start equal, as with DDP; the first step compares digests and raises
+`DivergedError` if they do not. A parameter without a gradient on this rank sends nothing and keeps
+its momentum (small parameters share chunks, where it counts as zeros while a neighbour has a
+gradient). A parameter without a gradient on any rank is not changed at all. Gradients that are NaN
+or infinite on one rank raise `GradientError` on all.
 """
 
 import hashlib
@@ -22,12 +26,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.aggregate import RULES, Rule, update
+from node.demo.aggregate import update
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extraction, GradientError
-from node.demo.ranks import Ranks
-from node.demo.scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
-from node.demo.votes import Contribution
+from node.demo.gradient_scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
+from node.demo.process_group import Ranks
+from node.demo.vote_sum import RULES, Contribution, Rule
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
 from protocol.payload import Header, PayloadShape, decode, sealed
@@ -37,13 +41,14 @@ Group = dict[str, Any]
 
 _SIZES = "gradient_sizes"
 _STATE = {*STATE, _SIZES}
-"""Tensors in the state of a group's first parameter: those of the engine, and of the gradients' scaling."""
+"""Tensors in the state of a group's first parameter: those of the engine and of the scaling."""
 
 
 class DeMo(Optimizer):
     """Decoupled momentum optimization, equal on all ranks to the bit.
 
-    Hyper-parameters may differ between groups and change between steps; they must be the same on all ranks.
+    Hyper-parameters may differ between groups and change between steps; they must be the same on
+    all ranks.
     """
 
     def __init__(
@@ -63,11 +68,12 @@ class DeMo(Optimizer):
     ) -> None:
         """`ValueError` for settings outside their bounds.
 
-        lr: by how much one step moves each parameter, on the root mean square; weight_decay: decoupled, as in AdamW;
-        update: see `aggregate.Rule`; gradients: see `scaling.Scale`, read at the first step, and a step scales `grad`
-        in place; the others as in `DemoSettings`. The algorithm as published is update="sign", gradients="plain",
-        recency=0, and wants a lower lr. process_group: None means the default group if there is one, else this process
-        alone.
+        lr: root mean square of the change that one step makes to each parameter; weight_decay:
+        decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
+        `gradient_scaling.Scale`, read at the first step, and a step scales `grad` in place; the
+        others as in `DemoSettings`. The algorithm as published is update="sign",
+        gradients="plain", recency=0, and wants a lower lr. process_group: None means the default
+        group if there is one, else this process alone.
         """
         defaults = {
             "lr": lr,
@@ -84,7 +90,9 @@ class DeMo(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters of float dtypes on one device, with hyper-parameters of their own if given."""
+        """Add parameters of float dtypes on one device, with hyper-parameters of their own if
+        given.
+        """
         super().add_param_group(param_group)
         try:
             _check(self.param_groups[-1])
@@ -101,7 +109,7 @@ class DeMo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make one step together with all ranks; returns what `closure`, run first if given, returned."""
+        """Make one step together with all ranks; returns the loss of `closure`, run first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -110,12 +118,16 @@ class DeMo(Optimizer):
         fault = _fault(members)
         extractions = [] if fault else [member.extract() for member in members]
         payloads = [b""] * len(members) if fault else self._encoded(extractions)
-        everybody, present = self._ranks.exchange(payloads, [some for member in members for some in member.present])
+        everybody, present = self._ranks.exchange(
+            payloads, [some for member in members for some in member.present]
+        )
         broken = [rank for rank, theirs in enumerate(everybody) if not all(theirs)]
         if broken:
             for member, extraction in zip(members, extractions, strict=False):
                 member.engine.reclaim(extraction)
-            raise fault or GradientError(f"expected finite gradients on all ranks, got others on ranks {broken}")
+            raise fault or GradientError(
+                f"expected finite gradients on all ranks, got others on ranks {broken}"
+            )
         moved = iter(present)
         for member, contributions in zip(members, self._decoded(everybody), strict=True):
             member.update(contributions, [next(moved) for _ in member.present])
@@ -123,12 +135,18 @@ class DeMo(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over groups and their state, which torch's own way would round to the parameters' dtype.
+        """Take over groups and their state, which torch's own way would round to the parameters'
+        dtype.
 
-        `ValueError`, before anything changed, for what an optimizer of another release or kind has saved."""
+        `ValueError`, before anything changed, for the state of an optimizer of another release or
+        kind.
+        """
         for state in state_dict["state"].values():
             if state and state.keys() != _STATE:
-                raise ValueError(f"expected a state of {sorted(_STATE)}, got {sorted(state)}: another release saved it")
+                raise ValueError(
+                    f"expected a state of {sorted(_STATE)}, got {sorted(state)}: another release "
+                    "saved it"
+                )
         super().load_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for name, tensor in state_dict["state"].get(saved["params"][0], {}).items():
@@ -148,7 +166,9 @@ class DeMo(Optimizer):
         self._round = 0
 
     def _started(self) -> list["_Member"]:
-        """The groups at work: made at the first step, when the parameters are on the device where they stay."""
+        """The groups at work. They are made at the first step, when the parameters are on the
+        device where they stay.
+        """
         if not self._members:
             self._run_id = self._agreed_start()
             self._members = [self._member(group) for group in self.param_groups]
@@ -161,13 +181,15 @@ class DeMo(Optimizer):
         odd = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
         if odd:
             raise DivergedError(
-                "expected all ranks to start with equal parameters and settings, got others than rank 0's on "
-                f"ranks {odd}: seed all ranks alike, or load the same state on all"
+                "expected all ranks to start with equal parameters and settings, got others than "
+                f"rank 0's on ranks {odd}: seed all ranks alike, or load the same state on all"
             )
         return RunId(digest.hex()[:32])
 
     def _member(self, group: Group) -> "_Member":
-        """A group at work, whose tensors are, and stay, those in `state` of the group's first parameter."""
+        """A group at work, whose tensors are, and stay, those in `state` of the group's first
+        parameter.
+        """
         _check(group)
         member = _Member.of(group)
         state = self.state[group["params"][0]]
@@ -186,18 +208,22 @@ class DeMo(Optimizer):
         ]
 
     def _decoded(self, everybody: Sequence[Sequence[bytes]]) -> list[list[Contribution]]:
-        """Everybody's coefficients by group; `RemoteProtocolError` for a payload that is not a rank's of this step."""
+        """The coefficients of all ranks by group; `RemoteProtocolError` for a payload that is not a
+        rank's of this step.
+        """
         contributions: list[list[Contribution]] = [[] for _ in self._members]
         for rank, payloads in enumerate(everybody):
             for member, sent, payload in zip(self._members, contributions, payloads, strict=True):
                 header, coefficients = decode(payload, member.shape)
                 if header != self._header(rank):
-                    raise RemoteProtocolError(f"expected {self._header(rank)} from rank {rank}, got {header}")
-                sent.append((1, coefficients))
+                    raise RemoteProtocolError(
+                        f"expected {self._header(rank)} from rank {rank}, got {header}"
+                    )
+                sent.append(Contribution(1, coefficients))
         return contributions
 
     def _header(self, rank: int) -> Header:
-        """What names a rank's payload: the agreed start, the steps since then, the rank."""
+        """The header of a rank's payload: the agreed start, the steps since then, the rank."""
         return Header(self._run_id, self._round, PeerId(f"{rank:032x}"))
 
 
@@ -211,7 +237,9 @@ class _Member:
 
     @classmethod
     def of(cls, group: Group) -> "_Member":
-        layout = ChunkLayout.from_shapes({name: tuple(p.shape) for name, p in _named(group).items()})
+        layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in _named(group).items()}
+        )
         device = group["params"][0].device
         scaling = GradientScaling(group["gradients"], layout.shapes, device)
         return cls(group, Engine(layout, DemoSettings.among(group), device), scaling)
@@ -236,7 +264,9 @@ class _Member:
         gradients = self.gradients
         self.scaling.scale_(gradients)
         present = [name for name, gradient in gradients.items() if gradient is not None]
-        active = self.engine.layout.chunks_of(present).to(self.engine.momentum.device, non_blocking=True)
+        active = self.engine.layout.chunks_of(present).to(
+            self.engine.momentum.device, non_blocking=True
+        )
         self.engine.accumulate(gradients, active)
         return self.engine.extract(active)
 
@@ -253,7 +283,14 @@ class _Member:
         if views:
             learning_rate = float(self.group["lr"])
             decay = 1 - learning_rate * self.group["weight_decay"]
-            update(layout, views, contributions, (learning_rate, decay), rule=self.group["update"])
+            update(
+                layout,
+                views,
+                contributions,
+                (learning_rate, decay),
+                rule=self.group["update"],
+                backend=self.engine.backend,
+            )
             layout.write_back(views, parameters)
 
 
@@ -280,12 +317,14 @@ def _check(group: Group) -> None:
 
 
 def _fault(members: Sequence[_Member]) -> GradientError | None:
-    """What is wrong with this rank's gradients, judged before any of them is accumulated."""
+    """The error in this rank's gradients, if any, judged before one is accumulated."""
     try:
         for member in members:
             for name, gradient in member.gradients.items():
                 if gradient is not None and gradient.layout != torch.strided:
-                    raise GradientError(f"expected dense gradients, got {gradient.layout} of parameter {int(name)}")
+                    raise GradientError(
+                        f"expected dense gradients, got {gradient.layout} of parameter {int(name)}"
+                    )
             most = GRADIENT_MAX if member.group["gradients"] == "plain" else SQUARED_MAX
             member.engine.require_finite(member.gradients, most)
     except GradientError as error:

@@ -1,2 +1,3 @@
-"""How payloads spread: offers, pulls, the log of payloads. Imports `links`, `transports`, `system`,
-`traffic`."""
+"""How payloads spread: offers, pulls, the payload log. Imports `links`, `transports`, `system`,
+`traffic`.
+"""

@@ -1,18 +1,21 @@
-"""What peers may read of this node: payloads and snapshots by digest, part by part.
+"""Serves blobs to peers: payloads and snapshots by digest, part by part.
 
-Payloads are what a round waits for, so they go at once. A snapshot is for a late joiner, who has
-time: all of them together get a bounded rate, first come, first served."""
+A round waits for its payloads, so they are served at once. A snapshot is for a late joiner, which
+has time: all snapshots together get a bounded rate, first come, first served.
+"""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
+from node.links.token_bucket import TokenBucket
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
 
 SNAPSHOT_BYTES_PER_SECOND = 8 * 1024 * 1024
-"""Of snapshots to all late joiners together; the longest wait it causes is far below a link's
-patience."""
+"""Bytes of snapshots per second, to all late joiners together. The longest wait that this causes is
+far below the time after which a link gives a silent peer up."""
 
 
 class Shelf(Protocol):
@@ -23,24 +26,31 @@ class Shelf(Protocol):
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
         """At most `count` bytes from `offset` on, None when it is not held. Blocks: for a
-        thread."""
+        thread.
+        """
 
 
 class BlobServer:
     """A node's payloads and snapshots, as a `LinkServer` reads them. `clock_ms()` is a monotonic
-    clock."""
+    clock.
+    """
 
-    def __init__(self, log: Shelf, snapshots: Shelf | None, clock_ms: Callable[[], int]) -> None:
-        self._log = log
+    def __init__(
+        self, payloads: Shelf, snapshots: Shelf | None, clock_ms: Callable[[], int]
+    ) -> None:
+        self._payloads = payloads
         self._snapshots = snapshots
-        self._throttle = Throttle(SNAPSHOT_BYTES_PER_SECOND, clock_ms)
+        self._clock_ms = clock_ms
+        self._bucket = TokenBucket(SNAPSHOT_BYTES_PER_SECOND, clock_ms())
+        self._turn = asyncio.Lock()
 
     async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:
         """(size, at most `count` bytes from `offset` on) of a payload or snapshot, or None when it
         is not held.
 
-        Raises `RemoteProtocolError` for an offset that makes no sense."""
-        shelf = self._log
+        Raises `RemoteProtocolError` for an offset behind its end.
+        """
+        shelf = self._payloads
         total = shelf.size(digest)
         if total is None and self._snapshots:
             shelf = self._snapshots
@@ -50,24 +60,14 @@ class BlobServer:
         if offset >= total:
             raise RemoteProtocolError(f"expected an offset below {total}, got {offset}")
         if shelf is self._snapshots:
-            await self._throttle.wait(min(count, total - offset))
+            await self._wait_for_turn(min(count, total - offset))
         part = await asyncio.to_thread(shelf.read, digest, offset, count)
         return (total, part) if part else None
 
-
-class Throttle:
-    """At most `bytes_per_second`: who wants to move bytes waits until those before it have had
-    their time."""
-
-    def __init__(self, bytes_per_second: int, clock_ms: Callable[[], int]) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._clock_ms = clock_ms
-        self._free_ms = 0.0
-
-    async def wait(self, count: int) -> None:
-        """Return when `count` bytes may go."""
-        now_ms = self._clock_ms()
-        starts_ms = max(self._free_ms, float(now_ms))
-        self._free_ms = starts_ms + 1000 * count / self._bytes_per_second
-        if starts_ms > now_ms:
-            await asyncio.sleep((starts_ms - now_ms) / 1000)
+    async def _wait_for_turn(self, count: int) -> None:
+        """Return when `count` bytes of a snapshot may leave, and charge them."""
+        async with self._turn:  # first come, first served
+            wait_ms = self._bucket.wait_ms(count, self._clock_ms())
+            if wait_ms:
+                await asyncio.sleep(math.ceil(wait_ms) / 1000)
+            self._bucket.charge(count, self._clock_ms())

@@ -1,31 +1,34 @@
-"""Faults of peers, logged once each until the peer commits another one."""
+"""Faults of peers, each logged once until the peer commits another one."""
 
 import logging
-from collections import OrderedDict
 
-from node.gossip.machine.events import Blame
+from cachetools import LRUCache
+
+from node.gossip.machine import events
 from protocol.ids import PeerId, RunId, short
 
-REMARKS_MAX = 1024
+PEERS_MAX = 1024
 """Peers whose last fault is remembered."""
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class FaultLog:
-    """What was last said of each peer."""
+    """The last fault of each peer."""
 
     def __init__(self, run_id: RunId) -> None:
         self._run_id = run_id
-        self._last: OrderedDict[PeerId, str] = OrderedDict()
+        self._last: LRUCache[PeerId, str] = LRUCache(PEERS_MAX)
 
-    def log(self, blame: Blame) -> None:
-        """Say it, unless it was the last that was said of this peer."""
+    def record(self, blame: events.Blame) -> None:
+        """Log a fault, unless it is the one that was logged last of this peer."""
         if self._last.get(blame.peer) != blame.reason:
-            _log.warning(
-                "run %s: peer %s: %s", short(self._run_id), short(blame.peer), blame.reason
+            log.warning(
+                "a peer is at fault",
+                extra={
+                    "run": short(self._run_id),
+                    "peer": short(blame.peer),
+                    "reason": blame.reason,
+                },
             )
         self._last[blame.peer] = blame.reason
-        self._last.move_to_end(blame.peer)
-        if len(self._last) > REMARKS_MAX:
-            self._last.popitem(last=False)

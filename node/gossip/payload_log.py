@@ -1,38 +1,41 @@
-"""Payloads on disk, by digest: what this node offers, serves and replays.
+"""Payloads on disk, by digest: those that this node offers, serves and replays.
 
     <directory>/<round>/<digest in hexadecimal>
 
-The file's name says what must be in it, so nothing else has to be trusted or synced: a file torn by
-a crash, a full disk or a bad sector is noticed by its digest, deleted, and fetched again from a
+A file's name is the digest of its bytes, so nothing else has to be trusted or synced: a file torn
+by a crash, a full disk or a bad sector is noticed by its digest, deleted, and fetched again from a
 peer. Files appear by renaming, the index is rebuilt by listing. Bytes that are handed out were
-verified once since the process started.
+verified once since the process started; reading a damaged file deletes it.
 
-Rounds are decided in order: what is newer than the last settled round is undecided and is never
-pruned. Nobody who replays the log, or will with the snapshot that it fetches, is outrun: beyond
-their number rounds stay while there is room for their bytes and somebody needs them. All methods
-may be called from any thread. Every method that touches the disk raises `StorageError` when the
-disk fails."""
+Rounds are decided in order: rounds after the last settled one are undecided and are never pruned. A
+peer that replays the log, or will do so after the snapshot that it fetches, is not outrun: rounds
+beyond `rounds_max` stay while their bytes fit and such a peer needs them.
+
+All methods may be called from any thread. Every method that touches the disk raises `StorageError`
+when the disk fails.
+"""
 
 import math
 import os
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.errors import RemoteProtocolError, StorageError
+from cachetools import LRUCache, TTLCache
+
+from node.system.files import storage_errors
+from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, sha256
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
-"""Recent payloads kept in memory too: they are offered on and applied within seconds of their
-arrival."""
+"""Bytes of recent payloads that are kept in memory too: they are offered on and applied within
+seconds of their arrival."""
 
-READ_SECONDS = 60
-"""A peer that has read of the older half of the log so lately replays it, and will need the rounds
-after that."""
+READ_S = 60
+"""Seconds for which a peer that read of the older half of the log counts as replaying it, so that
+it needs the rounds after that one."""
 
 _PART_SUFFIX = ".part"
 
@@ -45,12 +48,13 @@ class _Entry:
 
 
 class PayloadLog:
-    """Payloads of the last `rounds_max` settled rounds, of those that somebody needs, and of all
+    """Payloads of the last `rounds_max` settled rounds, of older ones that a peer needs, and of all
     undecided ones, in at most `bytes_max` bytes unless the undecided ones alone need more. Opening
-    it lists what an earlier process left.
+    it lists the files that an earlier process left.
 
-    `needed_after()`: those who fetch a snapshot will need the rounds after this one; None when
-    nobody does."""
+    `needed_after()` is the round of the oldest snapshot that peers are fetching, after which they
+    will need all rounds; None when no peer fetches one.
+    """
 
     def __init__(
         self,
@@ -63,14 +67,14 @@ class PayloadLog:
         self._rounds_max = rounds_max
         self._bytes_max = bytes_max
         self._entries: dict[Digest, _Entry] = {}
-        self._cache: OrderedDict[Digest, bytes] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache: LRUCache[Digest, bytes] = LRUCache(CACHE_BYTES_MAX, getsizeof=len)
         self._needed_after = needed_after
-        self._read_seconds: dict[int, float] = {}  # when a peer has last read of an old round
+        # Old rounds that a peer read of lately; no more of them than the log has rounds.
+        self._read: TTLCache[int, None] = TTLCache(math.inf, READ_S, timer=time.monotonic)
         self._settled = -1
         self._index = threading.Lock()  # held for moments: the event loop takes it too
         self._disk = threading.Lock()  # held while files appear or vanish
-        with _translated(self._directory, "open"):
+        with storage_errors(self._directory, doing="open"):
             self._directory.mkdir(parents=True, exist_ok=True)
             self._scan()
 
@@ -78,7 +82,8 @@ class PayloadLog:
         """Keep a payload and return its digest.
 
         Raises `RemoteProtocolError`, and writes nothing, when the digest is not the `expected`
-        one."""
+        one.
+        """
         digest = sha256(blob)
         if expected is not None and digest != expected:
             raise RemoteProtocolError(
@@ -95,16 +100,18 @@ class PayloadLog:
         return digest
 
     def get(self, digest: Digest) -> bytes | None:
-        """The payload, verified, or None when it is not here; a damaged file is deleted."""
+        """The payload, verified, or None when it is not here.
+
+        A damaged file is deleted, so that the payload is fetched again.
+        """
         with self._index:
             if digest in self._cache:
-                self._cache.move_to_end(digest)
                 return self._cache[digest]
             entry = self._entries.get(digest)
         if entry is None:
             return None
         path = self._path(entry.round, digest)
-        with _translated(path, "read"):
+        with storage_errors(path, doing="read"):
             try:
                 blob = path.read_bytes()
             except FileNotFoundError:
@@ -126,29 +133,32 @@ class PayloadLog:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that is here."""
+        """Bytes of all payloads that are here."""
         with self._index:
             return sum(entry.size for entry in self._entries.values())
 
     def digests(self, round: int) -> list[Digest]:
-        """What is here of a round, sorted."""
+        """Payloads of a round that are here, sorted."""
         with self._index:
             return sorted(digest for digest, entry in self._entries.items() if entry.round == round)
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """At most `count` bytes from `offset` on, or None when the payload is not here (any
-        more)."""
+        """At most `count` bytes from `offset` on, or None when the payload is not here (any more).
+
+        A damaged file is deleted. Reading of an old round keeps it and those after it for
+        `READ_S`.
+        """
         with self._index:
             entry, blob = self._entries.get(digest), self._cache.get(digest)
             if entry is not None and entry.round <= self._settled - self._rounds_max // 2:
-                self._read_seconds[entry.round] = time.monotonic()
+                self._read[entry.round] = None
         if entry is not None and blob is None and not entry.verified:
-            blob = self.get(digest)  # once per process: our name is on what we serve
+            blob = self.get(digest)  # once per process: served bytes are verified
             entry = entry if blob is not None else None
         if entry is None or blob is not None:
             return None if blob is None else blob[offset : offset + count]
         path = self._path(entry.round, digest)
-        with _translated(path, "read"):
+        with storage_errors(path, doing="read"):
             try:
                 with path.open("rb") as file:
                     file.seek(offset)
@@ -157,7 +167,7 @@ class PayloadLog:
                 return None  # pruned since
 
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
-        """The round is decided: remove what was not committed, then prune."""
+        """The round is decided: remove payloads that were not committed, then prune."""
         keep = set(kept)
         with self._index:
             self._settled = max(self._settled, round)
@@ -165,7 +175,9 @@ class PayloadLog:
         self.prune()
 
     def prune(self) -> None:
-        """Remove the oldest settled rounds until both bounds hold, as far as nobody needs them."""
+        """Remove the oldest settled rounds until both bounds hold. Rounds that a peer needs stay
+        beyond `rounds_max`, while their bytes fit.
+        """
         with self._index:
             entries = list(self._entries.items())
             needed = self._needed_from()
@@ -177,22 +189,21 @@ class PayloadLog:
             oldest = settled.pop(0)
             total -= sum(entry.size for _, entry in entries if entry.round == oldest)
             self._delete(digest for digest, entry in entries if entry.round == oldest)
-            with self._disk, _translated(self._directory, "prune"):
+            with self._disk, storage_errors(self._directory, doing="prune"):
                 _remove_empty(self._directory / str(oldest))
 
     def _needed_from(self) -> float:
-        """The first round that somebody who is behind needs."""
-        since = time.monotonic() - READ_SECONDS
-        self._read_seconds = {round: at for round, at in self._read_seconds.items() if at > since}
+        """The first round that a peer which is behind needs."""
+        self._read.expire()
         after = self._needed_after()
-        return min([*self._read_seconds, *([] if after is None else [after + 1])], default=math.inf)
+        return min([*self._read, *([] if after is None else [after + 1])], default=math.inf)
 
     def _path(self, round: int, digest: Digest) -> Path:
         return self._directory / str(round) / digest.hex()
 
     def _write(self, path: Path, blob: bytes | bytearray) -> None:
         part = path.with_suffix(_PART_SUFFIX)
-        with _translated(path, f"write {len(blob)} bytes to"):
+        with storage_errors(path, len(blob), doing="write"):
             path.parent.mkdir(exist_ok=True)
             try:
                 part.write_bytes(blob)
@@ -205,17 +216,15 @@ class PayloadLog:
         for digest in digests:
             with self._index:
                 entry = self._entries.pop(digest, None)
-                self._cached_bytes -= len(self._cache.pop(digest, b""))
+                self._cache.pop(digest, None)
             if entry is not None:
                 path = self._path(entry.round, digest)
-                with self._disk, _translated(path, "delete"):
+                with self._disk, storage_errors(path, doing="delete"):
                     path.unlink(missing_ok=True)
 
     def _remember(self, digest: Digest, blob: bytes) -> None:
-        self._cached_bytes += len(blob) - len(self._cache.pop(digest, b""))
-        self._cache[digest] = blob
-        while self._cached_bytes > CACHE_BYTES_MAX:
-            self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+        if len(blob) <= self._cache.maxsize:
+            self._cache[digest] = blob
 
     def _scan(self) -> None:
         for directory in self._directory.iterdir():
@@ -241,11 +250,3 @@ def _digest_of(name: str) -> Digest | None:
 def _remove_empty(directory: Path) -> None:
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
-
-
-@contextmanager
-def _translated(path: Path, doing: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error

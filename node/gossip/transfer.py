@@ -1,7 +1,8 @@
-"""One payload on its way here: the parts that arrived, checked as they come, and from whom. No IO.
+"""One payload on its way here: the parts that arrived, checked as they come, and their sources.
+Pure.
 
 A transfer goes on where it stopped, from another source too. When bytes of several sources do not
-fit together nobody can be blamed, so the transfer starts again and takes bytes of one source only.
+fit together no single source can be blamed, so the transfer starts again and mixes no more.
 """
 
 from dataclasses import dataclass, field
@@ -19,30 +20,30 @@ class Transfer:
     size_max: int
     buffer: bytearray = field(default_factory=bytearray)
     total: int | None = None
-    """Size of the whole as the sources state it; None before the first part."""
+    """Bytes of the whole, as the sources state them; None before the first part."""
     sources: set[PeerId] = field(default_factory=set)
     alone: bool = False
-    """Bytes of several sources did not fit: mix no more."""
+    """Take bytes of one source only: those of several did not fit."""
     discarded: int = 0
     """Bytes that arrived and were thrown away."""
 
     @property
     def complete(self) -> bool:
-        """Whether all parts are here; nothing is known of the digest yet."""
+        """Whether all parts are here; the digest is not checked yet."""
         return self.total == len(self.buffer)
 
     def begin(self, source: PeerId) -> int:
-        """The offset from which `source` goes on."""
+        """Let `source` go on; returns the offset. Bytes of another are thrown away if `alone`."""
         if self.alone and not self.sources <= {source}:
             self.restart(alone=True)
         return len(self.buffer)
 
-    def take(self, part: Part, source: PeerId, size: int | None) -> bool:
-        """Append the next part; `size` is what the whole must have, None for anything up to the
-        bound.
+    def append(self, part: Part, source: PeerId, size: int | None) -> bool:
+        """Append the next part. The whole must have `size` bytes; None: any size up to the bound.
 
         Returns whether all parts are here now. Raises `RemoteProtocolError` for a part that is not
-        the next one, or of a whole of another size."""
+        the next one, or of a whole of another size.
+        """
         try:
             self._check(part, size)
         except RemoteProtocolError:
@@ -62,14 +63,14 @@ class Transfer:
             raise RemoteProtocolError(
                 f"expected a payload of {self.total} bytes as before, got one of {total}"
             )
-        left = total - len(self.buffer)
-        if part.offset != len(self.buffer) or not 1 <= len(part.data) <= left:
+        rest = total - len(self.buffer)
+        if part.offset != len(self.buffer) or not 1 <= len(part.data) <= rest:
             found = f"{len(part.data)} bytes at {part.offset}"
             raise RemoteProtocolError(
-                f"expected a part of 1..{left} bytes at {len(self.buffer)}, got {found}"
+                f"expected a part of 1..{rest} bytes at {len(self.buffer)}, got {found}"
             )
 
     def restart(self, alone: bool) -> None:
-        """Throw away what has arrived."""
+        """Throw away the bytes that have arrived."""
         self.discarded += len(self.buffer)
         self.buffer, self.total, self.sources, self.alone = bytearray(), None, set(), alone

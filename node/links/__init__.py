@@ -1,2 +1,3 @@
-"""How bytes reach a peer. One module per transport; everything above speaks payloads and
-digests."""
+"""One authenticated link per pair of peers, over any transport. May import `node.transports` and
+`node.system`.
+"""

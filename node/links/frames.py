@@ -1,14 +1,18 @@
-"""Frames: how a stream of bytes is cut so that nothing short, long or damaged passes for whole.
-Pure.
+"""Frames: how a link cuts its stream of bytes, so that no short, long or damaged message passes for
+a whole one. Pure.
 
     0        2      3      4             8                16
     | "LS"   | kind | zero | body length | digest         | body ...
                                            first 8 bytes of SHA-256(the 8 bytes before it, body)
 
-A frame is accepted whole or not at all. Its length is checked against the cap of its kind before a
-byte of the body is kept, so a stranger's claim takes no memory. The digest finds what a transport
-lost or damaged; who sent the frame is the session's business. Two kinds: a control frame carries a
-`LinkMessage`, a part frame raw bytes of a blob."""
+A frame is accepted whole or not at all. Its length is checked against the limit of its kind before
+a byte of the body is kept, so a stranger's claim takes no memory. The digest finds losses and
+damage of a transport; `protocol` proves the sender. Two kinds: a control frame carries a
+`LinkMessage`, a part frame raw bytes of a blob.
+
+Traffic is counted here, once: the data of parts belongs to the owner of their blob, all other bytes
+are control.
+"""
 
 import hashlib
 import struct
@@ -22,17 +26,17 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire_pb2 import LinkMessage
 
 PART_BYTES_MIN = 4 * 1024
-"""Data in any part but a blob's last: else a byte at a time would count as progress for ever. Small
-enough that one holds up a heartbeat for 0.1 s on a link of 0.4 Mbit/s."""
+"""Least data in a part that is not a blob's last: otherwise one byte at a time would count as
+progress for ever. Small enough to hold up a heartbeat for 0.1 s only on a link of 0.4 Mbit/s."""
 
 PART_BYTES_MAX = 512 * 1024
-"""Data in one part."""
+"""Most data in one part."""
 
 CONTROL_BYTES_MAX = 128 * 1024
-"""Body of a control frame: a full list of offers is half of it."""
+"""Bytes in the body of a control frame: a full list of offers is half of that."""
 
 JOINED_BYTES_MAX = 16 * 1024
-"""Frames up to this size together are written together."""
+"""Bytes of small frames that are written together."""
 
 MAGIC = b"LS"
 HEADER_BYTES = 16
@@ -47,7 +51,7 @@ PART_FRAME_OVERHEAD = HEADER_BYTES + _PART.size
 
 
 class Kind(IntEnum):
-    """What a frame's body is."""
+    """The kinds of a frame's body."""
 
     CONTROL = 1
     PART = 2
@@ -58,7 +62,7 @@ _BODY_BYTES_MAX = {Kind.CONTROL: CONTROL_BYTES_MAX, Kind.PART: _PART.size + PART
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a blob on its way: the answer, or one of the answers, to a fetch."""
+    """A piece of a blob: the answer, or one of the answers, to a fetch."""
 
     request: int
     offset: int
@@ -70,8 +74,9 @@ Message = LinkMessage | Part
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message; `LocalProtocolError` for one above its cap, or a part without
-    data."""
+    """The frame of a message; `LocalProtocolError` for one above its limit, or a part without
+    data.
+    """
     if isinstance(message, Part):
         kind, fields, data = (
             Kind.PART,
@@ -89,38 +94,46 @@ def encode(message: Message) -> bytes:
     return b"".join((head, _digest(head, fields, data), fields, data))
 
 
-def joined(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Small frames together, large ones as they are: in order, none larger than a pipe takes."""
+def grouped(frames: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Frames in order, in groups to be written together: small ones up to `JOINED_BYTES_MAX`, a
+    large one alone. No group is larger than a pipe takes.
+    """
     together = list[bytes]()
     for frame in frames:
         if together and len(frame) + sum(map(len, together)) > JOINED_BYTES_MAX:
-            yield b"".join(together)
+            yield together
             together = []
         together.append(frame)
     if together:
-        yield b"".join(together)
+        yield together
+
+
+def part_data(frame: bytes) -> tuple[int, int]:
+    """(request, bytes of data) of a part frame that `encode` made; (0, 0) for a control frame."""
+    if frame[_KIND_AT] != Kind.PART:
+        return 0, 0
+    request, _, _ = _PART.unpack_from(frame, HEADER_BYTES)
+    return int(request), len(frame) - PART_FRAME_OVERHEAD
 
 
 class FrameReader:
-    """Cuts frames out of a stream of bytes, however it is cut itself."""
+    """Cuts frames out of a stream of bytes that arrives in any pieces."""
 
     def __init__(self) -> None:
+        self.control_bytes = 0
+        """Bytes of the frames so far, without the data of parts."""
         self._buffer = bytearray()
-        self._frame_bytes = 0  # of the frame that is coming in; 0 while its header is not here
+        self._frame_bytes = 0  # of the incoming frame; 0 until its header is complete
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are whole now, one by one: many tiny frames at once take no memory
-        together.
+        """The messages that are complete now, one by one, so that many tiny frames never lie in
+        memory together.
 
-        `RemoteProtocolError` for bytes that are no frames; every later call raises it again."""
+        `RemoteProtocolError` for bytes that are no frames; every later call raises it again.
+        """
         self._buffer += data
         while self._whole():
             yield self._take()
-
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet."""
-        return len(self._buffer)
 
     def _whole(self) -> bool:
         if not self._frame_bytes and len(self._buffer) >= HEADER_BYTES:
@@ -130,9 +143,8 @@ class FrameReader:
     def _take(self) -> Message:
         kind = Kind(self._buffer[_KIND_AT])
         data_at = HEADER_BYTES + (_PART.size if kind is Kind.PART else 0)
-        with memoryview(self._buffer)[
-            : self._frame_bytes
-        ] as frame:  # a part's data is copied once more, here
+        # A part's data is copied once more, here.
+        with memoryview(self._buffer)[: self._frame_bytes] as frame:
             intact = frame[_HEAD.size : HEADER_BYTES] == _digest(
                 frame[: _HEAD.size], frame[HEADER_BYTES:]
             )
@@ -142,9 +154,10 @@ class FrameReader:
                 "expected a frame with the digest of its bytes, got a damaged one"
             )
         message = _part(fields, data) if kind is Kind.PART else _control(data)
-        del self._buffer[
-            : self._frame_bytes
-        ]  # cheap: a bytearray moves its beginning, not its bytes
+        # Cheap: a bytearray moves its beginning and not its bytes.
+        del self._buffer[: self._frame_bytes]
+        is_part = isinstance(message, Part)
+        self.control_bytes += PART_FRAME_OVERHEAD if is_part else self._frame_bytes
         self._frame_bytes = 0
         return message
 

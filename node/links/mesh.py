@@ -1,17 +1,16 @@
-"""The links of one node: at most one per peer, over whatever transport reaches it, dialled by
-whichever end can.
+"""The links of one node: at most one per peer, over any transport, dialled by either end.
 
-    keep(peers) --> for each, one task:  wait until unlinked -> dial its addresses in turn -> carry the link -> again
+    keep(peers) --> for each, one task:  wait until unlinked -> dial its addresses -> carry -> again
     a peer dials -> accept -> carry the link
 
 Rules
-- A link counts from the proof of the peer's key on; who cannot prove the key that was dialled is hung up on.
-- When both ends dialled, both keep the same one: rather a direct one than a relayed one, then the one that the lower
-  peer id dialled. A peer that started anew, or that dials again, replaces its old link: that one is dead.
-- A peer that cannot be dialled (behind a router, or of another transport) links when it dials. Dialling waits longer
-  after each failure, and starts at once when the peer's addresses change.
-- A relayed link is dialled anew now and then: a direct one takes its place as soon as one can be had.
-- Strangers may link too, a few of them: they are served after everyone else.
+- A link counts from the proof of the peer's key on; an end that proves another key than the dialled
+  one is hung up on.
+- When both ends dialled, both keep the same link (`node.links.link_choice`).
+- A peer that cannot be dialled (behind a router, or of another transport) links when it dials.
+  Dialling pauses longer after each failure, and starts at once when the peer's addresses change.
+- A relayed link is dialled again at intervals: a direct one replaces it as soon as one is possible.
+- A few strangers may link too: they are served after all others.
 """
 
 import asyncio
@@ -25,12 +24,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from node.links.frames import Part
-from node.links.link import Link
-from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose, Traffic
+from node.links.link import Link, PeerLink
+from node.links.link_choice import replaces
+from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
-from node.transports.base import Accept, Pipe, Transport
-from node.transports.libp2p.multiaddr import libp2p_id
+from node.system.backoff import Backoff
+from node.traffic import Traffic
+from node.transports.base import DIAL_S, Accept, Pipe, Transport
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import NONCE_BYTES, public_bytes
 from protocol.ids import Digest, PeerId, peer_id, short
@@ -38,69 +39,54 @@ from protocol.limits import ADDRESSES_MAX
 from protocol.wire_pb2 import Offers
 
 LINKS_MAX = 64
-"""Peers that links are kept to; with more members, those that matter most."""
+"""Peers to which links are kept; with more members, the most important ones."""
 
 STRANGERS_MAX = 16
-"""Links from peers that this node does not keep."""
+"""Links to peers that this node does not keep."""
 
 UNPROVEN_MAX = 64
-"""Pipes on which nobody has proved a key yet."""
+"""Pipes on which no key is proven yet."""
 
-DIAL_SECONDS = 10
-"""Longest time for one address: a few round trips around the world, through a relay."""
-
-LINK_SECONDS = 5
+LINK_S = 5
 """Longest wait of an offer or a fetch for a link that is being dialled."""
 
-BACKOFF_SECONDS = (0.5, 30.0)
-"""First and longest pause between two attempts to dial a peer."""
+BACKOFF_MS = (500, 30_000)
+"""First and longest pause between two attempts to dial a peer; half more or less at random."""
 
-HEAD_START_SECONDS = 1.0
-"""How long the higher peer id waits for the lower one to dial, so that not both do."""
+HEAD_START_S = 1.0
+"""Time that the higher peer id leaves to the lower one to dial, so that not both do."""
 
-UPGRADE_SECONDS = 30.0
-"""Pause between two attempts to find a direct way in place of a relayed one."""
+UPGRADE_S = 30.0
+"""Pause between two attempts to replace a relayed link by a direct one."""
 
 HEALTHY_MS = 30_000
-"""A link that held for so long was a good one: the next dial waits no longer than the first did."""
+"""Time after which a link counts as good: the next dial begins with the first pause."""
 
-SERVED_SECONDS = 0.1
-"""How often a mesh that drains looks whether it is done."""
+SERVED_S = 0.1
+"""Pause between two looks whether a mesh that drains is done."""
 
-GOODBYE_SECONDS = 1.0
-"""How long goodbyes may take when this node stops."""
+GOODBYE_S = 1.0
+"""Longest time for goodbyes when this node stops."""
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLink:
-    """One open link, for status and metrics."""
-
-    peer: PeerId
-    transport: str
-    remote: str
-    relayed: bool
-    dialled: bool
-    rtt_ms: int | None
-    traffic: Traffic
-
-
 @dataclass(slots=True)
 class _Kept:
-    """A peer to be linked to."""
+    """A peer to which a link is kept."""
 
     remote: PeerAddress
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """For its task: other addresses, or a link opened or ended."""
+    """Set for its task: the addresses changed, or a link opened or ended."""
     linked: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: str = "not dialled yet"
     task: asyncio.Task[None] | None = None
 
 
 class Mesh:
-    """A `node.links.network.Link` over any transports. `clock_ms()` is this machine's monotonic
-    clock; `peer_limit` bounds the bytes per second that one peer may take."""
+    """A `node.links.network.PeerNetwork` over any transports. `clock_ms()` is a monotonic clock;
+    `peer_limit` bounds the bytes per second that one peer may take.
+    """
 
     server: LinkServer
 
@@ -118,12 +104,13 @@ class Mesh:
         self.clock_ms = clock_ms
         self.peer_limit = peer_limit
         self.troubles: dict[str, str] = {}
-        """Transports that did not start, and why."""
+        """Transports that did not start, each with the reason."""
         self._identity = identity
         self._own = peer_id(public_bytes(identity.key))
         self._transports = list(transports)
         self._links: dict[PeerId, Link] = {}
-        self._carried: dict[Link, PeerId | None] = {}  # with the peer that was dialled
+        self._carried: dict[Link, PeerId | None] = {}
+        """All open links, also unproven ones, each with the peer that was dialled."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[PeerId, _Kept] = {}
         self._past = Traffic()
@@ -132,11 +119,11 @@ class Mesh:
     # ---- for the swarm
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
-        """Listen on every transport; returns the addresses to announce, the first transport's
-        first.
+        """Listen on every transport; returns the addresses to announce, in the transports' order.
 
-        One that cannot start is a trouble to tell of, unless it is the only one. Raises what
-        `Transport.start` does."""
+        The node goes on without a transport that cannot start, unless it is the only one. Raises
+        the errors of `Transport.start`.
+        """
         self.server = server
         self.uplink.urgency = server.urgency
         addresses = list[str]()
@@ -146,7 +133,10 @@ class Mesh:
             except UnavailableError as error:
                 if len(self._transports) == 1:
                     raise
-                _log.warning("goes on without a transport kind=%s reason=%s", transport.kind, error)
+                _log.warning(
+                    "transport did not start",
+                    extra={"transport": transport.kind, "reason": str(error)},
+                )
                 self.troubles[transport.kind] = str(error)
                 self._transports.remove(transport)
         return tuple(addresses[:ADDRESSES_MAX])
@@ -158,7 +148,7 @@ class Mesh:
             link.leave("this node stops")
         self.keep(())
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GOODBYE_SECONDS)
+            await asyncio.wait(self._tasks, timeout=GOODBYE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,8 +156,9 @@ class Mesh:
             await transport.stop()
 
     def keep(self, remotes: Sequence[PeerAddress]) -> None:
-        """Peers to be linked to from now on, the most important first; links to others stay until
-        they end."""
+        """Keep links to these peers from now on, the most important first; links to others stay
+        until they end.
+        """
         wanted = {
             remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
         }
@@ -178,32 +169,32 @@ class Mesh:
             self._keep(peer, remote)
 
     async def offer(self, to: PeerAddress, offers: Offers) -> None:
-        """Hand over offers; returns when the peer took them."""
+        """Hand over offers; returns when the peer accepted them."""
         link = await self._link_to(to)
         await link.offer(offers)
 
     async def fetch(
         self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
-        """The parts of a blob as the peer sends them: unchecked."""
+        """The parts of a blob as the peer sends them, unchecked."""
         link = await self._link_to(source)
         async with aclosing(link.fetch(blob, purpose)) as parts:
             async for part in parts:
                 yield part
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
-        """Ask the source for no more of a blob than it has begun to send, or can begin soon."""
+        """Ask a source for no more of a blob than it has begun to send, or can begin soon."""
         if link := self._links.get(source):
             link.withdraw(digest, unless_soon)
 
     async def served(self) -> None:
-        """Return when nobody is being served any more."""
-        while any(link.serving for link in self._carried):  # noqa: ASYNC110 - no event of a link says so
-            await asyncio.sleep(SERVED_SECONDS)
+        """Wait until no peer is being served any more."""
+        while any(link.serving for link in self._carried):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(SERVED_S)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody wants any blob of this node."""
+        """Whether no peer wants any blob of this node."""
         return self.uplink.idle
 
     @property
@@ -213,11 +204,20 @@ class Mesh:
 
     @property
     def links(self) -> list[PeerLink]:
-        """The open links, by peer."""
-        return [_described(link) for _, link in sorted(self._links.items())]
+        """The proven links, by peer."""
+        return [self._links[peer].describe() for peer in sorted(self._links)]
+
+    @property
+    def carried(self) -> frozenset[Link]:
+        """All open links, also unproven and replaced ones."""
+        return frozenset(self._carried)
+
+    def link_with(self, peer: PeerId) -> Link | None:
+        """The proven link with a peer, if there is one."""
+        return self._links.get(peer)
 
     def document(self) -> dict[str, Any]:
-        """For a status page: the open links, and in words why others are missing."""
+        """For a status page: the open links, and the reasons why others are missing."""
         missing = {
             peer: kept.trouble
             for peer, kept in sorted(self._kept.items())
@@ -232,94 +232,74 @@ class Mesh:
     # ---- for the links
 
     def on_proven(self, link: Link, public_key: bytes) -> None:
-        """Take the link in, in place of another or not at all."""
+        """Admit a link, in place of another one, or not at all."""
         peer, expected = link.peer, self._carried[link]
         if expected not in (None, peer):
             raise RemoteProtocolError(
                 f"expected {short(expected)} at {link.pipe.remote}, got {short(peer)}"
             )
-        if link.pipe.peer not in (None, libp2p_id(public_key)):
+        if link.pipe.proves(public_key) is False:
             raise RemoteProtocolError(
-                f"expected the key of {link.pipe.peer} behind its pipe, got that of {short(peer)}"
+                f"expected the key that the transport proved at {link.pipe.remote}, "
+                f"got that of {short(peer)}"
             )
         old, kept = self._links.get(peer), self._kept.get(peer)
         if kept is None and sum(other not in self._kept for other in self._links) >= STRANGERS_MAX:
             link.leave(f"busy with {STRANGERS_MAX} links of others")
             return
-        if old is not None and not self._better(link, old):
+        own_is_lower = self._own < peer
+        if old and not replaces(link.candidate, old.candidate, own_is_lower=own_is_lower):
             link.leave("another link between the two is open")
             return
         self._links[peer] = link
         if old is not None:
-            if link.session.instance == old.session.instance:
+            if link.protocol.instance == old.protocol.instance:
                 old.retire("replaced by another link between the two")
             else:
-                old.leave("its process is gone: it started anew")
+                old.leave("its process is gone: another instance of the peer has linked")
         if kept:
             kept.linked.set()
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
     def on_ended(self, link: Link, error: LockstepError) -> None:
-        """Forget the link; whether another takes its place is up to the task that keeps the
-        peer."""
-        peer, dialled = link.session.peer, self._carried[link]
+        """Forget a link; the task that keeps its peer dials again."""
+        peer, dialled = link.protocol.peer, self._carried[link]
         if kept := self._kept.get(dialled or peer or PeerId("")):
             kept.trouble = f"{link.pipe.remote}: {error}"
         if peer is None or self._links.get(peer) is not link:
-            return  # it never counted, or another has taken its place
+            return  # it was never proven, or another has replaced it
         del self._links[peer]
         if kept := self._kept.get(peer):
             kept.linked.clear()
             kept.changed.set()
         self.server.on_linked(frozenset(self._links))
 
-    def _better(self, new: Link, old: Link) -> bool:
-        if (
-            new.session.instance != old.session.instance
-            or new.session.dialled == old.session.dialled
-        ):
-            return (
-                new.pipe.relayed <= old.pipe.relayed or new.session.instance != old.session.instance
-            )
-        if new.pipe.relayed != old.pipe.relayed:
-            return old.pipe.relayed
-        return (self._own < new.peer) == new.session.dialled
-
     # ---- carrying
 
     def _acceptor(self, transport: Transport) -> Accept:
         async def accept(pipe: Pipe) -> None:
-            if (
-                not self._stopped
-                and sum(link.session.peer is None for link in self._carried) < UNPROVEN_MAX
-            ):
+            unproven = sum(link.protocol.peer is None for link in self._carried)
+            if not self._stopped and unproven < UNPROVEN_MAX:
                 await asyncio.wait({self._spawn(self._carry(self._open(pipe, transport, None)))})
 
         return accept
 
     def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        session = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
-        link = Link(pipe, transport.kind, session, self)
+        protocol = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
+        link = Link(pipe, transport.kind, protocol, self)
         self._carried[link] = expected
         return link
 
     async def _carry(self, link: Link) -> None:
-        """Run a link until it ends."""
         try:
             await link.run()
         except LockstepError as error:
             level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
-            _log.log(
-                level,
-                "link ended peer=%s remote=%s reason=%s",
-                link.session.peer,
-                link.pipe.remote,
-                error,
-            )
+            _log.log(level, "link ended", extra={**_names(link), "reason": str(error)})
         except Exception:
-            _log.exception("a link died peer=%s remote=%s", link.session.peer, link.pipe.remote)
+            _log.exception("link died of a bug", extra=_names(link))
         finally:
             del self._carried[link]
             self._past += link.traffic
@@ -344,26 +324,28 @@ class Mesh:
 
     async def _keep_linked(self, peer: PeerId, kept: _Kept) -> None:
         """Dial whenever there is no link, or only a relayed one, for as long as the peer is
-        kept."""
-        pause, head_start = BACKOFF_SECONDS[0], HEAD_START_SECONDS if peer < self._own else 0.0
-        await _changed(kept, head_start)
+        kept.
+        """
+        backoff = Backoff(*BACKOFF_MS)
+        head_start_s = HEAD_START_S if peer < self._own else 0.0
+        await _changed(kept, head_start_s)
         while True:
             if link := self._links.get(peer):
                 since_ms = self.clock_ms()
-                await _changed(kept, UPGRADE_SECONDS if link.pipe.relayed else None)
+                await _changed(kept, UPGRADE_S if link.pipe.relayed else None)
                 if self.clock_ms() - since_ms > HEALTHY_MS:
-                    pause = BACKOFF_SECONDS[0]
+                    backoff.reset()
                 if peer not in self._links:
-                    await _changed(kept, head_start)
+                    await _changed(kept, head_start_s)
             for address in kept.remote.addresses[:ADDRESSES_MAX]:
                 await self._dial(peer, address, kept)
             if peer not in self._links:
-                await _changed(kept, pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, BACKOFF_SECONDS[1])
+                await _changed(kept, backoff.next() / 1000 * random.uniform(0.5, 1.5))
 
     async def _dial(self, peer: PeerId, address: str, kept: _Kept) -> None:
-        """Try one address unless there is a link as good; return when it is a link, or why it is
-        none is known."""
+        """Try one address, unless there is a direct link; return once the new link is proven or has
+        failed.
+        """
         transport = next(
             (transport for transport in self._transports if transport.dials(address)), None
         )
@@ -371,16 +353,16 @@ class Mesh:
         if transport is None or (link and not link.pipe.relayed):
             return
         try:
-            async with asyncio.timeout(DIAL_SECONDS):
+            async with asyncio.timeout(DIAL_S + 1):  # for a transport that breaks its promise
                 pipe = await transport.dial(address)
         except TimeoutError:
-            kept.trouble = f"{address}: no answer within {DIAL_SECONDS} s"
+            kept.trouble = f"{address}: no answer within {DIAL_S + 1} s"
             return
         except UnavailableError as error:
             kept.trouble = f"{address}: {error}"
             return
-        if pipe.relayed and peer in self._links:  # as of now: a dial takes seconds
-            await pipe.close()  # no better than what there is
+        if pipe.relayed and peer in self._links:  # asked again: a dial takes seconds
+            await pipe.close()  # it would not replace the link that exists
             return
         opened = self._open(pipe, transport, peer)
         carrying = self._spawn(self._carry(opened))
@@ -391,7 +373,7 @@ class Mesh:
             proven.cancel()
 
     async def _link_to(self, remote: PeerAddress) -> Link:
-        """The link to a peer; one that is not kept yet is from now on."""
+        """The link to a peer, which is kept from now on."""
         peer = remote.peer_id
         if self._stopped:
             raise UnavailableError("this node's links are stopped")
@@ -399,32 +381,20 @@ class Mesh:
             return link
         kept = self._kept.get(peer) or self._keep(peer, remote)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINK_SECONDS):
+            async with asyncio.timeout(LINK_S):
                 await kept.linked.wait()
         if link := self._links.get(peer):
             return link
         raise UnavailableError(f"no link to {short(peer)}: {kept.trouble}")
 
 
-async def _changed(kept: _Kept, seconds: float | None) -> None:
-    """Wait for news of a peer, or for so long."""
-    try:
-        async with asyncio.timeout(seconds):
+async def _changed(kept: _Kept, timeout_s: float | None) -> None:
+    """Wait until a peer's addresses or link change, or for `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
             await kept.changed.wait()
-    except TimeoutError:
-        return
-    finally:
-        kept.changed.clear()
+    kept.changed.clear()
 
 
-def _described(link: Link) -> PeerLink:
-    session = link.session
-    return PeerLink(
-        link.peer,
-        link.kind,
-        link.pipe.remote,
-        link.pipe.relayed,
-        session.dialled,
-        session.rtt_ms,
-        replace(link.traffic),
-    )
+def _names(link: Link) -> dict[str, str | None]:
+    return {"peer": link.protocol.peer, "remote": link.pipe.remote}

@@ -1,10 +1,12 @@
-"""What the swarm needs of its links, and what they need of the swarm.
+"""The interfaces between links and the swarm.
 
 A link moves offers and the parts of blobs between this node and a peer; it decides nothing about
-rounds. Nodes use `node.links.mesh`; tests have others.
+rounds. Nodes use `node.links.mesh`; tests have other implementations.
 
-Foreign exceptions end below: a link raises only `UnavailableError`, its kind `NotHeldError`,
-`RemoteProtocolError`, and from `start` also `AddressInUseError` and `SettingsError`."""
+Foreign exceptions are translated below: a link raises only `UnavailableError`, its kinds
+`NotHeldError` and `WithdrawnError`, `RemoteProtocolError`, and from `start` also
+`AddressInUseError` and `SettingsError`.
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -13,22 +15,23 @@ from typing import Protocol
 
 from node.links.frames import PART_BYTES_MAX, Part
 from node.links.upload_queue import Urgency
+from node.traffic import Traffic
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.wire_pb2 import Offers
 
 
 class Purpose(IntEnum):
-    """Why a blob is fetched."""
+    """Purposes of a fetch."""
 
     PAYLOAD = 1
     """A payload of an undecided round."""
     CATCH_UP = 2
-    """A payload of a decided round, or a snapshot: for who catches up."""
+    """A payload of a decided round, or a snapshot, for a node that catches up."""
 
 
 class NotHeldError(UnavailableError):
-    """The peer answers, but it does not hold the blob that was asked for."""
+    """The peer answers, but does not hold the requested blob."""
 
 
 class WithdrawnError(UnavailableError):
@@ -37,147 +40,114 @@ class WithdrawnError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class BlobRange:
-    """What a fetch asks for: a blob, or some of it."""
+    """A blob, or a range of it, that a fetch asks for."""
 
     digest: Digest
     offset: int = 0
     count: int = 0
-    """Bytes at most; 0: to the end."""
+    """Most bytes wanted; 0: to the end."""
 
     def end(self, total: int) -> int:
-        """Where it ends in a blob of `total` bytes."""
+        """The end of the range in a blob of `total` bytes."""
         return min(self.offset + self.count, total) if self.count else total
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """A peer as a link sees it: who it is and where it says it listens, its favourite address
-    first."""
+    """A peer's id, and the addresses that it announced, its favourite first."""
 
     peer_id: PeerId
     addresses: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of frames or messages, each with its owner. Payloads of undecided rounds; what late
-    joiners catch up with; and everything else: control. What transports and the operating system
-    add is not seen here."""
-
-    payload_up: int = 0
-    payload_down: int = 0
-    catch_up_up: int = 0
-    catch_up_down: int = 0
-    control_up: int = 0
-    control_down: int = 0
-    late_down: int = 0
-    """Of payload and catch-up: parts of fetches that were cancelled with them on the way."""
-
-    def count_up(self, purpose: Purpose, count: int) -> None:
-        """Data of a part left."""
-        if purpose is Purpose.CATCH_UP:
-            self.catch_up_up += count
-        else:
-            self.payload_up += count
-
-    def count_down(self, purpose: Purpose, count: int) -> None:
-        """Data of a part came."""
-        if purpose is Purpose.CATCH_UP:
-            self.catch_up_down += count
-        else:
-            self.payload_down += count
-
-    def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
-
-
 class LinkServer(Protocol):
-    """What a link asks of the node when a peer calls."""
+    """The node, as its links see it."""
 
     def on_offer(self, offers: Offers) -> None:
-        """Take a peer's offers. `RemoteProtocolError`: refused, and the peer is told so."""
+        """Take a peer's offers. `RemoteProtocolError`: refused; the peer is told the reason."""
 
     async def read(
         self, digest: Digest, offset: int, count: int = PART_BYTES_MAX
     ) -> tuple[int, bytes] | None:
-        """(size of the blob, at most `count` of its bytes from `offset` on), or None when it is not
-        held.
+        """(size of the blob, at most `count` of its bytes from `offset` on), or None when the blob
+        is not held.
 
-        Raises `RemoteProtocolError` for an offset that makes no sense, `StorageError`."""
+        Raises `RemoteProtocolError` for an offset outside the blob, `StorageError`.
+        """
 
     def purpose(self, digest: Digest) -> Purpose:
-        """Why somebody would want this blob."""
+        """The purpose for which peers fetch a blob."""
 
     def urgency(self, peer: PeerId, digest: Digest) -> Urgency:
-        """How urgent it is to serve a blob to a peer, less is more urgent."""
+        """Urgency of serving a blob to a peer; less is more urgent."""
 
     def on_linked(self, peers: frozenset[PeerId]) -> None:
-        """Links are open to these peers now."""
+        """Links to these peers are open now."""
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         """A peer has taken the last byte of a blob from this node."""
 
 
 class ReadOnlyPeer:
-    """The `LinkServer` of who only reads: it holds nothing and wants no offers."""
+    """The `LinkServer` of a peer that only reads: it holds nothing and takes no offers."""
 
     def on_offer(self, offers: Offers) -> None:
-        """No."""
-        raise RemoteProtocolError("expected no offer to who only reads, got one")
+        raise RemoteProtocolError("this peer only reads; it takes no offers")
 
     async def read(self, digest: Digest, offset: int, count: int = 0) -> None:
-        """Nothing."""
         return
 
     def purpose(self, digest: Digest) -> Purpose:
-        """Never asked, for nothing is read."""
         return Purpose.CATCH_UP
 
     def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
-        """Never asked either."""
         return ()
 
     def on_linked(self, peers: frozenset[PeerId]) -> None:
-        """Of no interest: who is asked is linked to."""
+        return
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:
-        """Never told."""
+        return
 
 
 class PeerNetwork(Protocol):
-    """The way to reach peers and to be reached."""
+    """Reaches peers, and is reached by them."""
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
         """Listen; returns the addresses to announce. Raises `AddressInUseError` or
-        `SettingsError`."""
+        `SettingsError`.
+        """
 
     async def stop(self) -> None:
         """End every transfer and stop listening; nothing is left behind. May be called twice, or
-        without a start."""
+        without a start.
+        """
 
     def keep(self, remotes: Sequence[PeerAddress]) -> None:
-        """Peers to be linked to from now on, the most important first."""
+        """Keep links to these peers from now on, the most important first."""
 
     async def offer(self, to: PeerAddress, offers: Offers) -> None:
-        """Hand over offers; returns when the peer took them.
+        """Hand over offers; returns when the peer accepted them.
 
         Raises `UnavailableError` when it cannot be reached, `RemoteProtocolError` when it refused
-        them."""
+        them.
+        """
 
     def fetch(
         self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
-        """The parts of a blob as the peer sends them: unchecked.
+        """The parts of a blob as the peer sends them, unchecked.
 
         Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for
-        too long) or `RemoteProtocolError`. Closing the generator ends the transfer."""
+        too long) or `RemoteProtocolError`. Closing the generator ends the transfer.
+        """
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
-        """Ask the source for no more of a blob than it has begun to send, or can begin soon."""
+        """Ask a source for no more of a blob than it has begun to send, or can begin soon."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody wants any blob of this node."""
+        """Whether no peer wants any blob of this node."""
 
     @property
     def traffic(self) -> Traffic:

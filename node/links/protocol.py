@@ -1,31 +1,29 @@
 """One link between two nodes, as one of its ends sees it. Pure: bytes and commands in, events and
-bytes out.
-
-               start                   hello                    proof
-    (nothing) -------> greeting ----------------> greeted ----------------> proven ------> ended
-                       hello sent                 proof sent                  |   silence, nonsense, goodbye, or
-                                                                              |   the pipe breaks: at any time
-                       offers, fetches, parts, acknowledgements <-------------'
+bytes out. Its states are those of `node.links.handshake`.
 
 Rules
-- Both ends speak first, at once. Nothing but hello, proof and goodbye is heard before the other end has proved its key.
-- The caller hands in what arrived (`receive`), and time (`tick`), and writes what `outgoing` gives, in order. Who
-  breaks the rules raises `RemoteProtocolError` here, who falls silent `UnavailableError`: the link is over then.
-- A heartbeat leaves every second once both ends have greeted, so a peer that is gone is noticed within five. Time in
-  which this process itself stood still is not the peer's silence.
-- Parts are acknowledged in bytes, when their taker has them; how many may be on their way says `node.links.window`.
-  Only what was asked for is taken, and for a while what was on its way when its fetch was cancelled.
-- Requests are numbered upwards by the end that makes them: no number comes twice.
-- What a peer says makes nothing here grow: open requests, parts and frames that wait for it to read are all counted.
-- A blob's own digest is checked by whoever fetches it; a broken fetch goes on later, here or elsewhere, at its offset.
+- Both ends speak first, at once. Until the other end has proved its key, only its hello, proof and
+  goodbye are heard.
+- The caller hands in the bytes that arrive (`receive`) and the time (`tick`), and writes the frames
+  of `outgoing` in order. An end that breaks the rules raises `RemoteProtocolError` here, a silent
+  one `UnavailableError`; the link has ended then, and takes no more bytes.
+- A heartbeat leaves every second once both ends have greeted, so a dead peer is noticed within five
+  seconds. Time in which this process itself stood still does not count as silence.
+- Parts are acknowledged in bytes, when their fetch has taken them; `node.links.window` limits the
+  bytes on their way. Only requested parts are taken, and for a while those that were on their way
+  when their fetch was cancelled.
+- No message of a peer makes anything here grow without limit: open requests, parts, and frames that
+  the peer does not read are all counted (`node.links.requests`).
+- The fetch checks a blob's own digest; a broken fetch goes on later, here or elsewhere, at its
+  offset.
 """
 
-from collections.abc import Sized
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Part, encode
+from node.links.frames import FrameReader, Part, encode
+from node.links.handshake import Handshake, State
 from node.links.protocol_events import (
     Accepted,
     Cancelled,
@@ -36,57 +34,43 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
-from node.links.window import WINDOW_BYTES_MAX, Window
-from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
-from protocol.handshake import Greeting, check_greeting, public_bytes, sign_link, verify_link
-from protocol.ids import Digest, PeerId, RunId, parse_digest, short
-from protocol.limits import OFFERS_MAX, PROTOCOL_VERSION, TEXT_BYTES_MAX
+from node.links.requests import OwnRequests, PeerRequests, Received
+from node.links.window import Window
+from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
+from protocol.ids import Digest, PeerId, RunId, parse_digest
+from protocol.limits import OFFERS_MAX, TEXT_BYTES_MAX
 from protocol.wire_pb2 import (
-    Ack,
     Beat,
     Cancel,
     Goodbye,
     LinkFetch,
-    LinkHello,
     LinkMessage,
     LinkOffers,
-    LinkProof,
     Offers,
     Refusal,
     Taken,
 )
 
 BEAT_MS = 1_000
-"""A heartbeat leaves this often."""
+"""Pause between heartbeats."""
 
 SILENCE_MS = 4_500
-"""A peer that says nothing for so long is gone: noticed within five seconds, with the clock's
-coarseness."""
+"""Silence after which a peer is gone: noticed within five seconds, with the clock's coarseness."""
 
 PROOF_MS = 10_000
 """Longest time from the first byte to the proof: a stranger holds a place no longer."""
 
 STOOD_STILL_MS = 1_500
-"""What is above this between two ticks is time in which this process did not run."""
-
-FETCHES_MAX = 16
-"""Fetches that one peer may have open on a link."""
-
-OFFERS_OPEN_MAX = 8
-"""Offers that one peer may have open on a link: an honest one sends one at a time."""
+"""Time between two ticks above which this process did not run."""
 
 FRAMES_WAITING_MAX = 4_096
 """Frames that may wait here for a peer that sends but does not read; an honest one has some
 dozens."""
 
-LATE_BYTES_MAX = 2 * WINDOW_BYTES_MAX
-"""Parts that may still come when a fetch is cancelled: a window is on its way, and acknowledgements
-ahead of the cancellation set free another."""
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this end is."""
+    """The names under which this end greets."""
 
     key: Ed25519PrivateKey
     run_id: RunId
@@ -94,192 +78,210 @@ class Identity:
     """Random, once per process."""
 
 
+@dataclass(slots=True)
+class _Heartbeat:
+    """Times of one link, in milliseconds of this end's clock."""
+
+    began_ms: int
+    heard_ms: int
+    ticked_ms: int
+    beat_ms: int
+    to_answer: Beat | None = None
+    """The newest beat of the peer: answering only that one, a flood of beats costs nothing."""
+
+    def forgive(self, now_ms: int) -> None:
+        """Forgive the time since the last tick in which this process stood still."""
+        stood_still_ms = now_ms - self.ticked_ms - STOOD_STILL_MS
+        if stood_still_ms > 0:  # bytes that were read after it do not move into the future
+            self.heard_ms = min(now_ms, self.heard_ms + stood_still_ms)
+            self.began_ms = min(now_ms, self.began_ms + stood_still_ms)
+        self.ticked_ms = now_ms
+
+
 class LinkProtocol:
     """The machine of one end. `dialled`: whether this end opened the pipe. `nonce`: 32 random
-    bytes."""
+    bytes.
+    """
 
     def __init__(self, identity: Identity, nonce: bytes, dialled: bool, now_ms: int) -> None:
         self.dialled = dialled
-        self.peer: PeerId | None = None
-        self.instance = 0
         self.rtt_ms: int | None = None
         self.window = Window()
-        self._identity = identity
-        self._own = Greeting(public_bytes(identity.key), nonce)
-        self._other: Greeting | None = None
+        self.peer_requests = PeerRequests()
+        self.received = Received()
+        self._handshake = Handshake(identity.key, identity.run_id, identity.instance, nonce)
+        self._requests = OwnRequests()
+        self._heartbeat = _Heartbeat(now_ms, now_ms, now_ms, now_ms)
         self._reader = FrameReader()
         self._outgoing: list[bytes] = []
-        self._began_ms = self._heard_ms = self._ticked_ms = now_ms
-        self._beat_ms = now_ms
-        self._beat_to_answer: Beat | None = None
-        self._peer_left = False
-        self._requests = 0
-        self._peer_requests = 0
-        self._fetching: dict[int, int] = {}  # with the end that was asked for, 0 for the blob's
-        self._offering: set[int] = set()
-        self._asked: dict[int, int] = {}
-        self._offered: set[int] = set()
-        self._arrived_bytes = 0
-        self._taken_bytes = self._taken_ms = 0
-        self._acknowledged_bytes = 0
-        self._late_bytes_left = 0
-        self._send(
-            LinkMessage(
-                hello=LinkHello(
-                    protocol_version=PROTOCOL_VERSION,
-                    run_id=identity.run_id,
-                    public_key=self._own.public_key,
-                    nonce=nonce,
-                    instance=identity.instance,
-                )
-            )
-        )
+        self._send(LinkMessage(hello=self._handshake.hello()))
+
+    @property
+    def state(self) -> State:
+        """The state of the link."""
+        return self._handshake.state
+
+    @property
+    def peer(self) -> PeerId | None:
+        """The peer, once it is proven."""
+        return self._handshake.peer
+
+    @property
+    def instance(self) -> int:
+        """The peer's process, once it has greeted."""
+        return self._handshake.instance
+
+    @property
+    def control_bytes_received(self) -> int:
+        """Bytes of the frames received so far, without the data of parts."""
+        return self._reader.control_bytes
+
+    @property
+    def waiting_frames(self) -> int:
+        """Frames that `outgoing` has not given yet."""
+        return len(self._outgoing)
 
     def outgoing(self) -> list[bytes]:
-        """Frames to write now, in order; they are given once."""
-        if (
-            self._acknowledged_bytes < self._taken_bytes
-        ):  # one for all that was taken since the last
-            self._acknowledged_bytes = self._taken_bytes
-            self._send(LinkMessage(ack=Ack(part_bytes=self._taken_bytes, taken_ms=self._taken_ms)))
-        if self._beat_to_answer is not None:  # the newest only: beats that outrun us cost nothing
-            self._send(LinkMessage(beat=Beat(sent_ms=self._beat_to_answer.sent_ms, reply=True)))
-            self._beat_to_answer = None
+        """Frames to write now, in order; each is given once."""
+        if ack := self.received.acknowledge():
+            self._send(LinkMessage(ack=ack))
+        if beat := self._heartbeat.to_answer:
+            self._send(LinkMessage(beat=Beat(sent_ms=beat.sent_ms, reply=True)))
+            self._heartbeat.to_answer = None
         frames, self._outgoing = self._outgoing, []
         return frames
 
     # ---- from the pipe and the clock
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the bytes mean. `RemoteProtocolError` or `VersionError`: the link is over, with this
-        reason."""
-        if len(self._outgoing) > FRAMES_WAITING_MAX:
-            raise RemoteProtocolError(
-                f"expected a peer that reads, got one for which {len(self._outgoing)} frames wait"
+        """The events in the bytes that arrived. `RemoteProtocolError` or `VersionError`: the link
+        has ended for this reason. `LocalProtocolError` after the end.
+        """
+        if self.state is State.ENDED:
+            raise LocalProtocolError(
+                f"expected no bytes after the end of a link, got {len(data)}; "
+                f"it ended because: {self._handshake.end_reason}"
             )
-        self._heard_ms = now_ms
-        events = list[Event]()
-        for message in self._reader.feed(data):
-            if self._peer_left:
-                break  # nothing follows a goodbye
-            if isinstance(message, Part):
-                self._require_proven("a part")
-                events += self._on_part(message)
-            else:
-                events += self._on_control(message, now_ms)
-        return events
+        try:
+            return self._receive(data, now_ms)
+        except LockstepError as error:
+            self.end(str(error))
+            raise
 
     def tick(self, now_ms: int) -> None:
-        """Send a heartbeat when it is time. `UnavailableError`: the peer fell silent, or never
-        proved its key."""
-        stood_still_ms = now_ms - self._ticked_ms - STOOD_STILL_MS
-        if stood_still_ms > 0:  # what is heard already, after it, is not moved into the future
-            self._heard_ms = min(now_ms, self._heard_ms + stood_still_ms)
-            self._began_ms = min(now_ms, self._began_ms + stood_still_ms)
-        self._ticked_ms = now_ms
-        silent_ms = now_ms - self._heard_ms
-        if silent_ms >= SILENCE_MS:
-            raise UnavailableError(f"{self._name} was silent for {silent_ms / 1000:.1f} s")
-        if self.peer is None and now_ms - self._began_ms >= PROOF_MS:
-            raise UnavailableError(
-                f"{self._name} did not prove its key within {PROOF_MS / 1000:g} s"
-            )
-        if self._other is None or self._outgoing:
-            # no beat may overtake the own proof; and whatever waits is a sign of life as well
+        """Send a heartbeat when it is time. `UnavailableError`: the link has ended, because the
+        peer fell silent, or never proved its key.
+        """
+        self._heartbeat.forgive(now_ms)
+        try:
+            self._check_silence(now_ms)
+        except UnavailableError as error:
+            self.end(str(error))
+            raise
+        if self.state is State.GREETING or self._outgoing:
+            # No beat may overtake the own proof; and a waiting frame is a sign of life as well.
             return
-        if now_ms - self._beat_ms >= BEAT_MS:
-            self._beat_ms = now_ms
+        if now_ms - self._heartbeat.beat_ms >= BEAT_MS:
+            self._heartbeat.beat_ms = now_ms
             self._send(LinkMessage(beat=Beat(sent_ms=now_ms)))
+
+    def end(self, reason: str) -> None:
+        """End the link, because its pipe broke or its owner gives it up; may be called twice."""
+        self._handshake.end(reason)
 
     # ---- commands
 
     def offer(self, offers: Offers) -> int:
-        """Say what is held here; returns the number under which it will be accepted or refused.
-
-        `UnavailableError`: the peer has not answered those before."""
-        request = self._next_request(self._offering, OFFERS_OPEN_MAX)
-        self._offering.add(request)
+        """Offer blobs to the peer; returns the number of its answer. `UnavailableError`: too many
+        earlier offers are not answered yet.
+        """
+        self._require_proven_peer()
+        request = self._requests.open_offer(self._handshake.name)
         self._send(LinkMessage(offers=LinkOffers(request=request, offers=offers)))
         return request
 
     def accept(self, request: int) -> None:
-        """The peer's offer is taken."""
-        self._offered.discard(request)
+        """Accept an offer of the peer."""
+        self.peer_requests.close(request)
         self._send(LinkMessage(taken=Taken(request=request)))
 
     def fetch(self, digest: Digest, offset: int, count: int = 0) -> int:
-        """Ask for a blob, or for `count` bytes of it; returns the number under which its parts will
-        come.
-
-        `UnavailableError`: too many at once."""
-        request = self._next_request(self._fetching, FETCHES_MAX)
-        self._fetching[request] = offset + count if count else 0
-        self._send(
-            LinkMessage(fetch=LinkFetch(request=request, digest=digest, offset=offset, bytes=count))
-        )
+        """Ask for a blob, or for `count` bytes of it; returns the number of its parts.
+        `UnavailableError`: too many fetches are open.
+        """
+        self._require_proven_peer()
+        end = offset + count if count else 0
+        request = self._requests.open_fetch(end, self._handshake.name)
+        fetch = LinkFetch(request=request, digest=digest, offset=offset, bytes=count)
+        self._send(LinkMessage(fetch=fetch))
         return request
 
     def withdraw(self, request: int, unless_soon: bool = False) -> None:
-        """Ask for no more of a fetch than has been begun, or can begin soon; its refusal follows,
-        or the rest."""
-        if request in self._fetching:
-            self._send(
-                LinkMessage(cancel=Cancel(request=request, gently=True, unless_soon=unless_soon))
-            )
+        """Ask for no more of a fetch than the peer has begun, or can begin soon; its refusal
+        follows, or the rest of its parts.
+        """
+        if self._requests.is_fetch(request):
+            cancel = Cancel(request=request, gently=True, unless_soon=unless_soon)
+            self._send(LinkMessage(cancel=cancel))
 
     def taken(self, count: int, now_ms: int) -> None:
-        """So many bytes of parts are in their taker's hands."""
-        if self._taken_bytes + count > self._arrived_bytes:
-            raise LocalProtocolError(
-                f"expected at most {self._arrived_bytes - self._taken_bytes} bytes taken, for no more came, got {count}"
-            )
-        self._taken_bytes += count
-        self._taken_ms = now_ms
+        """Count bytes of parts that their fetches have taken."""
+        self.received.take(count, now_ms)
 
     def end_fetch(self, request: int, complete: bool) -> None:
-        """No more parts of this fetch are wanted; an incomplete one is cancelled at the peer."""
-        if self._fetching.pop(request, None) is not None and not complete:
-            self._late_bytes_left = LATE_BYTES_MAX
+        """End a fetch; an incomplete one is cancelled at the peer."""
+        if self._requests.close_fetch(request) and not complete:
+            self.received.allow_late()
             self._send(LinkMessage(cancel=Cancel(request=request)))
 
     def part(self, part: Part, now_ms: int) -> None:
-        """The next part for the peer, of about `window.part_bytes`, when `window.open`. None of a
-        cancelled fetch."""
-        if part.request not in self._asked:
+        """Send the next part, of about `window.part_bytes`, when `window.open`. A part of a
+        cancelled fetch is dropped.
+        """
+        if not self.peer_requests.is_fetch(part.request):
             return
         if not self.window.open:
             raise LocalProtocolError(
                 "expected a part when the window is open, got one while it is not"
             )
-        end = self._asked[part.request]
-        if not _well_cut(part, end):
-            raise LocalProtocolError(_badly_cut(part))
-        if part.offset + len(part.data) == min(end or part.total_bytes, part.total_bytes):
-            del self._asked[part.request]
-        self.window.left(len(part.data), now_ms)
+        self.peer_requests.serve(part)
+        self.window.send(len(part.data), now_ms)
         self._send(part)
 
     def refuse(self, request: int, code: int, reason: str) -> None:
-        """Turn an offer or a fetch of the peer down."""
-        self._offered.discard(request)
-        self._asked.pop(request, None)
-        self._send(
-            LinkMessage(
-                refusal=Refusal(request=request, code=Refusal.Code.Name(code), reason=_text(reason))
-            )
-        )
+        """Refuse an offer or a fetch of the peer."""
+        self.peer_requests.close(request)
+        refusal = Refusal(request=request, code=Refusal.Code.Name(code), reason=_text(reason))
+        self._send(LinkMessage(refusal=refusal))
 
     def goodbye(self, reason: str) -> None:
-        """The last word."""
+        """Say goodbye; the last message."""
         self._send(LinkMessage(goodbye=Goodbye(reason=_text(reason))))
 
-    # ---- what arrives
+    # ---- arriving messages
+
+    def _receive(self, data: bytes, now_ms: int) -> list[Event]:
+        if len(self._outgoing) > FRAMES_WAITING_MAX:
+            raise RemoteProtocolError(
+                f"expected a peer that reads, got one for which {len(self._outgoing)} frames wait"
+            )
+        self._heartbeat.heard_ms = now_ms
+        events = list[Event]()
+        for message in self._reader.feed(data):
+            if isinstance(message, Part):
+                self._handshake.require_proven("a part")
+                events.append(self._on_part(message))
+            else:
+                events += self._on_control(message, now_ms)
+            if self.state is State.ENDED:
+                break  # nothing follows a goodbye
+        return events
 
     def _on_control(self, message: LinkMessage, now_ms: int) -> list[Event]:
         kind = message.WhichOneof("kind")
         if kind in ("hello", "proof", "goodbye"):
             return self._on_meeting(kind, message)
-        self._require_proven(f"a {kind}" if kind else "something unknown")
+        self._handshake.require_proven(f"a {kind}" if kind else "an unknown message")
         match kind:
             case "beat":
                 self._on_beat(message.beat, now_ms)
@@ -288,55 +290,33 @@ class LinkProtocol:
             case "offers":
                 return self._on_offer(message.offers)
             case "taken":
-                return self._on_answer(message.taken.request, Accepted(message.taken.request))
+                return self._on_answer(Accepted(message.taken.request))
             case "fetch":
                 return self._on_fetch(message.fetch)
             case "cancel":
                 return self._on_cancel(message.cancel)
             case "refusal":
                 refusal = message.refusal
-                return self._on_answer(
-                    refusal.request,
-                    Refused(refusal.request, refusal.code, refusal.reason[:TEXT_BYTES_MAX]),
-                )
-        return []  # a newer version's kind, of no use here
+                reason = refusal.reason[:TEXT_BYTES_MAX]
+                return self._on_answer(Refused(refusal.request, refusal.code, reason))
+        return []  # a kind of a newer version, ignored
 
     def _on_meeting(self, kind: str, message: LinkMessage) -> list[Event]:
         if kind == "goodbye":
-            self._peer_left = True
-            return [PeerLeft(message.goodbye.reason[:TEXT_BYTES_MAX])]
+            reason = message.goodbye.reason[:TEXT_BYTES_MAX]
+            self.end(f"the peer said goodbye: {reason}")
+            return [PeerLeft(reason)]
         if kind == "hello":
-            self._on_hello(message.hello)
+            self._send(LinkMessage(proof=self._handshake.greet(message.hello)))
             return []
-        if self._other is None or self.peer is not None:
-            raise RemoteProtocolError("expected one proof, after the hello")
-        peer = verify_link(message.proof.signature, self._identity.run_id, self._other, self._own)
-        self.peer = peer
-        return [Proven(peer, self._other.public_key, self.instance)]
-
-    def _on_hello(self, hello: LinkHello) -> None:
-        if self._other is not None:
-            raise RemoteProtocolError("expected one hello, got a second")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise VersionError(
-                f"the peer speaks protocol version {hello.protocol_version}, this node {PROTOCOL_VERSION}: update one"
-            )
-        if hello.run_id != self._identity.run_id:
-            raise RemoteProtocolError(
-                f"expected a peer of run {self._identity.run_id}, got one of {hello.run_id[:40]!r}"
-            )
-        other = Greeting(hello.public_key, hello.nonce)
-        check_greeting(self._own, other)
-        self._other, self.instance = other, hello.instance
-        signature = sign_link(self._identity.key, self._identity.run_id, self._own, other)
-        self._send(LinkMessage(proof=LinkProof(signature=signature)))
+        peer = self._handshake.prove(message.proof)
+        return [Proven(peer, self._handshake.public_key, self.instance)]
 
     def _on_beat(self, beat: Beat, now_ms: int) -> None:
-        if beat.reply:
-            if beat.sent_ms <= now_ms:
-                self.rtt_ms = now_ms - beat.sent_ms
-        else:
-            self._beat_to_answer = beat
+        if not beat.reply:
+            self._heartbeat.to_answer = beat
+        elif beat.sent_ms <= now_ms:
+            self.rtt_ms = now_ms - beat.sent_ms
 
     def _on_offer(self, offer: LinkOffers) -> list[Event]:
         if offer.offers.sender != self.peer:
@@ -347,100 +327,54 @@ class LinkProtocol:
             raise RemoteProtocolError(
                 f"expected at most {OFFERS_MAX} offers, got {len(offer.offers.offers)}"
             )
-        self._open_request(offer.request, self._offered, OFFERS_OPEN_MAX)
-        self._offered.add(offer.request)
+        self.peer_requests.open_offer(offer.request)
         return [Offered(offer.request, offer.offers)]
 
     def _on_fetch(self, fetch: LinkFetch) -> list[Event]:
         digest = parse_digest(fetch.digest)
-        self._open_request(fetch.request, self._asked, FETCHES_MAX)
-        self._asked[fetch.request] = fetch.offset + fetch.bytes if fetch.bytes else 0
+        end = fetch.offset + fetch.bytes if fetch.bytes else 0
+        self.peer_requests.open_fetch(fetch.request, end)
         return [FetchRequested(fetch.request, digest, fetch.offset, fetch.bytes)]
 
-    def _open_request(self, request: int, open_requests: Sized, count_max: int) -> None:
-        if request <= self._peer_requests:
-            raise RemoteProtocolError(
-                f"expected a request numbered above {self._peer_requests}, got {request}"
-            )
-        if len(open_requests) >= count_max:
-            raise RemoteProtocolError(
-                f"expected at most {count_max} open requests of a kind, got one more"
-            )
-        self._peer_requests = request
-
     def _on_cancel(self, cancel: Cancel) -> list[Event]:
-        if cancel.request not in self._asked:
-            return []  # its last part, or its refusal, is on the way already
-        if not cancel.gently:  # else it goes on until it is refused
-            del self._asked[cancel.request]
+        if not self.peer_requests.is_fetch(cancel.request):
+            return []  # late: its last part, or its refusal, is on the way already
+        if not cancel.gently:  # a gently cancelled fetch goes on until it is refused
+            self.peer_requests.close(cancel.request)
         return [Cancelled(cancel.request, cancel.gently, cancel.gently and cancel.unless_soon)]
 
-    def _on_answer(self, request: int, event: Accepted | Refused) -> list[Event]:
-        if request in self._offering:
-            self._offering.discard(request)
-            return [event]
-        if request in self._fetching and isinstance(event, Refused):
-            del self._fetching[request]
-            return [event]
-        if request in self._fetching or not 0 < request <= self._requests:
-            raise RemoteProtocolError(
-                f"expected the answer to a request, got {type(event).__name__} to {request}"
-            )
-        return []  # of a fetch that was cancelled meanwhile
+    def _on_answer(self, answer: Accepted | Refused) -> list[Event]:
+        # False: late, the answer to a fetch that was cancelled meanwhile.
+        return [answer] if self._requests.close_answered(answer) else []
 
-    def _on_part(self, part: Part) -> list[Event]:
-        end = self._fetching.get(part.request)
-        if not _well_cut(part, end or 0) and end is not None:
-            raise RemoteProtocolError(_badly_cut(part))
-        if end is None:
-            self._late_bytes_left -= len(part.data)
-            if self._late_bytes_left < 0:
-                raise RemoteProtocolError(
-                    f"expected parts of what was asked for, got some of request {part.request}"
-                )
-        self._arrived_bytes += len(part.data)
-        if self._arrived_bytes - self._taken_bytes > WINDOW_BYTES_MAX + PART_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"expected at most {WINDOW_BYTES_MAX} unacknowledged bytes, got more"
-            )
-        return [part]  # of a cancelled fetch too: its bytes are counted and acknowledged
+    def _on_part(self, part: Part) -> Part:
+        # Late parts of a cancelled fetch are events too: their bytes are counted and acknowledged.
+        self.received.arrive(part, is_late=not self._requests.expects(part))
+        return part
 
     # ---- helpers
 
-    @property
-    def _name(self) -> str:
-        return f"peer {short(self.peer)}" if self.peer else "the other end"
+    def _check_silence(self, now_ms: int) -> None:
+        silent_ms = now_ms - self._heartbeat.heard_ms
+        if silent_ms >= SILENCE_MS:
+            raise UnavailableError(
+                f"{self._handshake.name} was silent for {silent_ms / 1000:.1f} s"
+            )
+        if self.peer is None and now_ms - self._heartbeat.began_ms >= PROOF_MS:
+            raise UnavailableError(
+                f"{self._handshake.name} did not prove its key within {PROOF_MS / 1000:g} s"
+            )
 
-    def _require_proven(self, what: str) -> None:
-        if self.peer is None:
-            raise RemoteProtocolError(f"expected a proof before anything else, got {what}")
-
-    def _next_request(self, open_requests: Sized, count_max: int) -> int:
-        if self.peer is None:
-            raise LocalProtocolError("expected a proven peer before a request, got none")
-        if len(open_requests) >= count_max:
-            raise UnavailableError(f"{self._name} is busy with {count_max} requests of this node")
-        self._requests += 1
-        return self._requests
+    def _require_proven_peer(self) -> None:
+        if self.state is not State.PROVEN:
+            raise LocalProtocolError(
+                f"expected a proven peer before a request, got a link that is {self.state.value}"
+            )
 
     def _send(self, message: LinkMessage | Part) -> None:
         self._outgoing.append(encode(message))
 
 
-def _well_cut(part: Part, end: int) -> bool:
-    """Whether a part lies in what was asked of its blob (`end` 0: all), and is large enough or the
-    last."""
-    missing = min(end or part.total_bytes, part.total_bytes) - part.offset - len(part.data)
-    return missing == 0 or (missing > 0 and len(part.data) >= PART_BYTES_MIN)
-
-
-def _badly_cut(part: Part) -> str:
-    return (
-        f"expected a part of {PART_BYTES_MIN} bytes or more, or the last, got {len(part.data)} at {part.offset} of "
-        f"{part.total_bytes}"
-    )
-
-
 def _text(reason: str) -> str:
-    """A reason as it may travel: bounded, and free of what no UTF-8 can say."""
+    """A reason as it may travel: bounded, without characters that UTF-8 cannot encode."""
     return reason.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""What a session tells its link."""
+"""Events of the link protocol, which `node.links.link` handles."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The peer holds these; answer with `accept` or `refuse`."""
+    """The peer offers blobs; answer with `accept` or `refuse`."""
 
     request: int
     offers: Offers
@@ -28,26 +28,27 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The peer took an offer."""
+    """The peer accepted an offer."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRequested:
-    """The peer wants a blob from an offset on; answer with `part` or `refuse`."""
+    """The peer wants a blob, from an offset on; answer with `part` or `refuse`."""
 
     request: int
     digest: Digest
     offset: int
     bytes: int
-    """At most so many; 0: to the end."""
+    """Most bytes wanted; 0: to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The peer wants no more parts of a fetch. `gently`: refuse it when what was begun has left;
-    `unless_soon`: or serve it if its turn comes soon."""
+    """The peer wants no more parts of a fetch. `gently`: refuse it once the parts that were begun
+    have left; `unless_soon`: or serve it if its turn comes soon.
+    """
 
     request: int
     gently: bool
@@ -56,14 +57,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The peer does not do what was asked."""
+    """The peer refused a request."""
 
     request: int
     code: int
     reason: str
 
     def error(self, peer: PeerId) -> LockstepError:
-        """What who asked raises."""
+        """The error that the request ends with."""
         text = f"{short(peer)}: {self.reason}"
         if self.code == Refusal.NOT_HELD:
             return NotHeldError(text)
@@ -78,7 +79,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The peer says goodbye; nothing follows."""
+    """The peer said goodbye; nothing follows."""
 
     reason: str
 

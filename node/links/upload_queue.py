@@ -1,22 +1,25 @@
-"""Whom to serve next: the order of a node's uploads, and how many run at once. Pure.
+"""The order of a node's uploads, and how many run at once. Pure.
 
     a peer asks      asked              start                  ended
                   ---------> waiting ----------> being served ---------> forgotten
                                                   sent, sent, ...
 
-A thin uplink that serves all who ask at once finishes with all of them at the end, and until then
-nobody can pass anything on. One after the other, the first copy is out in the time of one, and its
-taker serves others.
+A thin uplink that serves all peers at once finishes all copies at the end, and until then no peer
+can pass anything on. One after the other, the first copy is out in the time of one, and the peer
+that has it serves others.
 
-- Order: peers that are not being served; the oldest round, for its commit is what nodes wait for when rounds overlap;
-  the rarest payload; this node's own (it leaves first, then: nobody else holds it); the peer from which this node gets
-  bytes fastest, for it will pass them on fastest; first come, first served.
-  What no undecided round knows, a late joiner's wish, comes last, but who waited for AGED_MS goes first.
-- Who would go to an idle uplink is not let go when its turn comes within SOON_MS: leaving would cost it more.
-- Another upload starts while those under way explain less than the bytes that the uplink carries in AHEAD_MS. An upload
-  explains what it may have on its way, by its own rate so far; so a fat uplink opens many, a thin one a single one,
-  and a peer with a thin downlink does not hold up the others. What the uplink carries is measured: at least what any
-  upload by itself has got, and what all together got while the uplink was busy.
+- Order: peers that are not being served; the oldest round, because nodes wait for its commit when
+  rounds overlap; the rarest payload; this node's own (nobody else holds it, so it leaves first);
+  the peer from which this node gets bytes fastest, because it passes them on fastest; first come,
+  first served. Blobs of no undecided round, the wishes of a late joiner, come last, but a request
+  that has waited for AGED_MS goes first.
+- A peer is not released to an idle uplink if its turn here comes within SOON_MS; leaving would cost
+  it more.
+- Another upload starts while those under way explain less than the bytes that the uplink carries in
+  AHEAD_MS. An upload explains the bytes that it may have on their way, by its own rate so far; so a
+  fat uplink opens many, a thin one a single one, and a peer with a thin downlink does not hold up
+  the others. The uplink's rate is measured: at least the rate of any single upload, and the rate of
+  all together while the uplink was busy.
 """
 
 from collections.abc import Callable
@@ -26,37 +29,38 @@ from typing import NamedTuple
 from protocol.ids import Digest, PeerId
 
 AHEAD_MS = 250
-"""An uplink's bytes of this time are opened ahead: longer than a round trip, so that none is idle
-between uploads."""
+"""Time of the uplink for which uploads are opened ahead: longer than a round trip, so that the
+uplink is not idle between uploads."""
 
 AHEAD_BYTES_MIN = 16 * 1024
-"""But at least so many: a taker that hardly moves explains fewer soon, and does not hold up all
-others."""
+"""Least bytes opened ahead: an upload that hardly moves soon explains fewer, and does not hold up
+all others."""
 
 AGED_MS = 30_000
-"""Who waited for so long is served before everybody else: a late joiner behind a busy uplink must
-get there too."""
+"""Waiting time after which a request goes before all others: a late joiner behind a busy uplink
+must be served too."""
 
 PIECE_BYTES = 256 * 1024
-"""An upload has at most so much on its way, as far as opening another is concerned."""
+"""Most bytes that one upload explains."""
 
 RATE_ASSUMED = 256 * 1024
-"""Bytes per second of an uplink of which nothing is known yet: 2 Mbit/s."""
+"""Rate of an uplink before any measurement, in bytes per second: 2 Mbit/s."""
 
 METER_MS = 250
+"""Least time over which an uplink's rate is measured, during which it is never idle."""
+
 METER_SENT = 4
-"""An uplink's rate is taken over at least this time and so many acknowledgements, during which it
-was never idle."""
+"""Least acknowledgements over which it is measured."""
 
 SOON_MS = 500
-"""Whose turn comes so soon is not let go: to ask elsewhere costs round trips, and a window that
-begins small."""
+"""Waiting time below which a request is not released: to ask another peer costs round trips, and a
+window that begins small."""
 
 UPLOADS_MAX = 64
-"""Uploads served at once: each holds a part in memory."""
+"""Uploads served at once; each holds a part in memory."""
 
 Urgency = tuple[int, ...]
-"""Less is more urgent."""
+"""Compared in order; less is more urgent."""
 
 
 class Upload(NamedTuple):
@@ -70,7 +74,7 @@ class Upload(NamedTuple):
 class _Asked:
     number: int
     left: int
-    """Bytes that are not acknowledged yet."""
+    """Bytes not acknowledged yet."""
     asked_ms: int
     begun_ms: int | None = None
     sent: int = 0
@@ -86,18 +90,18 @@ class Uploads:
         self._rate = RATE_ASSUMED
         self._meter_ms = self._meter_bytes = self._meter_sent = 0
         self._full = True
-        """Since the meter started somebody has always waited."""
+        """Whether an upload has always waited since the meter started."""
 
     def asked(self, upload: Upload, size: int, now_ms: int) -> None:
-        """A peer wants `size` bytes; a second request for the same takes the place of the first."""
+        """Add a request for `size` bytes; a second one for the same blob replaces the first."""
         self._count += 1
         self._asked[upload] = _Asked(self._count, size, now_ms)
 
     def sent(self, upload: Upload, size: int, now_ms: int) -> None:
-        """The peer acknowledged so many bytes."""
+        """Record that the peer acknowledged `size` bytes."""
         asked = self._asked.get(upload)
         if asked is None:
-            return  # late: the peer does not want it any more
+            return  # late: the request is withdrawn
         asked.left -= size
         asked.sent += size
         if asked.begun_ms is not None:
@@ -106,24 +110,26 @@ class Uploads:
         self._meter_sent += 1
         elapsed_ms = now_ms - self._meter_ms
         if elapsed_ms >= METER_MS and self._meter_sent >= METER_SENT:
-            # With nobody waiting fewer bytes mean fewer wishes, and not a thinner uplink.
+            # While no request waits, fewer bytes do not mean a thinner uplink.
             least = self._rate // 2 if self._full else self._rate
             self._rate = max(1000 * self._meter_bytes // elapsed_ms, least)
             self._restart_meter(now_ms)
 
     def ended(self, upload: Upload) -> None:
-        """Everything was sent, or the peer does not want it any more, or its link broke."""
+        """Forget a request: it is complete, withdrawn, or its link ended."""
         self._asked.pop(upload, None)
 
     def soon(self, upload: Upload) -> bool:
-        """Whether it waits, and what all others still want leaves soon."""
+        """Whether a request waits, and the bytes of all others leave within `SOON_MS`."""
         if upload not in self._asked or self._asked[upload].begun_ms is not None:
             return False
         left = sum(asked.left for asked in self._asked.values()) - self._asked[upload].left
         return 1000 * left < SOON_MS * self._rate
 
     def start(self, now_ms: int) -> list[Upload]:
-        """The uploads that begin now. To be asked after each event, and now and then."""
+        """Begin the uploads that may run now, and return them; called after each event, and
+        regularly.
+        """
         serving = {upload for upload, asked in self._asked.items() if asked.begun_ms is not None}
         if not serving:
             self._restart_meter(now_ms)
@@ -152,8 +158,9 @@ class Uploads:
         return min(self._asked.keys() - serving, key=order)
 
     def _explains(self, asked: _Asked, now_ms: int) -> int:
-        """Bytes that an upload may have on its way: twice what its rate can be at best, with one
-        piece not yet known to have arrived."""
+        """Bytes that an upload may have on their way: twice the best rate that it can have, with
+        one piece whose arrival is not known yet.
+        """
         elapsed_ms = 1 if asked.begun_ms is None else max(1, now_ms - asked.begun_ms)
         return min(asked.left, PIECE_BYTES, 2 * AHEAD_MS * (asked.sent + PIECE_BYTES) // elapsed_ms)
 

@@ -1,22 +1,25 @@
-"""How many bytes may be on their way over a link, from how long their acknowledgements take. Pure.
+"""Limits the bytes on their way over a link, by the delay of their acknowledgements. Pure.
 
-    delay = base (the link's own, and the clocks' difference) + queue (the sender's bytes, waiting somewhere)
+    delay = base (the link's own, and the difference of the clocks) + queue (of the sender's bytes)
 
-    queue = 0 .. QUEUE_MS    a full window grows by (1 - queue / QUEUE_MS) of what was taken: doubles, then levels off
-    queue > QUEUE_MS         the window of that part shrinks to what the link carries in base + QUEUE_MS
+    queue = 0 .. QUEUE_MS    a full window grows by (1 - queue / QUEUE_MS) of the bytes taken:
+                             it doubles, then levels off
+    queue > QUEUE_MS         the window of that part shrinks to the bytes that the link carries in
+                             base + QUEUE_MS
 
 In the manner of LEDBAT (RFC 6817): a thin uplink has no long queue before its heartbeats and
 offers, a fat one is full. A part is a quarter of the window: small where a large one would block
 the link for seconds.
 
-Who always fills a link never sees its own delay. So every `BASE_MS` the sender lets the link run
-dry, and the part that then leaves alone tells the base anew. Links that share a bottleneck see each
-other's dry moment as a new shortest delay: they come to run dry together, and none takes the
-others' queue for the link's own for long (as BBR probes, and for its reason). That costs one round
-trip in `BASE_MS`.
+A sender that keeps the link full never observes its base delay. So every `BASE_MS` the sender lets
+the link run dry, and the part that then leaves alone measures the base anew. Links that share a
+bottleneck see each other's dry moment as a new shortest delay: they come to run dry together, and
+none takes the others' queue for its own base for long (as BBR probes, for the same reason). That
+costs one round trip in `BASE_MS`.
 
-The delay is that of one way, to the instant when the peer took the part, by its clock:
-acknowledgements may wait in the peer's own full uplink, which is no reason to send less."""
+The delay is one-way, until the peer took the part, by its clock: acknowledgements may wait in the
+peer's own full uplink, which is no reason to send less.
+"""
 
 from collections import deque
 from dataclasses import dataclass
@@ -25,21 +28,21 @@ from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
 from protocol.errors import RemoteProtocolError
 
 WINDOW_BYTES_MIN = 2 * PART_BYTES_MIN
-"""One part on the wire and one behind it: the thinnest link is full."""
+"""Least window: one part on the wire and one behind it fill the thinnest link."""
 
 WINDOW_BYTES_FIRST = 8 * PART_BYTES_MIN
-"""Before anything is known: 0.7 s of a link of 0.4 Mbit/s."""
+"""First window, before any measurement: 0.7 s of a link of 0.4 Mbit/s."""
 
 WINDOW_BYTES_MAX = 16 * PART_BYTES_MAX
-"""Unacknowledged bytes on a link: 8 MiB fill 400 Mbit/s over 150 ms."""
+"""Largest window: 8 MiB of unacknowledged bytes fill 400 Mbit/s over 150 ms."""
 
 QUEUE_MS = 250
-"""How long the sender's own bytes may queue on the way. After the link ran dry, and while the
-window grows, they may queue for up to twice this and the round trip; on a link of 0.4 Mbit/s for a
-second at most."""
+"""Longest queue of the sender's own bytes. After the link ran dry, and while the window grows, they
+may queue for up to twice this time and the round trip; on a link of 0.4 Mbit/s for a second at
+most."""
 
 BASE_MS = 30_000
-"""How long the shortest delay seen stands for the link's own."""
+"""Time for which the shortest delay seen is taken for the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,12 @@ class _SentPart:
     """A part on its way."""
 
     end: int
-    """Bytes sent with it."""
+    """Bytes sent in all, up to its end."""
     at_ms: int
     window: int
-    """The window it left under."""
+    """The window when it left."""
     alone: bool
-    """Nothing was on the way before it."""
+    """Whether nothing was on the way before it."""
 
 
 class Window:
@@ -78,8 +81,8 @@ class Window:
         """Whether a part may leave now."""
         return self.sent == self.acknowledged or not (self._running_dry or self._full)
 
-    def left(self, count: int, now_ms: int) -> None:
-        """A part was handed to the pipe."""
+    def send(self, count: int, now_ms: int) -> None:
+        """Count a part of `count` bytes that is handed to the pipe."""
         alone = self.sent == self.acknowledged
         if alone:
             self._running_dry = False
@@ -87,10 +90,12 @@ class Window:
         self._on_the_way.append(_SentPart(self.sent, now_ms, self.bytes, alone))
 
     def acknowledge(self, total: int, now_ms: int, taken_ms: int | None = None) -> None:
-        """The peer has taken `total` bytes in all; `RemoteProtocolError` for what was never sent.
+        """Record that the peer has taken `total` bytes in all; `RemoteProtocolError` for bytes that
+        were never sent.
 
-        `taken_ms`: when, by the peer's clock; its origin does not matter. None: the peer does not
-        say."""
+        `taken_ms`: the time, by the peer's clock of any origin; None when the peer does not
+        tell.
+        """
         if not self.acknowledged <= total <= self.sent:
             raise RemoteProtocolError(
                 f"expected {self.acknowledged}..{self.sent} bytes acknowledged, got {total}"
@@ -101,9 +106,8 @@ class Window:
         while self._on_the_way and self._on_the_way[0].end <= total:
             part = self._on_the_way.popleft()
             alone |= part.alone
-        if (
-            part is not None
-        ):  # the newest of those that are acknowledged together: it waited least for the others
+        # The newest of the parts acknowledged together: it waited least for the others.
+        if part is not None:
             queue_ms = self._queue_ms(
                 (now_ms if taken_ms is None else taken_ms) - part.at_ms, alone, now_ms
             )

@@ -1,116 +1,93 @@
 """`lockstep relay`: a node that does not train. It holds the payloads of the run and forwards them,
 by digest.
 
-    coordinator --opened, committed, skipped--> relay <--offers, parts--> every node, whoever can dial whom
+    coordinator --opened, committed, skipped--> relay <--offers, parts--> every node
+
+    starting --> asking --> testing --> relaying --told to stop, run finished--> draining
 
 Nodes behind home routers cannot dial each other, but all of them can dial a relay: each offers it
-what it holds, the relay pulls that, verifies it by its digest and offers it on to all others. It is
-no member: it has no lease, no vote and no share, and its copies make no payload available. Over
-libp2p it is also where nodes find a way to each other.
+the payloads that it holds, the relay pulls them, verifies them by digest and offers them to all
+others. It is no member: it has no lease, no vote and no share, and its copies make no payload
+available. Over libp2p it is also where nodes find a way to each other.
 
-Memory is bounded by links and parts, disk by `log_bytes_max`, what one peer may take by
-`peer_limit`. When it is told to stop it drains: the coordinator tells everybody to do without it,
-and transfers under way get some seconds to end."""
+Memory is bounded by links and parts, disk by `log_bytes_max`, the rate of one peer by `peer_limit`.
+A relay that is told to stop drains: the coordinator tells every node to do without it, and
+transfers under way get some seconds to end.
+"""
 
 import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from enum import Enum
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from node.control.addresses import announced
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient
 from node.control.members import MemberList
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
-from node.links.uplink import LIMIT_BYTES_PER_SECOND_MIN, Uplink
-from node.relay.self_check import SelfCheckShelf, self_test
-from node.traffic import Rising
+from node.links.uplink import Uplink
+from node.relay.metrics import registry
+from node.relay.self_check import SelfCheckShelf, check_reachable
+from node.relay.settings import RelaySettings
+from node.system.clock import own_clock_ms
+from node.traffic import Statistics
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.commits import Commit, SignedCommit, open_commit
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, UnavailableError
+from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
+from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
 log = logging.getLogger("lockstep.relay")
 
-TRAFFIC_SECONDS = 1
-"""How often the relay looks at what nobody owns of its traffic, and charges it to its upload
-limit."""
+TRAFFIC_S = 1
+"""Pause between two looks at the traffic, which is charged to the upload limit."""
 
-DRAIN_SECONDS = 10
-"""How long transfers under way may take when the relay is told to stop."""
+DRAIN_S = 10
+"""Longest time for transfers under way when the relay is told to stop."""
+
+GOODBYE_S = 2
+"""Longest wait of a relay that stops for its goodbye to reach the coordinator."""
 
 COLLECTS_MAX = 8
-"""Committed rounds whose payloads the relay still collects; the oldest is given up for a newer
-one."""
+"""Committed rounds whose payloads the relay still collects; a newer one ends the oldest."""
+
+
+class Phase(Enum):
+    """The life of a relay; the value is for people."""
+
+    STARTING = "starts"
+    ASKING = "asks the coordinator for the run"
+    TESTING = "tests itself"
+    RELAYING = "relays"
+    DRAINING = "drains: told every node to do without it"
 
 
 @dataclass(frozen=True, slots=True)
-class RelaySettings:
-    """What the operator of a relay chooses."""
+class Started:
+    """The parts of a relay that `start` has made."""
 
-    coordinator: str
-    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
-
-    directory: Path
-    """Where it keeps its key and the payloads."""
-
-    listen: str = "0.0.0.0:50710"
-    """Address and port for peers."""
-
-    advertise: tuple[str, ...] = ()
-    """Addresses at which peers reach it from outside, if they are others than `listen`."""
-
-    links: str = "grpc"
-    """Transports, the favourite first: "grpc", "libp2p", or both with a comma between."""
-
-    log_bytes_max: int = 4 * 1024**3
-    """Bytes of payloads on disk at most."""
-
-    upload_limit: int = 0
-    """Bytes per second that it uploads to all peers together; 0: as fast as the links carry."""
-
-    peer_limit: int = 0
-    """Bytes per second that one peer may take; 0: no limit but the fair order."""
-
-    def __post_init__(self) -> None:
-        parse_address(self.coordinator)
-        parse_address(self.listen)
-        for address in self.advertise:
-            if not address.startswith("/"):  # libp2p's are judged by its transport
-                parse_address(address)
-        parse_kinds(self.links)
-        if self.log_bytes_max < 1:
-            raise SettingsError(f"log_bytes_max: expected at least 1, found {self.log_bytes_max}")
-        for name in ("upload_limit", "peer_limit"):
-            if (limit := getattr(self, name)) and limit < LIMIT_BYTES_PER_SECOND_MIN:
-                raise SettingsError(
-                    f"{name}: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, found {limit}"
-                )
-
-    @property
-    def slowest(self) -> int:
-        """Bytes per second that one peer may take at most, all limits together; 0: no limit."""
-        return min(filter(None, (self.upload_limit, self.peer_limit)), default=0)
+    info: RunInfo
+    payloads: PayloadLog
+    mesh: Mesh
+    swarm: Swarm
 
 
 class RelayProcess:
-    """One relay of one run. `key` is its identity; `overhead` tells what nobody owns of its
-    traffic."""
+    """One relay of one run. `key` is its identity; `overhead` tells the traffic that no part of
+    the relay counts.
+    """
 
     def __init__(
         self,
@@ -121,51 +98,51 @@ class RelayProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
-        self.peer: PeerId = peer_id(public_bytes(key))
         self._client = CoordinatorClient(parse_address(settings.coordinator), key)
-        self._roster = MemberList()
-        self._info: RunInfo | None = None
-        self._mesh: Mesh | None = None
-        self._swarm: Swarm | None = None
-        self._payloads: PayloadLog | None = None
+        self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
-        self._left = asyncio.Event()
-        self._finished = ""
+        self._stopping = asyncio.Event()
+        self._end_reason = "this relay was asked to leave"
+        self._phase = Phase.STARTING
+        self._round = -1
+        self._self_check = ""
         self.addresses: tuple[str, ...] = ()
-        self.phase = "starts"
-        self.round = -1
-        self.tested = ""
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_Collector(self))
+        self.registry = registry(self.status)
+
+    @property
+    def peer(self) -> PeerId:
+        """The relay's id, as peers know it."""
+        return peer_id(public_bytes(self._key))
+
+    @property
+    def self_check(self) -> str:
+        """The result of the self-check, in words; empty before it."""
+        return self._self_check
+
+    @property
+    def phase(self) -> Phase:
+        """The part of its life that the relay is in."""
+        return self._phase
 
     # ---- life
 
     async def start(self) -> None:
-        """Listen, test itself, and be ready for rounds.
+        """Listen, check that peers can reach this relay, and be ready for rounds.
 
         Raises `UnavailableError`, `VersionError`, `SettingsError`, `StorageError`,
-        `AddressInUseError`."""
+        `AddressInUseError`.
+        """
         settings = self._settings
-        self.phase = f"asks {self._client.address} for the run"
-        info = self._info = await self._client.fetch_run()
-        retention = info.spec.retention
-        payloads = self._payloads = await asyncio.to_thread(
+        self._phase = Phase.ASKING
+        info = await self._client.fetch_run()
+        payloads = await asyncio.to_thread(
             PayloadLog,
             settings.directory / "payloads",
-            retention.log_rounds,
+            info.spec.retention.log_rounds,
             settings.log_bytes_max,
         )
-        advertise = announced(settings.listen, settings.advertise, self._client.address)
-        transports = make_transports(
-            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
-        )
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        uplink = Uplink(settings.upload_limit or None, own_clock_ms)
-        mesh = self._mesh = Mesh(
-            identity, transports, uplink, own_clock_ms, settings.peer_limit or None
-        )
-        shelf = SelfCheckShelf()
-        self._swarm = Swarm(
+        mesh, shelf = self._make_mesh(info), SelfCheckShelf()
+        swarm = Swarm(
             self.peer,
             info.run_id,
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
@@ -175,101 +152,106 @@ class RelayProcess:
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        self.addresses = await self._swarm.start()
-        self.phase = "tests itself"
-        self.tested = await self_test(
+        self._started = Started(info, payloads, mesh, swarm)
+        self.addresses = await swarm.start()
+        self._phase = Phase.TESTING
+        self._self_check = await check_reachable(
             info.run_id, self.peer, self.addresses, shelf, settings.slowest
         )
-        log.info("listens", extra={"addresses": self.addresses, "self_test": self.tested})
+        about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
+        log.info("relay listens", extra=about)
+
+    def _make_mesh(self, info: RunInfo) -> Mesh:
+        settings = self._settings
+        advertise = announced(settings.listen, settings.advertise, self._client.address)
+        transports = make_transports(
+            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
+        )
+        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        uplink = Uplink(settings.upload_limit or None, own_clock_ms)
+        return Mesh(identity, transports, uplink, own_clock_ms, settings.peer_limit or None)
 
     async def run(self) -> str:
-        """Relay until the run is finished or `leave` is called; why it ended, in words."""
-        if self._swarm is None or self._info is None:
-            raise LocalProtocolError("expected start() before run()")
+        """Relay until the run is finished or `leave` is called; returns the reason in words."""
+        parts = self.started
         hello = wire.Hello(
             addresses=self.addresses, software=self._software, name="relay", relay=True
         )
-        session = asyncio.create_task(self._client.run(self._info, hello, self))
-        failing = asyncio.create_task(self._swarm.failed())
-        left = asyncio.create_task(self._left.wait())
-        counting = asyncio.create_task(self._watch_traffic())
-        self.phase = "relays"
+        session = asyncio.create_task(self._client.run(parts.info, hello, self))
+        failing = asyncio.create_task(parts.swarm.failed())
+        left = asyncio.create_task(self._stopping.wait())
+        charging = asyncio.create_task(self._charge_traffic(parts.mesh))
+        self._phase = Phase.RELAYING
         try:
             await asyncio.wait({session, failing, left}, return_when=asyncio.FIRST_COMPLETED)
             if session.done():
                 session.result()
             if failing.done():
                 failing.result()
-            await self._drain()
+            await self._drain(parts.mesh)
         finally:
-            for task in (session, failing, left, counting):
+            for task in (session, failing, left, charging):
                 task.cancel()
-            await asyncio.gather(session, failing, left, counting, return_exceptions=True)
-        return self._finished or "this relay was asked to leave"
+            await asyncio.gather(session, failing, left, charging, return_exceptions=True)
+        return self._end_reason
 
     def leave(self) -> None:
-        """Drain, then end `run`."""
-        self._left.set()
+        """Drain, and end `run`."""
+        self._stopping.set()
 
     async def stop(self) -> None:
-        """Close what `start` and `run` have opened. Safe to call twice."""
+        """Close everything that `start` and `run` have opened. Safe to call twice."""
         collects = list(self._collects.values())
         for collect in collects:
             collect.cancel()
         await asyncio.gather(*collects, return_exceptions=True)
-        if self._swarm:
-            await self._swarm.stop()
-            self._swarm = None
+        if self._started:
+            await self._started.swarm.stop()
+            self._started = None
         await self._client.close()
 
-    async def _drain(self) -> None:
-        self.phase = "drains: told everybody to do without it"
+    async def _drain(self, mesh: Mesh) -> None:
+        self._phase = Phase.DRAINING
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason="the relay stops")))
-        await self._client.flushed(2)
-        assert self._mesh is not None, "a relay that runs has started"
+        await self._client.flush(GOODBYE_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await self._mesh.served()
+            async with asyncio.timeout(DRAIN_S):
+                await mesh.served()
 
     # ---- the coordinator client's listener
 
+    def members_changed(self, members: MemberList) -> None:
+        self.started.swarm.set_members(members.members, members.relays)
+
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """A new session: everything may have changed."""
-        self._take_members(welcome.members)
+        pass  # a relay has nothing to say again
 
     def received(self, message: wire.CoordinatorMessage) -> None:
-        """Follow the rounds."""
-        assert self._swarm is not None, "a session is opened after the start"
+        swarm = self.started.swarm
         match message.WhichOneof("kind"):
-            case "members":
-                self._take_members(message.members)
             case "opened":
-                self._swarm.open(message.opened.round)
+                swarm.open(message.opened.round)
             case "committed":
                 self._committed(message.committed)
             case "skipped":
-                self._swarm.settle(message.skipped.round, [])
-                self.round = max(self.round, message.skipped.round)
+                swarm.settle(message.skipped.round, [])
+                self._round = max(self._round, message.skipped.round)
             case "finished":
-                self._finished = message.finished.reason
-                self._left.set()
+                self._end_reason = message.finished.reason
+                self._stopping.set()
             case _:
-                pass  # of no use to who does not train
-
-    def _take_members(self, told: wire.Members) -> None:
-        assert self._swarm is not None, "a session is opened after the start"
-        self._roster.take(told)
-        self._swarm.set_members(self._roster.members, self._roster.relays)
+                pass  # of no use to a node that does not train
 
     def _committed(self, told: wire.RoundCommitted) -> None:
-        assert self._info is not None, "a session is opened after the start"
+        info = self.started.info
         signed = SignedCommit(told.commit.body, told.commit.signature)
-        commit = open_commit(signed, self._info.coordinator_key)
-        if commit.run_id != self._info.run_id or len(told.holders) != len(commit.entries):
+        commit = open_commit(signed, info.coordinator_key)
+        if commit.run_id != info.run_id or len(told.holders) != len(commit.entries):
             raise RemoteProtocolError(
-                "expected a commit of this run with the holders of each entry"
+                f"expected a commit of run {info.run_id} with holders of {len(commit.entries)} "
+                f"entries, got run {commit.run_id} with {len(told.holders)}"
             )
-        self.round = max(self.round, commit.round)
+        self._round = max(self._round, commit.round)
         holders = [[PeerId(peer) for peer in each.peer_ids] for each in told.holders]
         if commit.round not in self._collects:
             self._collects[commit.round] = asyncio.create_task(self._collect(commit, holders))
@@ -277,9 +259,8 @@ class RelayProcess:
             self._collects[old].cancel()
 
     async def _collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> None:
-        """Hold all payloads of a commit: who cannot be reached by their holders asks here."""
-        assert self._swarm is not None, "a session is opened after the start"
-        swarm, kept = self._swarm, [entry.digest for entry in commit.entries]
+        """Hold all payloads of a commit: a node that cannot reach their holders asks here."""
+        swarm, kept = self.started.swarm, [entry.digest for entry in commit.entries]
         try:
             with contextlib.suppress(UnavailableError):
                 await swarm.collect(commit, holders)
@@ -287,70 +268,46 @@ class RelayProcess:
             del self._collects[commit.round]
             swarm.settle(commit.round, kept)
 
-    async def _watch_traffic(self) -> None:
-        while True:
-            self._count_traffic()
-            await asyncio.sleep(TRAFFIC_SECONDS)
+    async def _charge_traffic(self, mesh: Mesh) -> None:
+        """Charge bytes that no link counts, as those of the operating system, to the uplink."""
+        while traffic := self._traffic():
+            mesh.uplink.carried(traffic.up_bytes)
+            await asyncio.sleep(TRAFFIC_S)
 
-    def _count_traffic(self) -> dict[str, int | None]:
-        if self._swarm is None or self._mesh is None:
-            return {}
-        statistics = self._swarm.statistics.complete(self._client.traffic, self._overhead)
-        self._mesh.uplink.carried(statistics.up_bytes)
-        return statistics.document()
+    def _traffic(self) -> Statistics | None:
+        if self._started is None:
+            return None
+        return self._started.swarm.statistics.complete(self._client.traffic, self._overhead)
+
+    @property
+    def started(self) -> Started:
+        """The parts that `start` has made; `LocalProtocolError` before that."""
+        if self._started is None:
+            raise LocalProtocolError("expected start() first, it was not called or failed")
+        return self._started
 
     # ---- for people
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
-        mesh, payloads = self._mesh, self._payloads
+        started, traffic = self._started, self._traffic()
         return {
             "coordinator": self._client.address,
-            "session": self._client.state,
+            "session": self._client.words,
             "peer_id": self.peer,
-            "phase": self.phase,
+            "phase": self._phase.value,
             "addresses": list(self.addresses),
-            "self_test": self.tested,
-            "round": self.round,
-            "members": len(self._roster.members),
-            "links": mesh.document() if mesh else {},
-            "traffic": self._count_traffic(),
+            "self_test": self._self_check,
+            "round": self._round,
+            "members": self._client.members.member_count,
+            "links": started.mesh.document() if started else {},
+            "traffic": traffic.document() if traffic else {},
             "payloads": {
-                "bytes": payloads.held_bytes if payloads else 0,
+                "bytes": started.payloads.held_bytes if started else 0,
                 "bytes_max": self._settings.log_bytes_max,
             },
         }
 
     def unready(self) -> str:
-        """Why nothing is relayed now; empty when it is."""
-        if self.phase != "relays":
-            return self.phase
-        return "" if self._client.connected else self._client.state
-
-
-class _Collector(Collector):
-    """The relay's numbers as Prometheus families, read at each scrape."""
-
-    def __init__(self, relay: RelayProcess) -> None:
-        self._relay = relay
-        self._traffic = Rising()
-
-    def collect(self) -> Iterator[Metric]:
-        """All families."""
-        status = self._relay.status()
-        yield GaugeMetricFamily(
-            "lockstep_relay_links", "Open links.", value=len(status["links"].get("open", ()))
-        )
-        yield GaugeMetricFamily(
-            "lockstep_relay_round", "Newest round that was decided.", value=status["round"]
-        )
-        held = status["payloads"]["bytes"]
-        yield GaugeMetricFamily("lockstep_relay_payload_log_bytes", "Payloads on disk.", value=held)
-        traffic = CounterMetricFamily(
-            "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
-        )
-        for name, count in self._traffic(status["traffic"]).items():
-            owner, _, direction = name.removesuffix("_bytes").rpartition("_")
-            if direction in ("up", "down"):
-                traffic.add_metric([owner, direction], count)
-        yield traffic
+        """Why nothing is relayed now; empty when the relay is at work."""
+        return self._client.offline if self._phase is Phase.RELAYING else self._phase.value

@@ -1,8 +1,9 @@
-"""Can a relay be reached, and does it carry much? It asks itself, from outside.
+"""Checks that a relay can be reached from outside and carries more than a little.
 
 A throwaway key dials each announced address and fetches a blob of two megabytes, checked by its
-digest. What is found is said in words: a firewall or a wrong address to advertise shows at the
-start, not when volunteers complain."""
+digest. The result is in words: a firewall or a wrong address to advertise shows at the start, not
+when volunteers complain.
+"""
 
 import asyncio
 import secrets
@@ -11,25 +12,25 @@ from contextlib import aclosing
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import own_clock_ms
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.system.clock import own_clock_ms
 from node.transports.factory import make_transports
 from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, sha256
 
 TEST_BYTES = 2 * 1024 * 1024
-"""More than any limit that a relay might have by accident: libp2p's default cuts connections at 128
-KB."""
+"""Bytes of the blob: more than any limit that a relay might have by accident; libp2p's default cuts
+connections at 128 KB."""
 
-TEST_SECONDS = 30
-"""Longest time for one address, beside what the relay's own limits take."""
+TEST_S = 30
+"""Longest time for one address, besides the time that the relay's own limits take."""
 
 LIMITED_SHARE = 2 / 3
-"""Of its limit that a relay uses at least: it counts what its packets add, and rests between
-bursts."""
+"""Least share of its limit that a relay uses: it counts the bytes that packets add, and rests
+between bursts."""
 
 
 class SelfCheckShelf:
@@ -40,41 +41,40 @@ class SelfCheckShelf:
         self.digest = Digest(b"")
 
     def fill(self) -> Digest:
-        """Put a new blob there."""
+        """Make a new blob; returns its digest."""
         self._blob = secrets.token_bytes(TEST_BYTES)
         self.digest = sha256(self._blob)
         return self.digest
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Free the memory of the blob."""
         self._blob, self.digest = b"", Digest(b"")
 
     def size(self, digest: Digest) -> int | None:
-        """See `node.gossip.blob_server.Shelf`."""
         return len(self._blob) if digest == self.digest else None
 
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
-        """See `node.gossip.blob_server.Shelf`."""
         return self._blob[offset : offset + count] if digest == self.digest else None
 
 
-async def self_test(
+async def check_reachable(
     run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: SelfCheckShelf, limit: int
 ) -> str:
-    """What was found, in words, one address after the other. `limit`: bytes per second that a peer
-    may take, or 0.
+    """The result in words, one address after the other. `limit`: bytes per second that a peer may
+    take, or 0.
 
-    Raises `UnavailableError` when none of them works: such a relay is of no use to anybody."""
+    Raises `UnavailableError` when no address works, because such a relay helps nobody.
+    """
     shelf.fill()
-    seconds = TEST_SECONDS + (TEST_BYTES / (LIMITED_SHARE * limit) if limit else 0)
+    longest_s = TEST_S + (TEST_BYTES / (LIMITED_SHARE * limit) if limit else 0)
     found, works = list[str](), False
     try:
         for address in addresses:
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(longest_s):
                     await _fetch(run_id, PeerAddress(own, (address,)), shelf.digest)
             except (LockstepError, TimeoutError) as error:
-                found.append(f"{address}: {error or f'not done within {seconds:.0f} s'}")
+                found.append(f"{address}: {error or f'not done within {longest_s:.0f} s'}")
             else:
                 found.append(f"{address}: {TEST_BYTES} bytes came back whole")
                 works = True
@@ -104,6 +104,6 @@ async def _fetch(run_id: RunId, relay: PeerAddress, digest: Digest) -> None:
             async for part in parts:
                 blob += part.data
         if sha256(blob) != digest:
-            raise UnavailableError("other bytes came back")
+            raise UnavailableError("expected the blob back, got other bytes")
     finally:
         await mesh.stop()

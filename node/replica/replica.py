@@ -25,14 +25,15 @@ from torch import Tensor, nn
 from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, Extraction
-from node.demo.scaling import GradientScaling
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.vote_sum import Contribution
 from node.model.training import TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import Pending, Position, described, pending_tensors, restored
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
-from node.replica.vote_history import Ballot, VoteHistory
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
@@ -162,10 +163,10 @@ class Replica:
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
         is a function of its bytes alone, so it counts for nothing on every node.
         """
-        ballots: list[Ballot] = []
+        counted: list[CountedPayload] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
-            ballots += self._ballots(commit, entry, payload)
-        contributions = self._earlier.joined(commit.round, commit.step, ballots)
+            counted += self._counted(commit, entry, payload)
+        contributions = self._earlier.joined(commit.round, commit.step, counted)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             apply(
@@ -174,7 +175,7 @@ class Replica:
         self.digest = state_digest(self.committed)
         return self.digest
 
-    def _ballots(self, commit: Commit, entry: Entry, payload: bytes) -> list[Ballot]:
+    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
         try:
             header, coefficients = decode(payload, self.shape_at(commit.round))
             found = (header.run_id, header.round, header.author)
@@ -187,7 +188,7 @@ class Replica:
                 "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
             )
             return []
-        return [Ballot(commit.round, entry.weight, payload, coefficients)]
+        return [CountedPayload(commit.round, payload, Contribution(entry.weight, coefficients))]
 
     # ---- on disk
 

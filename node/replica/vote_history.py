@@ -21,26 +21,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
-from protocol.payload import Coefficients, PayloadShape, decode
+from protocol.payload import PayloadShape, decode
 from protocol.runfile import AlgorithmSpec, RetentionSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ballot:
-    """A payload that counts in the commit of a round."""
+class CountedPayload:
+    """A payload that counts in the commit of a round, and the votes that it holds."""
 
     round: int
-    weight: int
     payload: bytes
-    coefficients: Coefficients
+    contribution: Contribution
 
     @property
     def name(self) -> str:
         """Under which it is saved: what must be in it."""
-        return f"{self.round}/{self.weight}/{sha256(self.payload).hex()}"
+        return f"{self.round}/{self.contribution.weight}/{sha256(self.payload).hex()}"
 
 
 class VoteHistory:
@@ -48,21 +47,23 @@ class VoteHistory:
 
     def __init__(self, algorithm: AlgorithmSpec, retention: RetentionSpec) -> None:
         self._algorithm, self._retention = algorithm, retention
-        self._commits: deque[Sequence[Ballot]] = deque(maxlen=algorithm.vote_rounds - 1)
+        self._commits: deque[Sequence[CountedPayload]] = deque(maxlen=algorithm.vote_rounds - 1)
         """Oldest first."""
 
-    def joined(self, round: int, step: int, ballots: Sequence[Ballot]) -> list[Contribution]:
-        """What a commit's step is made of. Remembers its ballots: to be asked once for each commit,
-        in their order.
+    def joined(
+        self, round: int, step: int, payloads: Sequence[CountedPayload]
+    ) -> list[Contribution]:
+        """The contributions of a commit's step. Stores the commit's payloads for later steps, so it
+        is called once for each commit, in their order.
         """
-        counted = [*ballots]
+        counted = [*payloads]
         if round >= self._algorithm.vote_rounds_from:
             counted += self._remembered()
         if self._retention.snapshot_due(step):
             self.forget()
-        elif ballots:
-            self._commits.append(ballots)
-        return [(ballot.weight, ballot.coefficients) for ballot in counted]
+        elif payloads:
+            self._commits.append(payloads)
+        return [payload.contribution for payload in counted]
 
     def forget(self) -> None:
         """Stand at genesis, or at a snapshot."""
@@ -71,8 +72,8 @@ class VoteHistory:
     def tensors(self) -> dict[str, Tensor]:
         """What is remembered, to be saved: uint8 [bytes] of each payload."""
         return {
-            ballot.name: torch.from_numpy(np.frombuffer(ballot.payload, np.uint8).copy())
-            for ballot in self._remembered()
+            counted.name: torch.from_numpy(np.frombuffer(counted.payload, np.uint8).copy())
+            for counted in self._remembered()
         }
 
     def restore(
@@ -82,22 +83,24 @@ class VoteHistory:
         for any other.
         """
         self.forget()
-        by_round: dict[int, list[Ballot]] = {}
+        by_round: dict[int, list[CountedPayload]] = {}
         for name, tensor in tensors.items():
-            ballot = _restored(name, tensor.cpu().numpy().tobytes(), shape_at)
-            by_round.setdefault(ballot.round, []).append(ballot)
+            counted = _restored(name, tensor.cpu().numpy().tobytes(), shape_at)
+            by_round.setdefault(counted.round, []).append(counted)
         self._commits.extend(by_round[round] for round in sorted(by_round))
 
-    def _remembered(self) -> Iterator[Ballot]:
-        return (ballot for ballots in self._commits for ballot in ballots)
+    def _remembered(self) -> Iterator[CountedPayload]:
+        return (payload for payloads in self._commits for payload in payloads)
 
 
-def _restored(name: str, payload: bytes, shape_at: Callable[[int], PayloadShape]) -> Ballot:
+def _restored(name: str, payload: bytes, shape_at: Callable[[int], PayloadShape]) -> CountedPayload:
     try:
         round, weight = map(int, name.split("/")[:2])
-        ballot = Ballot(round, weight, payload, decode(payload, shape_at(round))[1])
+        counted = CountedPayload(
+            round, payload, Contribution(weight, decode(payload, shape_at(round))[1])
+        )
     except (RemoteProtocolError, ValueError) as error:
         raise StorageError(f"expected a payload that counted as {name}: {error}") from error
-    if ballot.name != name:
-        raise StorageError(f"expected a payload that counted as {name}, got {ballot.name}")
-    return ballot
+    if counted.name != name:
+        raise StorageError(f"expected a payload that counted as {name}, got {counted.name}")
+    return counted

@@ -1,2 +1,4 @@
-"""The pieces of a round that the trainer puts in order: compute, deadline, catch-up, crash
-recovery, receipts. Imports every room below."""
+"""The pieces of a round, which the trainer puts in order: agenda and inbox, compute, decisions,
+catch-up, crash recovery, receipts, deadline. Imports every room of node/ but `process`, `trainer`
+and `relay`.
+"""

@@ -1,43 +1,54 @@
-"""Snapshots for those who come late: writing them, and going on from one when the log cannot be
+"""Snapshots for nodes that come late: writing them, and going on from one when the log cannot be
 replayed from here.
 
     replay     commits from the coordinator, payloads from any member that retains them: the rule
-    snapshot   when nobody retains the payloads any more: the parameters as they were after some newer commit,
-               then replay from there
+    snapshot   when no member retains the payloads: the parameters after some newer commit, then
+               replay from there
 
-A snapshot is trusted for its SHA-256, which the majority reported and the coordinator recorded, and
-which commit it belongs to is found by walking the chain of commits, each checked, from where this
+A node looks for a snapshot seldom, and only when it is further behind than members retain payloads:
+
+    replaying --too far behind: find--> found: adopted --near the end of the log--> searched
+        |                                   ^
+        '--too far behind: find, in vain--> searched --a newer snapshot may exist: find--'
+
+After a snapshot was adopted the log comes first, because members retain the payloads after it.
+
+A snapshot is trusted for its SHA-256, which the majority reported and the coordinator recorded. The
+commit that it belongs to is found by walking the chain of commits, each checked, from where this
 node stands. Its ranges come from several members at once and are checked for place and size as they
-arrive. When the whole has another SHA-256 nobody can be blamed, so it is fetched again from one
-member at a time, and the one that lies is named.
+arrive. When the whole has another SHA-256 no member can be blamed, so it is fetched again from one
+member at a time, and the member that lies is named.
 
 Rounds go on meanwhile. Members keep a snapshot that is being fetched, and the payloads after it
-(`node.replica.snapshot`, `node.gossip.payload_log`), so who has begun with one stays with it,
-however new the newest is, and replays from there, however far it is behind by then: only when
-nobody holds what it needs does it begin with a newer one."""
+(`node.replica.snapshot`, `node.gossip.payload_log`). So a node that has begun to fetch a snapshot
+finishes it, even if newer ones appear, and replays from there; it begins with a newer one only when
+no member holds the rest.
+"""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from node.control.client import RunInfo
+from torch import Tensor
+
 from node.control.decisions import DecisionLog
 from node.links.frames import Part
 from node.links.network import BlobRange, NotHeldError
 from node.replica.canonical import canonical_size
 from node.replica.position import Position
-from node.replica.replica import Replica
 from node.replica.snapshot import Partial, Snapshots
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, parse_digest, short
+from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
 
@@ -46,11 +57,45 @@ SOURCES_MAX = 4
 uplinks."""
 
 SNAPSHOTS_TRIED = 4
-"""Newest recorded snapshots that are asked for: members keep two, and one that lags has older
+"""Newest recorded snapshots that are asked for: members keep two, and a member that lags has older
 ones."""
 
-RETRY_SECONDS = 2
-"""Between two attempts when neither the log nor a snapshot can be had."""
+RETRY_S = 2
+"""Pause between two attempts when neither the log nor a snapshot can be had."""
+
+
+class Search(Enum):
+    """Where a node is in its search for a snapshot."""
+
+    REPLAYING = "replaying"
+    """No snapshot was looked for yet."""
+    SEARCHED = "searched"
+    """The log is followed again until a newer snapshot may exist."""
+    ADOPTED = "adopted"
+    """A snapshot was found; the log after it comes first."""
+
+
+class NotFound(Enum):
+    """Why a search ended without a snapshot; the value is for people."""
+
+    NOT_RECORDED = "no snapshot is recorded"
+    NOT_HELD = "no member has a snapshot"
+    INCOMPLETE = "the rest of a snapshot cannot be had now; its fetch goes on later"
+
+
+class _Lack(Enum):
+    """Why the file of a snapshot is not there."""
+
+    ABSENT = "every member that was asked says that it does not hold it"
+    UNREACHABLE = "some member may hold it"
+
+
+class ParameterSource(Protocol):
+    """The owner of the committed parameters."""
+
+    @property
+    def committed(self) -> Mapping[str, Tensor]:
+        """The committed parameters, by name."""
 
 
 class BlobSource(Protocol):
@@ -61,30 +106,16 @@ class BlobSource(Protocol):
         """The other members, sorted."""
 
     def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
-        """The parts of a peer's blob, unchecked: see `node.links.network.Link.fetch`."""
+        """The parts of a peer's blob, unchecked: see `node.links.network.PeerNetwork.fetch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landmark:
-    """A recorded snapshot: where in the log it stands and what the majority said of it."""
+    """A recorded snapshot: its place in the log and its digests by the majority."""
 
     position: Position
     sha256: Digest
     state_digest: int
-
-
-@dataclass(slots=True)
-class Walk:
-    """What the chain of commits tells of a stretch of the log."""
-
-    landmarks: deque[Landmark] = field(default_factory=lambda: deque(maxlen=SNAPSHOTS_TRIED))
-    """The newest recorded snapshots, oldest first."""
-    kept: dict[int, list[Digest]] = field(default_factory=dict)
-    """Payloads committed in the rounds that were asked about."""
-    begun: Landmark | None = None
-    """The newest recorded snapshot of which something has come already."""
-    own: dict[int, Digest] = field(default_factory=dict)
-    """This node's payloads that were committed, by round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,86 +132,116 @@ class Jump:
     oldest first."""
 
 
+@dataclass(slots=True)
+class Walk:
+    """A stretch of the log, read from the chain of commits."""
+
+    landmarks: deque[Landmark] = field(default_factory=lambda: deque(maxlen=SNAPSHOTS_TRIED))
+    """The newest recorded snapshots, oldest first."""
+    kept: dict[int, list[Digest]] = field(default_factory=dict)
+    """Payloads committed in the rounds that were asked about."""
+    begun: Landmark | None = None
+    """The newest recorded snapshot of which ranges are here already."""
+    own: dict[int, Digest] = field(default_factory=dict)
+    """This node's payloads that were committed, by round."""
+
+    @property
+    def by_preference(self) -> list[Landmark]:
+        """The snapshots in the order to try them: the one that is begun, then the newest."""
+        newest_first = [landmark for landmark in reversed(self.landmarks) if landmark != self.begun]
+        return [self.begun, *newest_first] if self.begun else newest_first
+
+    def jump_to(self, landmark: Landmark, path: Path) -> Jump:
+        """The jump to one of the snapshots, whose file is at `path`."""
+        passed = landmark.position.next_round
+        kept = {round: digests for round, digests in self.kept.items() if round < passed}
+        own = {round: digest for round, digest in self.own.items() if round < passed}
+        return Jump(landmark, path, kept, own)
+
+
 class CatchUp:
-    """Writes one node's snapshots, and takes another's."""
+    """Writes this node's snapshots, and fetches those of others."""
 
     def __init__(
         self,
         info: RunInfo,
-        replica: Replica,
+        replica: ParameterSource,
         snapshots: Snapshots,
         peers: BlobSource,
         fetch_commits: Callable[[int], Awaitable[wire.Commits]],
         *,
-        progress: NodeStatus,
+        status: NodeStatus,
     ) -> None:
         self._info, self._replica, self._snapshots, self._peers = info, replica, snapshots, peers
         self._fetch_commits = fetch_commits
-        self._progress = progress
-        self._tried_round = -1
-        self._jumped = False
-        self._gone = False
+        self._status = status
+        self._search = Search.REPLAYING
+        self._searched_round = -1
 
     # ---- for others
 
     def write(self, commit: Commit) -> bytes:
-        """Keep a snapshot after this commit if one is due; its SHA-256, or nothing. Blocks: for a
-        thread.
+        """Save a snapshot after this commit if one is due. Returns its SHA-256, empty when there is
+        none. Blocks: for a thread.
 
-        A disk that cannot hold one costs the others a source, not this node its life."""
+        A full disk costs the other members a source, not this node its life.
+        """
         if not self._info.spec.retention.snapshot_due(commit.step):
             return b""
         try:
             return self._snapshots.write(commit.round, self._replica.committed)
         except StorageError as error:
-            log.warning("no snapshot round=%s reason=%s", commit.round, str(error))
+            log.warning("no snapshot written", extra={"round": commit.round, "reason": str(error)})
             return b""
 
     # ---- from others
 
-    def too_far_behind(self, ledger: DecisionLog) -> bool:
-        """Is the log that members retain too short to reach back to here? Said once per snapshot
-        that may help, and not after one was adopted: its keepers have what comes after it."""
+    def too_far_behind(self, next_round: int, decided_round: int) -> bool:
+        """Whether members no longer retain the payloads of `next_round`, and a search may help."""
         retention = self._info.spec.retention
-        if ledger.decided_round - ledger.next_round < retention.log_rounds:
-            self._jumped = False
+        if decided_round - next_round < retention.log_rounds:
             return False
-        if self._jumped:
-            return False
-        return (
-            self._tried_round < 0
-            or ledger.decided_round >= self._tried_round + retention.snapshot_every
-        )
+        match self._search:
+            case Search.REPLAYING:
+                return True
+            case Search.SEARCHED:
+                return decided_round >= self._searched_round + retention.snapshot_every
+            case Search.ADOPTED:
+                return False
+
+    def follow(self, next_round: int, decided_round: int) -> None:
+        """The replica has come to `next_round`. Near the end of the log the snapshot has done its
+        service: a node that is far behind again may look for another one.
+        """
+        near = decided_round - next_round < self._info.spec.retention.log_rounds
+        if near and self._search is Search.ADOPTED:
+            self._search = Search.SEARCHED
 
     async def find(
         self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
-    ) -> Jump | None:
+    ) -> Jump | NotFound:
         """The newest recorded snapshot beyond `start` that a member gives, for the replica to
-        adopt, or None.
+        adopt.
 
-        Tells which payloads of `rounds`, and which of `own`, were committed on the way there. Can
-        be cancelled: what has come is kept. Raises `RemoteProtocolError` when the chain of commits
-        does not hold."""
-        self._tried_round = decided_round
-        self._progress.phase = f"looks for a snapshot after round {start.head_round}"
+        The result has the payloads of `rounds`, and those of author `own`, that were committed on
+        the way there. Can be cancelled: ranges that have come are kept. Raises
+        `RemoteProtocolError` when the chain of commits does not hold.
+        """
+        if self._search is Search.REPLAYING:
+            self._search = Search.SEARCHED
+        self._searched_round = decided_round
+        self._status.phase = f"looks for a snapshot after round {start.head_round}"
         walk = await self._walk(start, decided_round, rounds, own)
-        newest_first = [landmark for landmark in reversed(walk.landmarks) if landmark != walk.begun]
-        for landmark in [walk.begun, *newest_first] if walk.begun else newest_first:
-            path = await self._obtain(landmark)
-            if path is not None:
-                self._jumped, passed = True, landmark.position.next_round
-                log.info("goes on from a snapshot round=%s", landmark.position.head_round)
-                kept = {round: digests for round, digests in walk.kept.items() if round < passed}
-                return Jump(
-                    landmark,
-                    path,
-                    kept,
-                    {round: digest for round, digest in walk.own.items() if round < passed},
-                )
-            outdated = self._gone and landmark != walk.landmarks[-1]
+        for landmark in walk.by_preference:
+            found = await self._obtain(landmark)
+            if not isinstance(found, _Lack):
+                self._search = Search.ADOPTED
+                log.info("snapshot adopted", extra={"round": landmark.position.head_round})
+                return walk.jump_to(landmark, found)
+            outdated = found is _Lack.ABSENT and landmark != walk.landmarks[-1]
             if self._snapshots.begun(landmark.sha256) and not outdated:
-                return None  # to begin with another one would throw away what has come of this one
-        return None
+                return NotFound.INCOMPLETE  # another one would throw away the ranges of this
+        return NotFound.NOT_HELD if walk.landmarks else NotFound.NOT_RECORDED
 
     async def _walk(
         self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
@@ -190,53 +251,49 @@ class CatchUp:
         walker.saw_decided(decided_round)
         walk = Walk()
         while walker.behind():
-            word = await walker.next()
-            entries = word.commit.entries if word.commit else ()
-            if word.round in rounds:
-                walk.kept[word.round] = [entry.digest for entry in entries]
+            decision = await walker.next()
+            entries = decision.commit.entries if decision.commit else ()
+            if decision.round in rounds:
+                walk.kept[decision.round] = [entry.digest for entry in entries]
             for entry in entries:
                 if entry.author == own:
-                    walk.own[word.round] = entry.digest
-            if word.snapshot_sha256 and word.recorded_digest is not None:
+                    walk.own[decision.round] = entry.digest
+            if decision.snapshot_sha256 and decision.recorded_digest is not None:
                 position = Position(walker.next_round, walker.head, walker.head_round)
-                landmark = Landmark(
-                    position, parse_digest(word.snapshot_sha256), word.recorded_digest
-                )
+                sha256 = parse_digest(decision.snapshot_sha256)
+                landmark = Landmark(position, sha256, decision.recorded_digest)
                 walk.landmarks.append(landmark)
                 if await asyncio.to_thread(self._snapshots.begun, landmark.sha256):
                     walk.begun = landmark
         return walk
 
-    async def _obtain(self, landmark: Landmark) -> Path | None:
-        """The file of a snapshot, verified: from our own disk, from all members together, or from
-        one of them."""
+    async def _obtain(self, landmark: Landmark) -> Path | _Lack:
+        """The file of a snapshot, verified: from this node's disk, from all members together, or
+        from one of them.
+        """
         digest, round = landmark.sha256, landmark.position.head_round
         if path := await asyncio.to_thread(self._snapshots.path, digest):
             return path
         size, peers = canonical_size(self._replica.committed), self._peers.peers
+        lack = _Lack.UNREACHABLE
         for sources in (peers, *([peer] for peer in peers)):
             partial = await asyncio.to_thread(self._snapshots.partial, digest, size)
-            await self._fetch(partial, sources)
+            lack = await self._fetch(partial, sources)
             if partial.missing:
                 if sources is peers:
-                    return (
-                        None  # nobody has the rest now; what has come is kept for the next attempt
-                    )
+                    return lack  # its ranges are kept for the next attempt
                 continue
             if await asyncio.to_thread(self._snapshots.adopt, partial, round):
-                return self._snapshots.path(digest)
-            names = ",".join(map(short, sources))
+                return self._snapshots.path(digest) or _Lack.UNREACHABLE
             log.warning(
-                "snapshot refused, its SHA-256 is not the recorded one round=%s peers=%s",
-                round,
-                names,
+                "snapshot refused: its SHA-256 is not the recorded one",
+                extra={"round": round, "peers": ",".join(map(short, sources))},
             )
             await asyncio.to_thread(partial.clear)
-        return None
+        return lack
 
-    async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> None:
-        """Fill a partial, as far as the sources have it; `_gone` says whether all of them say that
-        they do not."""
+    async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> _Lack:
+        """Fill a partial, as far as the sources have it; returns why the rest would be missing."""
         willing, absent = list(sources), set[PeerId]()
         while partial.missing and willing:
             ranges, asked = deque(partial.missing), willing[:SOURCES_MAX]
@@ -250,30 +307,28 @@ class CatchUp:
                 for task in tasks:
                     task.cancel()
             willing = [peer for peer in willing if peer not in gave_up]
-        self._gone = bool(sources) and absent.issuperset(sources)
+        all_absent = bool(sources) and absent.issuperset(sources)
+        return _Lack.ABSENT if all_absent else _Lack.UNREACHABLE
 
     async def _fetch_ranges(
         self, partial: Partial, peer: PeerId, ranges: deque[int], absent: set[PeerId]
     ) -> PeerId | None:
-        """Fetch ranges from one member while there are any; the member, if it stopped giving
-        them."""
+        """Fetch ranges from one member while there are any. Returns the member if it stopped giving
+        them.
+        """
         while ranges:
             offset = ranges.popleft()
             try:
                 blob = await self._fetch_range(partial, peer, offset)
             except (UnavailableError, RemoteProtocolError) as error:
-                log.info(
-                    "no snapshot sha256=%s peer=%s reason=%s",
-                    partial.digest.hex()[:8],
-                    short(peer),
-                    str(error),
-                )
+                about = {"sha256": partial.digest.hex()[:8], "peer": short(peer)}
+                log.info("no snapshot range", extra=about | {"reason": str(error)})
                 if isinstance(error, NotHeldError):
                     absent.add(peer)
                 return peer
             await asyncio.to_thread(partial.put, offset, blob)
             done = partial.size - sum(map(partial.length, partial.missing))
-            self._progress.phase = f"fetches a snapshot: {done} of {partial.size} bytes"
+            self._status.phase = f"fetches a snapshot: {done} of {partial.size} bytes"
         return None
 
     async def _fetch_range(self, partial: Partial, peer: PeerId, offset: int) -> bytearray:

@@ -1,35 +1,174 @@
-"""What a trainer works with."""
+"""The other parts of a node, as its rounds need them.
 
-from collections.abc import Callable
+The protocols hold the methods of the replica, the coordinator client and the swarm that a round
+calls. The product has one class for each (`node.replica.replica`, `node.control.client`,
+`node.gossip.swarm`), the simulation a cheap replica.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-from node.control.client import CoordinatorClient, RunInfo
+from torch import Tensor
+
 from node.control.decisions import DecisionLog
-from node.data.corpus import Corpus
-from node.gossip.swarm import Swarm
-from node.replica.position import Position
-from node.replica.replica import Replica
+from node.demo.engine import Extraction
+from node.model.training import RoundWork
+from node.replica.position import Pending, Position
 from node.round.catch_up import CatchUp
+from node.round.witness import WitnessReports
 from node.status import NodeStatus
-from protocol.ids import PeerId
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit
+from protocol.ids import Digest, PeerId
+from protocol.payload import PayloadShape
+from protocol.run_info import RunInfo
 
 
-@dataclass(frozen=True, slots=True)
+class Samples(Protocol):
+    """The training data."""
+
+    def batch(self, first: int, count: int, sequence_length: int, seed: int) -> Any:
+        """`count` samples from position `first` of the data order on."""
+
+
+class Passes(Protocol):
+    """Forward and backward passes of one round, one micro-batch after the other. Blocks."""
+
+    @property
+    def samples(self) -> int:
+        """Samples trained so far."""
+
+    def next(self) -> bool:
+        """Make one pass; False when there are no more samples."""
+
+    def finish(self) -> RoundWork:
+        """Complete the gradients."""
+
+
+class TrainedModel(Protocol):
+    """The model that computes gradients."""
+
+    micro_batch_max: int
+
+    def passes(self, batches: Iterable[Any]) -> Passes:
+        """Begin the passes of a round."""
+
+
+class Reclaiming(Protocol):
+    """The owner of the momentum."""
+
+    def reclaim(self, extraction: Extraction) -> None:
+        """Put an extraction back into the momentum."""
+
+
+class TrainableReplica(Protocol):
+    """A replica as rounds see it; see `node.replica.replica.Replica`. The methods block."""
+
+    digest: int
+    has_momentum: bool
+
+    @property
+    def trainee(self) -> TrainedModel:
+        """The model that computes gradients."""
+
+    @property
+    def engine(self) -> Reclaiming:
+        """The owner of the momentum."""
+
+    @property
+    def committed(self) -> Mapping[str, Tensor]:
+        """The committed parameters."""
+
+    def shape_at(self, round: int) -> PayloadShape:
+        """The shape of every payload of a round."""
+
+    def reset(self) -> None:
+        """Go back to genesis, without momentum."""
+
+    def stand_at(self, pending: Pending | None) -> None:
+        """Put the model where the next gradients are taken."""
+
+    def accumulate(self) -> None:
+        """Add the gradients to the momentum."""
+
+    def extract(self, round: int) -> Extraction:
+        """Take the payload of a round out of the momentum."""
+
+    def withdraw(self, round: int, payload: bytes) -> None:
+        """Take a payload that this node had sent before it was killed out of the momentum."""
+
+    def forget_momentum(self) -> None:
+        """Begin again without momentum."""
+
+    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
+        """Make a commit's step; returns the new state digest."""
+
+    def adopt(self, snapshot: Path) -> int:
+        """Take over a snapshot's parameters; returns the new state digest."""
+
+
+class ControlLine(Protocol):
+    """The coordinator client as rounds see it; see `node.control.client.CoordinatorClient`."""
+
+    @property
+    def offline(self) -> str:
+        """Why there is no session, in words; empty while there is one."""
+
+    def now_ms(self) -> int:
+        """The coordinator's clock."""
+
+    def send(self, message: wire.NodeMessage) -> None:
+        """Send in the open session, if there is one."""
+
+
+class PayloadExchange(Protocol):
+    """The swarm as rounds see it; see `node.gossip.swarm.Swarm`."""
+
+    def open(self, round: int) -> None:
+        """A round was opened."""
+
+    def set_members(
+        self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
+    ) -> None:
+        """The members and the relays of the run with their addresses."""
+
+    async def publish(self, round: int, blob: bytes) -> Digest:
+        """Keep and offer this node's payload."""
+
+    async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        """The payloads of a commit."""
+
+    def settle(self, round: int, kept: Iterable[Digest]) -> None:
+        """A round is decided."""
+
+    async def kept(self, digest: Digest) -> bytes | None:
+        """A payload of this node's own log."""
+
+    def holding(self, round: int) -> list[Digest]:
+        """Held payloads of others in an undecided round."""
+
+    def holds(self, commit: Commit) -> bool:
+        """Whether `collect` would not wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
     """The other parts of a node, and where its state stands when it begins."""
 
     info: RunInfo
     own: PeerId
-    replica: Replica
-    corpus: Corpus
-    client: CoordinatorClient
+    replica: TrainableReplica
+    corpus: Samples
+    client: ControlLine
     ledger: DecisionLog
-    swarm: Swarm
-    progress: NodeStatus
+    swarm: PayloadExchange
+    status: NodeStatus
+    witness: WitnessReports
+    catch_up: CatchUp
     save: Callable[[Position], None]
-    """Keeps the state on disk; called every so many rounds from a worker thread."""
+    """Saves the state on disk; called every `save_every` rounds from a worker thread."""
     save_every: int
-    catch_up: CatchUp | None = None
-    """None: no snapshots are written or taken."""
     restored: Position | None = None
-    """Where the loaded state stands."""
+    """Where the loaded state stands; None at genesis."""

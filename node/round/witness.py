@@ -1,64 +1,79 @@
-"""Receipts to the coordinator: which payloads of others this node holds.
+"""Receipts to the coordinator: the payloads of others that this node holds.
 
-A payload may be committed when `copies_min` members besides its author hold it, so of each payload
-the coordinator needs a few receipts and not one from everybody: N members that each reported N
-payloads would send it N squared digests a round. In a large run a node therefore reports what it is
-a witness of,
+A payload may be committed when `copies_min` members besides its author hold it, so the coordinator
+needs a few receipts of each payload and not one from every member: N members that each reported N
+payloads would send it N squared digests a round. In a large run a node therefore reports only the
+payloads of which it is a witness,
 
     SHA-256(round, payload, node) mod members < WITNESSES + 4 * copies_min
 
-a different part of the members for each payload, drawn by nobody. That a payload has none of its
-twenty witnesses has a chance of 1 to 500 million. What becomes held within a moment goes in one
-message. In a small run everybody reports everything at once, and a commit knows all holders."""
+a different part of the members for each payload, drawn by its hash. The chance that a payload has
+none of its twenty witnesses is 1 in 500 million. In a small run every member reports everything at
+once, and a commit knows all holders.
+"""
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 
+from protocol import wire_pb2 as wire
 from protocol.ids import Digest, PeerId
 
 WITNESSES = 16
 """Members that report a payload, on average, besides four for each copy that a commit asks for."""
 
-EVERYBODY = 2
-"""A run is small with up to so many members for each witness."""
+SMALL_RUN_FACTOR = 2
+"""Members for each witness up to which a run is small."""
 
-TOGETHER_SECONDS = 0.1
+TOGETHER_S = 0.1
 """Receipts of this time after a message go into the next one: short beside any round."""
 
 
 def is_small(members: int, copies_min: int) -> bool:
-    """Does everybody report everything?"""
-    return members <= EVERYBODY * (WITNESSES + 4 * copies_min)
+    """Whether every member reports everything."""
+    return members <= SMALL_RUN_FACTOR * (WITNESSES + 4 * copies_min)
 
 
 def is_witness(round: int, digest: Digest, own: PeerId, members: int, copies_min: int) -> bool:
-    """Is it this node's part to report the payload?"""
+    """Whether this node reports the payload."""
     drawn = hashlib.sha256(b"%d:%b:%b" % (round, digest, own.encode())).digest()
     part = int.from_bytes(drawn[:8], "big") % max(1, members)
     return is_small(members, copies_min) or part < WITNESSES + 4 * copies_min
 
 
 class WitnessReports:
-    """Hands on what this node is to report: at once in a small run, else the first at once and then
-    at most every `TOGETHER_SECONDS`."""
+    """Sends this node's receipts: each at once in a small run; else the first at once, and then all
+    of `TOGETHER_S` in one message.
+    """
 
     def __init__(
-        self, own: PeerId, copies_min: int, send: Callable[[int, list[Digest]], None]
+        self,
+        own: PeerId,
+        copies_min: int,
+        member_count: Callable[[], int],
+        send: Callable[[wire.NodeMessage], None],
     ) -> None:
-        self._own, self._copies_min, self._send = own, copies_min, send
+        """`send` drops its messages while there is no session."""
+        self._own, self._copies_min = own, copies_min
+        self._member_count, self._send = member_count, send
         self._waiting: dict[int, list[Digest]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, round: int, digests: Sequence[Digest], members: int) -> None:
-        """These payloads of a round are held, verified, in a run of so many members."""
+    @property
+    def idle(self) -> bool:
+        """Whether the next receipt goes at once."""
+        return self._timer is None
+
+    def add(self, round: int, digests: Sequence[Digest]) -> None:
+        """These payloads of a round are held, verified."""
+        members = self._member_count()
         mine = [
             digest
             for digest in digests
             if is_witness(round, digest, self._own, members, self._copies_min)
         ]
         if mine and is_small(members, self._copies_min):
-            self._send(round, mine)
+            self._report(round, mine)
         elif mine:
             self._waiting.setdefault(round, []).extend(mine)
             if self._timer is None:
@@ -70,5 +85,8 @@ class WitnessReports:
             return
         waiting, self._waiting = self._waiting, {}
         for round in sorted(waiting):
-            self._send(round, waiting[round])
-        self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._flush)
+            self._report(round, waiting[round])
+        self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)
+
+    def _report(self, round: int, digests: list[Digest]) -> None:
+        self._send(wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)))

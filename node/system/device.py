@@ -1,4 +1,4 @@
-"""What this machine computes on."""
+"""Chooses the device that this machine computes on."""
 
 import os
 import platform
@@ -9,8 +9,10 @@ from protocol.errors import SettingsError
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of that name; "auto" takes the first CUDA device, else the CPU. `SettingsError`
-    for one that is not there."""
+    """The device of that name; "auto" takes the first CUDA device, else the CPU.
+
+    Raises `SettingsError` for one that is not there.
+    """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all.
+"""Writes files and directories whole or not at all.
 
 A file or directory is written beside its place under a temporary name, forced to disk and renamed:
-a reader, a crash or a full disk never meets half of one, and what was there before survives every
-failure. The operating system's errors leave here as `StorageError` with the path and what to do.
+neither a reader nor a crash nor a full disk leaves half of one, and the version before survives
+every failure. The operating system's errors leave here as `StorageError` with the path and advice.
 """
 
 import contextlib
@@ -21,23 +21,28 @@ _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path, bytes_needed: int | None = None) -> Iterator[None]:
+def storage_errors(
+    path: Path, bytes_needed: int | None = None, doing: str = "use"
+) -> Iterator[None]:
     """Translates `OSError` into a `StorageError` that names `path` and, when known, the bytes it
-    needs."""
+    needs: "cannot `doing` `path`: ...".
+    """
     try:
         yield
     except OSError as error:
         needed = "" if bytes_needed is None else f", which needs {bytes_needed:,} bytes"
         if error.errno in _FULL:
             raise StorageError(
-                f"the disk is full: cannot write {path}{needed}; free some space there or choose another directory"
+                f"the disk is full: cannot write {path}{needed}; "
+                "free some space there or choose another directory"
             ) from error
-        raise StorageError(f"cannot use {path}{needed}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise StorageError(f"cannot {doing} {path}{needed}: {reason}") from error
 
 
 @contextlib.contextmanager
 def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path]:
-    """Yields a temporary path to write; on success it becomes `path`, on any error it vanishes.
+    """Yields a temporary path to write; on success it becomes `path`, on any error it is removed.
 
     Raises `StorageError` when the disk refuses.
     """
@@ -49,9 +54,8 @@ def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path
         try:
             yield temporary
             _force_to_disk(temporary)
-            temporary.chmod(
-                0o644
-            )  # mkstemp's 0600 would keep other accounts of a shared machine out
+            # mkstemp's 0600 would keep other accounts of a shared machine out.
+            temporary.chmod(0o644)
             temporary.replace(path)
             _force_to_disk(path.parent)
         finally:
@@ -63,7 +67,7 @@ def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator
     """As `replacing_file`, for a directory of files (without sub-directories).
 
     POSIX cannot exchange two directories in one portable call: between the two renames the old one
-    lies beside the new one, where `whole_directory` finds it after a crash at just that instant.
+    lies beside the new one, and `whole_directory` finds it there after a crash between them.
     """
     with storage_errors(path, bytes_needed):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,8 +84,9 @@ def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator
 
 
 def whole_directory(path: Path) -> Path:
-    """`path`, or what `replacing_directory` had moved aside when it was killed between its two
-    renames."""
+    """`path`, or the directory that `replacing_directory` had moved aside when it was killed
+    between its two renames.
+    """
     aside = path.with_name(path.name + _REPLACED)
     return aside if aside.exists() and not path.exists() else path
 
@@ -97,7 +102,7 @@ def _take_the_place_of(path: Path, temporary: Path) -> None:
 
 
 def _force_to_disk(path: Path) -> None:
-    """fsync of a file or directory; Windows knows none for directories and needs none."""
+    """Force a file or directory to the disk; Windows has no fsync for directories, needs none."""
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)

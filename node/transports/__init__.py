@@ -1,2 +1,3 @@
-"""Reliable byte pipes between two machines: one interface, two implementations. Imports
-`system`."""
+"""Reliable byte pipes between two machines: one interface, two implementations. May import
+`node.system`.
+"""

@@ -1,5 +1,6 @@
-"""The transports of a node, by what its settings ask for. libp2p is imported only by who asks for
-it."""
+"""The transports of a node, as its settings name them. libp2p is imported only
+when it is named.
+"""
 
 from collections.abc import Sequence
 
@@ -11,11 +12,11 @@ from protocol.addresses import parse_address
 from protocol.errors import SettingsError
 
 KINDS = ("grpc", "libp2p")
-"""Transports there are, the faster first."""
+"""The transports that exist, the faster first."""
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
-    """Kinds from "grpc,libp2p"; `SettingsError` for others."""
+    """The kinds in "grpc,libp2p"; `SettingsError` for unknown ones."""
     kinds = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SettingsError(
@@ -33,11 +34,12 @@ def make_transports(
     *,
     relay: bool = False,
 ) -> list[Transport]:
-    """Transports that are not started yet.
+    """The transports, not started yet.
 
-    `listen` is HOST:PORT; of both kinds, since a port holds one of them, gRPC takes this port and
-    libp2p the next, and each a free one where the port is 0. `advertise` may name addresses of
-    both. `relays` are libp2p addresses of the relays known now; `relay`: be one."""
+    `listen` is HOST:PORT. With both kinds gRPC takes this port and libp2p the next one, or each a
+    free one where the port is 0. `advertise` may name addresses of both. `relays` are libp2p
+    addresses of the relays known now; `relay`: be one.
+    """
     transports = list[Transport]()
     for kind in kinds:
         if kind == "grpc":

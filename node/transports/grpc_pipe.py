@@ -1,11 +1,12 @@
-"""A gRPC call as a pipe: what both ends of lockstep.v1.Peer/Pipe do with its messages. `grpc_pipes`
-makes the calls.
+"""A gRPC call as a pipe: how both ends of lockstep.v1.Peer/Pipe treat its messages.
+`grpc_transport` makes the calls.
 
     bytes, bytes, ...              <->    a piece of the stream each, at most `PIPE_BYTES_MAX`
-    "" (a message without bytes)   <->    I closed, and had sent everything before
+    "" (a message without bytes)   <->    this end closed, and had sent everything before
 
-A call that ends without the empty message is a pipe that broke; gRPC alone does not tell the
-accepting end which of the two it was."""
+A call that ends without the empty message is a broken pipe; gRPC alone does not tell the accepting
+end which of the two it was.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,18 +19,17 @@ from node.transports.base import PIPE_BYTES_MAX
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.limits import TEXT_BYTES_MAX
 
-CLOSE_SECONDS = 0.5
-"""Time that the other end gets to agree that a pipe is closed; then it is cut."""
+CLOSE_S = 0.5
+"""Time that the other end gets to agree that a pipe is closed; then the pipe is cut."""
 
 
 class GrpcPipe:
-    """A `node.transports.base.Pipe`: what both ends of a call have in common."""
+    """A `node.transports.base.Pipe`: the common part of both ends of a call."""
 
     relayed = False
-    peer = None
 
     def __init__(self, call: Any, remote: str) -> None:
-        """`call`: as grpc.aio gives it to either end."""
+        """`call`: the object that grpc.aio gives to either end."""
         self.remote = remote
         self._call = call
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -37,9 +37,11 @@ class GrpcPipe:
         self._writing: asyncio.Task[Any] | None = None
         self._ended = self._closing = False
 
+    def proves(self, public_key: bytes) -> None:
+        """Nothing: gRPC runs here without TLS."""
+
     async def read(self) -> bytes:
-        """The next message; see `Pipe`. A read that is cancelled leaves its message to the next
-        one."""
+        """The next message; see `Pipe`. A cancelled read leaves its message to the next one."""
         self._check_open()
         if self._ended:
             return b""
@@ -53,14 +55,13 @@ class GrpcPipe:
         return message
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a message; see `Pipe`."""
         self._check_open()
         if len(data) > PIPE_BYTES_MAX:
             raise LocalProtocolError(
                 f"expected at most {PIPE_BYTES_MAX} bytes to write, got {len(data)}"
             )
         if not data:
-            return  # it would say that nothing follows
+            return  # an empty message is the goodbye
         self._writing = _started(self._call.write(bytes(data)))
         try:
             await self._done_or_gone(self._writing)
@@ -71,19 +72,19 @@ class GrpcPipe:
         self._result(writing)
 
     async def close(self) -> None:
-        """Tell the other end that nothing follows, and let go; see `Pipe`."""
+        """Say goodbye and let go; see `Pipe`."""
         if self._closing:
             return
         self._closing, polite = True, not (self._gone.done() or self._writing)
         self.cut("it was closed here")
         try:
             if polite:
-                await asyncio.wait({_started(self._say_goodbye())}, timeout=CLOSE_SECONDS)
+                await asyncio.wait({_started(self._say_goodbye())}, timeout=CLOSE_S)
         finally:
             await self._let_go()
 
     def cut(self, why: str) -> None:
-        """End what waits, and what comes, with `UnavailableError`."""
+        """End reads and writes, present and future, with `UnavailableError`."""
         if not self._gone.done():
             self._gone.set_result(why)
 
@@ -98,7 +99,7 @@ class GrpcPipe:
         raise NotImplementedError
 
     async def _done_or_gone(self, task: "asyncio.Task[Any]") -> None:
-        # A task of its own, for grpc.aio ends the call when one of its reads is cancelled, and
+        # In a task of its own: grpc.aio ends the call when one of its reads is cancelled, and also
         # raises CancelledError for ends that nobody here asked for.
         await asyncio.wait({task, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         self._check_open()
@@ -120,12 +121,12 @@ class GrpcPipe:
 
 
 class DialledPipe(GrpcPipe):
-    """The end that made the call."""
+    """The end that makes the call."""
 
     def __init__(self, call: Any, address: str, hang_up: Callable[[], Awaitable[None]]) -> None:
         super().__init__(call, address)
         self._hang_up = hang_up
-        # Unlike `call.read`, the iterator still gives what has come when a write has failed.
+        # Unlike `call.read`, the iterator still gives the arrived messages when a write has failed.
         self._messages = aiter(call)
 
     async def _receive(self) -> bytes | None:
@@ -134,18 +135,18 @@ class DialledPipe(GrpcPipe):
     async def _say_goodbye(self) -> None:
         await super()._say_goodbye()
         await self._call.done_writing()
-        await (
-            self._drain()
-        )  # to the other end's goodbye; a call cancelled sooner takes with it what is on its way
+        # Up to the other end's goodbye: a call cancelled sooner loses messages on their way.
+        await self._drain()
 
     async def _let_go(self) -> None:
         self._call.cancel()
-        await asyncio.wait({_started(self._drain())}, timeout=CLOSE_SECONDS)
+        await asyncio.wait({_started(self._drain())}, timeout=CLOSE_S)
         await self._hang_up()
 
     async def _drain(self) -> None:
-        """Read on until the call ends: gRPC keeps it, and a task, for as long as something is
-        unread."""
+        """Read on until the call ends: gRPC keeps the call, and a task, while a message is
+        unread.
+        """
         if self._reading:
             await asyncio.wait({self._reading})
         async for _ in self._messages:
@@ -153,13 +154,13 @@ class DialledPipe(GrpcPipe):
 
 
 class AcceptedPipe(GrpcPipe):
-    """The end that was called. gRPC forgets the call when its handler returns, which is when the
-    pipe is released."""
+    """The end that is called. gRPC forgets the call when its handler returns, once the pipe is
+    released.
+    """
 
     def __init__(self, context: Any) -> None:
-        super().__init__(
-            context, unquote(context.peer()).partition(":")[2]
-        )  # "ipv4:192.0.2.7:50701"
+        # "ipv4:192.0.2.7:50701"
+        super().__init__(context, unquote(context.peer()).partition(":")[2])
         self.host = self.remote.rpartition(":")[0]
         self.released = asyncio.Event()
 
@@ -172,7 +173,7 @@ class AcceptedPipe(GrpcPipe):
 
 
 def _started(operation: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-    """A task whose failure may go unseen: a pipe that is gone needs no further reason."""
+    """A task whose failure may go unseen: a pipe that is gone already has its reason."""
     task = asyncio.create_task(operation)
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return task
@@ -185,5 +186,5 @@ def _reason(error: BaseException) -> str:
 
 
 def in_words(code: Any, details: str | None) -> str:
-    """A status of a call."""
+    """The status of a call, for people."""
     return f"{code.name.lower().replace('_', ' ')}: {(details or 'no details')[:TEXT_BYTES_MAX]}"

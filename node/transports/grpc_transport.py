@@ -3,61 +3,56 @@
     dialler                                     acceptor
     connect, call lockstep.v1.Peer/Pipe   ->    room for one more?
                                          <-     a header: this is a pipe now, and `accept` runs
-    messages                             <->    messages: bytes as they are, no protobuf (`grpc_call`)
+    messages                             <->    messages: plain bytes, no protobuf (`grpc_pipe`)
     goodbye, half-close                   ->
                                          <-     goodbye, status OK
 
-HTTP/2 flow control holds a fast writer back. Whoever can dial does, and the call carries both ways,
-so a node behind a router needs nothing open on it. Keepalive pings notice a machine that vanished
-without a word and keep the router's mapping alive; the listener allows them at twice the rate at
-which diallers send them. A connection carries one pipe, so the bound on pipes is one on
-connections; a connection without a pipe is closed.
+HTTP/2 flow control slows a fast writer down. Either end may dial, and the call carries both ways,
+so a node behind a router needs no open port. Keepalive pings notice a machine that vanished
+silently, and keep the router's mapping alive; the listener allows them at twice the rate at which
+diallers send them. A connection carries one pipe, so the limit on pipes is one on connections; a
+connection without a pipe is closed.
 
-Windows and buffers are left to gRPC, which probes each connection: behind a relay of 50 and of 150
-ms, 8 MB took one round trip and 10 ms. Fixed windows, longer frames and larger reads were no
-faster, and without the probe it took three."""
+gRPC chooses windows and buffers itself, by a probe of each connection: behind a delay of 50 and of
+150 ms, 8 MB took one round trip and 10 ms. Fixed windows, longer frames and larger reads were no
+faster, and without the probe it took three round trips.
+"""
 
 import asyncio
 import errno
 import logging
-import re
 import socket
 from collections import Counter
 from typing import Any
 
 import grpc
 
-from node.transports.base import PIPE_BYTES_MAX, Accept
-from node.transports.grpc_pipe import CLOSE_SECONDS, AcceptedPipe, DialledPipe, GrpcPipe, in_words
+from node.transports.base import DIAL_S, PIPE_BYTES_MAX, Accept
+from node.transports.grpc_pipe import CLOSE_S, AcceptedPipe, DialledPipe, GrpcPipe, in_words
+from protocol.addresses import split_address, with_port
 from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
 
-log = logging.getLogger("lockstep.links")
+_log = logging.getLogger(__name__)
 
 PIPES_MAX = 512
-"""Pipes that others opened, at once: more than the peers of a busy round. Each may hold some 6 MB
-while nobody here reads it."""
+"""Pipes that peers hold open to this node: more than the peers of a busy round. Each may hold some
+6 MB while it is not read."""
 
 PIPES_PER_HOST_MAX = 128
-"""Of these, from one address: a stranger does not take every place, and a house or a laboratory has
-enough."""
+"""Pipes of these from one address: a stranger cannot take every place, and a house or a laboratory
+has enough."""
 
 KEEPALIVE_MS = 20_000
-"""A silent connection is pinged this often; home routers forget one after a minute or more."""
-
-DIAL_SECONDS = 5.0
-"""Longest wait for a connection and the headers on it: a few round trips around the world."""
+"""Pause between pings of a silent connection; home routers forget one after a minute or more."""
 
 UNUSED_MS = 10_000
-"""A connection without a pipe is closed after this long; it holds memory for nothing."""
+"""Time after which a connection without a pipe is closed: it holds memory for nothing."""
 
 _SERVICE, _METHOD = "lockstep.v1.Peer", "Pipe"
-_TAKEN = "lockstep-pipe"  # the header that tells a pipe from an answer of something else
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-_PORT_MAX = 65535
-_IDENTITY_ONLY = (
-    1  # gRPC's bit for "not compressed": a stranger's few bytes must not become many here
-)
+_TAKEN = "lockstep-pipe"  # the header by which a dialler recognises a pipe
+# gRPC's bit for "not compressed": a stranger's few bytes must not become many here.
+_IDENTITY_ONLY = 1
 _OPTIONS = [
     ("grpc.max_send_message_length", PIPE_BYTES_MAX),
     ("grpc.max_receive_message_length", PIPE_BYTES_MAX),
@@ -70,21 +65,17 @@ _OPTIONS = [
 _CLIENT_OPTIONS = [
     *_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),  # else two pipes to one address share a connection
-    ("grpc.enable_retries", 0),  # a pipe that breaks is not quietly another one
+    ("grpc.enable_retries", 0),  # a broken pipe must not silently become another one
     ("grpc.enable_http_proxy", 0),  # peers are reached directly or not at all
-    (
-        "grpc.service_config_disable_resolution",
-        1,
-    ),  # a peer's name server gives addresses and nothing else
+    # A peer's name server gives addresses and no other settings.
+    ("grpc.service_config_disable_resolution", 1),
 ]
 _SERVER_OPTIONS = [
     *_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.max_concurrent_streams", 1),
-    (
-        "grpc.max_allowed_incoming_connections",
-        2 * PIPES_MAX,
-    ),  # the other half: those that are being refused
+    # The other half are connections that are being refused.
+    ("grpc.max_allowed_incoming_connections", 2 * PIPES_MAX),
     ("grpc.max_connection_idle_ms", UNUSED_MS),
     ("grpc.server_handshake_timeout_ms", UNUSED_MS),
     ("grpc.so_reuseport", 0),  # else two nodes share a port and each misses half of its pipes
@@ -95,8 +86,9 @@ class GrpcTransport:
     """A `node.transports.base.Transport` over gRPC.
 
     `listen` is "host:port", port 0 for any free one; "[::]:port" is every address of the machine,
-    of both families. `advertise` is what peers are told instead, where port 0 stands for the port
-    that was bound."""
+    of both families. `advertise` are the addresses that peers are told instead, where port 0 stands
+    for the port that was bound.
+    """
 
     kind = "grpc"
 
@@ -110,7 +102,8 @@ class GrpcTransport:
             raise SettingsError(
                 f"expected at most {ADDRESSES_MAX} addresses to advertise, got {len(advertise)}"
             )
-        self._listen = listen
+        self.listen = listen
+        """HOST:PORT of its settings."""
         self._advertise = advertise
         self._server: Any = None
         self._accept: Accept | None = None
@@ -120,29 +113,27 @@ class GrpcTransport:
         self._channels: set[Any] = set()
 
     async def start(self, accept: Accept) -> tuple[str, ...]:
-        """Listen; see `Transport`."""
         if self._server:
             raise LocalProtocolError(
-                f"expected a transport that is not started, got one listening on {self._listen}"
+                f"expected a transport that is not started, got one listening on {self.listen}"
             )
-        _check_free(self._listen)
+        _check_free(self.listen)
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
         )
         try:
-            port = server.add_insecure_port(self._listen)
+            port = server.add_insecure_port(self.listen)
         except RuntimeError:  # taken since the check; gRPC does not say why
             raise AddressInUseError(
-                f"cannot listen on {self._listen}: another process took it"
+                f"cannot listen on {self.listen}: another process took the port"
             ) from None
         self._server, self._accept = server, accept
         await server.start()
-        return tuple(_with_port(address, port) for address in self._advertise or (self._listen,))
+        return tuple(with_port(address, port) for address in self._advertise or (self.listen,))
 
     async def stop(self) -> None:
-        """Close every pipe and stop listening; see `Transport`."""
         server, self._server, self._accept = self._server, None, None
         await asyncio.gather(*(pipe.close() for pipe in self._pipes))
         for channel in set(self._channels):  # of dials under way
@@ -152,15 +143,19 @@ class GrpcTransport:
         if self._accepting:
             await asyncio.wait(self._accepting)
         if server:
-            await server.stop(CLOSE_SECONDS)
+            await server.stop(CLOSE_S)
 
     def dials(self, address: str) -> bool:
-        """Whether it is HOST:PORT; see `Transport`."""
-        match = _ADDRESS.fullmatch(address)
-        return match is not None and int(match[2]) <= _PORT_MAX
+        """Whether an address is HOST:PORT. A zone (`%eth0`) is refused: gRPC takes it for part of a
+        URI.
+        """
+        try:
+            split_address(address)
+        except SettingsError:
+            return False
+        return "%" not in address
 
     async def dial(self, address: str) -> DialledPipe:
-        """Connect and call; see `Transport`."""
         if not self.dials(address):
             raise UnavailableError(
                 f"expected an address like 192.0.2.7:50701, got {address[:TEXT_BYTES_MAX]!r}"
@@ -186,7 +181,7 @@ class GrpcTransport:
         await channel.close(None)
 
     async def _serve(self, _: Any, context: Any) -> None:
-        """gRPC's handler of a call: lasts as long as the pipe."""
+        """GRPC's handler of a call; it lasts as long as the pipe."""
         pipe = AcceptedPipe(context)
         if refusal := self._refusal(pipe.host):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
@@ -204,9 +199,9 @@ class GrpcTransport:
             self._pipes.discard(pipe)
 
     def _refusal(self, host: str) -> str:
-        """Why there is no room for a pipe from there; empty when there is."""
+        """Why there is no room for another pipe from a host; empty when there is."""
         if self._accept is None:
-            return "this node is about to stop"
+            return "this node is stopping"
         if self._places.total() >= PIPES_MAX:
             return f"busy with {PIPES_MAX} pipes"
         if self._places[host] >= PIPES_PER_HOST_MAX:
@@ -222,33 +217,31 @@ class GrpcTransport:
             if self._accept:
                 await self._accept(pipe)
         except Exception:
-            log.exception("taking a pipe from %s failed", pipe.remote)
+            _log.exception("pipe dropped", extra={"remote": pipe.remote})
         finally:
             await pipe.close()
 
 
 async def _called(channel: Any, address: str) -> Any:
-    """A call that the other end has taken. Raises `UnavailableError` with the reason when it does
-    not."""
+    """A call that the other end has taken; `UnavailableError` with the reason when it does not."""
     call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
     try:
-        async with asyncio.timeout(DIAL_SECONDS):
+        async with asyncio.timeout(DIAL_S):
             if _TAKEN in await call.initial_metadata():  # comes empty when the call ends without
                 return call
             raise UnavailableError(
                 f"{address}: {in_words(await call.code(), await call.details())}"
             )
     except TimeoutError:
-        raise UnavailableError(f"{address} did not answer within {DIAL_SECONDS:g} s") from None
+        raise UnavailableError(f"{address} did not answer within {DIAL_S:g} s") from None
 
 
 def _check_free(listen: str) -> None:
-    """Raise what keeps us from listening there: gRPC itself says only that it failed."""
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
+    """Raise the reason why this node cannot listen at an address: gRPC says only that it failed."""
+    host, port = split_address(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, int(port), type=socket.SOCK_STREAM
+            host, port, type=socket.SOCK_STREAM
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -256,11 +249,6 @@ def _check_free(listen: str) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUseError(
-                f"cannot listen on {listen}: another process does; choose another port"
+                f"cannot listen on {listen}: another process uses the port; choose another one"
             ) from None
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
-
-
-def _with_port(address: str, port: int) -> str:
-    host, _, announced = address.rpartition(":")
-    return f"{host}:{port}" if int(announced) == 0 else address

@@ -39,8 +39,8 @@ from rich.table import Table
 
 from lockstep.audit.verify import Difference
 from lockstep.cluster.local import ClusterSettings
-from lockstep.commands.init import write_run_file
 from lockstep.console import messages, output, write_json
+from lockstep.run_file import write_run_file
 from protocol.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
@@ -80,7 +80,7 @@ RECOVERY_S_MAX = 150.0
 
 POLL_S = 0.05
 
-RESYNC_LINE = "starts over reason="
+RESYNC_LINE = "resync ordered round="
 """Line in a node's log for each time it was told to discard its state."""
 
 

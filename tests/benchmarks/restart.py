@@ -22,14 +22,14 @@ from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
-    Held,
+    Holding,
     Joined,
-    Readied,
+    Ready,
     RecordDigest,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
-from coordinator.state_snapshot import remember
+from coordinator.state_snapshot import encode_state
 from protocol.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
@@ -54,7 +54,7 @@ class Writer:
         for peer in self._peers:
             self._tell(Joined(peer, ("127.0.0.1:1",), "node", "cpu", "lockstep"))
         for peer in self._peers:
-            self._tell(Readied(peer, -1, 0, True))
+            self._tell(Ready(peer, -1, 0, True))
         for round in range(rounds):
             self._round(round)
             if round % BATCH_ROUNDS == BATCH_ROUNDS - 1:
@@ -64,14 +64,16 @@ class Writer:
     def _round(self, round: int) -> None:
         self._now_ms += ROUND_MS
         digests = {peer: sha256(f"{peer}{round}".encode()) for peer in self._peers}
-        flight = self._rounds.flight(round)
+        flight = self._rounds.undecided(round)
         assert flight is not None, f"round {round} is not open"
         for peer in self._peers:
             used = sum(share.count for share in flight.assignments[peer].shares)
             self._tell(Announced(peer, round, digests[peer], 1000, used, ROUND_MS, 2.5))
         for peer in self._peers:
             self._tell(
-                Held(peer, round, tuple(digests[other] for other in self._peers if other != peer))
+                Holding(
+                    peer, round, tuple(digests[other] for other in self._peers if other != peer)
+                )
             )
         for peer in self._peers:
             self._tell(Applied(peer, round, round, b""))
@@ -88,7 +90,7 @@ class Writer:
         ]
         digests = [effect for effect in self._effects if isinstance(effect, RecordDigest)]
         self._unremembered += len(self._events)
-        state = remember(self._rounds) if self._unremembered >= SNAPSHOT_EVENTS else None
+        state = encode_state(self._rounds.state) if self._unremembered >= SNAPSHOT_EVENTS else None
         self._journal.append(self._events, commits, digests, state)
         self._unremembered = 0 if state else self._unremembered
         self._events, self._effects = [], []

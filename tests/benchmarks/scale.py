@@ -36,16 +36,16 @@ from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
+    Heartbeat,
     Joined,
     OpenRound,
     RecordDigest,
-    Renewed,
     SkipRound,
     TellMembers,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import remember
-from node.round.witness import EVERYBODY, TOGETHER_SECONDS, WITNESSES
+from coordinator.state_snapshot import encode_state
+from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.commits import sign_commit
 from protocol.ids import Digest, PeerId, RunId, sha256
@@ -91,7 +91,7 @@ class Members:
                 peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0)
             )
         wanted = WITNESSES + 4 * copies_min
-        self.reporters = wanted if witnesses and count > EVERYBODY * wanted else count
+        self.reporters = wanted if witnesses and count > SMALL_RUN_FACTOR * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
         self.holds: dict[int, dict[PeerId, list[Digest]]] = {}
 
@@ -132,10 +132,10 @@ class Members:
                     + PAYLOAD_BYTES / link.down_bytes_per_ms
                 )
                 if share == 1 or self.random.random() < share:
-                    slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_SECONDS))
+                    slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_S))
                     together.setdefault(slot, []).append(digest)
             for slot, digests in together.items():
-                at_ms = int((slot + 1) * 1000 * TOGETHER_SECONDS)
+                at_ms = int((slot + 1) * 1000 * TOGETHER_S)
                 yield (
                     at_ms,
                     link.peer,
@@ -191,8 +191,8 @@ class Desk:
 
     def run(self, rounds: int) -> None:
         """Run until `rounds` rounds are decided."""
-        until = self.rounds.decided_round + rounds
-        while self.rounds.decided_round < until:
+        until = self.rounds.state.decided_round + rounds
+        while self.rounds.state.decided_round < until:
             due_ms = self.rounds.next_due_ms()
             next_ms = min(self._queue[0][0] if self._queue else 2**62, due_ms or 2**62)
             self.now_ms = max(self.now_ms, next_ms) + BATCH_MS
@@ -211,7 +211,7 @@ class Desk:
         for (peer, blob), event in zip(arrived, events, strict=True):
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
-            if isinstance(event, Renewed):
+            if isinstance(event, Heartbeat):
                 reply = wire_messages.heartbeat_reply(
                     self.now_ms, self.now_ms, self.now_ms
                 ).SerializeToString()
@@ -233,7 +233,9 @@ class Desk:
         with self._timed("machine"):
             for event in events:
                 effects += self.rounds.handle(event, self.now_ms)
-            durable += [(self.now_ms, event) for event in events if not isinstance(event, Renewed)]
+            durable += [
+                (self.now_ms, event) for event in events if not isinstance(event, Heartbeat)
+            ]
             while due := self.rounds.due(self.now_ms):
                 for event in due:
                     effects += self.rounds.handle(event, self.now_ms)
@@ -323,12 +325,12 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
         desk.run(WARM_ROUNDS)
         for counter in (desk.cpu_ms, desk.messages, desk.bytes):
             counter.clear()
-        started_ms, committed = desk.now_ms, desk.rounds.committed
+        started_ms, committed = desk.now_ms, desk.rounds.state.totals.committed
         desk.run(rounds)
         document = {
             "members": count,
             "rounds": rounds,
-            "committed": desk.rounds.committed - committed,
+            "committed": desk.rounds.state.totals.committed - committed,
             "seconds_per_round": (desk.now_ms - started_ms) / 1000 / rounds,
             "cpu_ms_per_round": {part: value / rounds for part, value in desk.cpu_ms.items()}
             | {"all": sum(desk.cpu_ms.values()) / rounds},
@@ -336,7 +338,7 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
                 name: value / rounds for name, value in sorted(desk.messages.items())
             },
             "bytes_per_round": {way: value / rounds for way, value in desk.bytes.items()},
-            "state_bytes": len(remember(desk.rounds)),
+            "state_bytes": len(encode_state(desk.rounds.state)),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "joining": joining,
         }

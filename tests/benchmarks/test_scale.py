@@ -23,7 +23,7 @@ def test_a_run_commits_every_round_and_counts_its_messages() -> None:
 
 def test_receipts_grow_with_the_members_and_not_with_their_square() -> None:
     small, large = (scale.measure(count, 1, seed=1, witnesses=True) for count in (50, 150))
-    grown = large["messages_per_round"]["in Held"] / small["messages_per_round"]["in Held"]
+    grown = large["messages_per_round"]["in Holding"] / small["messages_per_round"]["in Holding"]
     assert 2 < grown < 4
     all_of_them = scale.measure(150, 1, seed=1, witnesses=False)
     assert all_of_them["bytes_per_round"]["in"] > 3 * large["bytes_per_round"]["in"]

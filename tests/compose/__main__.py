@@ -1,11 +1,11 @@
 """Tries `docker-compose.yml` for real: `make test-compose`, or `python -m tests.compose [--json
 PATH]`.
 
-    build -> measure every line -> up -> 20 rounds, equal digests -> metrics, rights -> kill a node -> kill the
-    coordinator -> cut a line -> stop a node in peace -> down
+    build -> measure every line -> up -> 20 rounds, equal digests -> metrics, rights
+          -> kill a node -> kill the coordinator -> cut a line -> stop a node in peace -> down
 
-Ends with 0 when all of it went well, with 1 and the reason when not, with 2 where it cannot be
-tried."""
+Exit code 0: all went well; 1, with the reason: a step failed; 2: it cannot be tried here.
+"""
 
 import argparse
 import json
@@ -71,7 +71,8 @@ def build() -> dict[str, Any]:
     ):
         raise StackError("expected a coordinator image without torch, found it there")
     say(
-        f"built in {seconds} s: {', '.join(f'{name} {size / 1e6:.0f} MB' for name, size in sizes.items())}"
+        f"built in {seconds} s: "
+        + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items())
     )
     return {"seconds": seconds, "bytes": sizes}
 
@@ -98,7 +99,8 @@ def image_bytes(image: str) -> int:
 
 def measure_lines() -> dict[str, Any]:
     """Every profile's line in a container of its service in which nothing else runs, asked against
-    measured."""
+    measured.
+    """
     far = compose(
         "run", "--detach", "--no-deps", "--entrypoint", "sleep", "coordinator", "900"
     ).split()[-1]
@@ -144,7 +146,8 @@ def measured_line(profile: str, home: str, far: str) -> dict[str, Any]:
         time.sleep(PAUSE_S)
     else:
         raise StackError(
-            f"{profile}: {', '.join(wrong)} off by more than {TOLERANCE:.0%}, {pairs}, though {said}"
+            f"{profile}: {', '.join(wrong)} off by more than {TOLERANCE:.0%}, {pairs}, "
+            f"though {said}"
         )
     in_words = ", ".join(f"{name} {asked:.4g} / {got:.4g}" for name, (asked, got) in pairs.items())
     say(f"{profile}: asked / measured, bit/s and s: {in_words}; {said}")
@@ -193,7 +196,7 @@ def train(rounds: int) -> dict[str, Any]:
 
 
 def require_equal(rounds: int) -> dict[str, Any]:
-    """The coordinator's comparison of digests, of at least so many rounds."""
+    """Waits until digests of `rounds` rounds were compared; raises unless all are equal."""
     wait(f"{rounds} compared rounds", lambda: checked()["rounds_checked"] >= rounds)
     digests = checked()
     if not digests["agreed"] or digests["rounds_disputed"]:
@@ -237,7 +240,8 @@ def require_harmless() -> dict[str, int]:
         users[service], capabilities = rights(process(service))
         if users[service] == 0 or capabilities:
             raise StackError(
-                f"{service}: expected a user without rights, got {users[service]}, {capabilities:#x}"
+                f"{service}: expected a user without rights, got {users[service]}, "
+                f"{capabilities:#x}"
             )
     say("nobody is root, nobody has a capability")
     return users
@@ -245,7 +249,8 @@ def require_harmless() -> dict[str, int]:
 
 def kill(service: str) -> dict[str, Any]:
     """SIGKILL of its process, as the kernel short of memory does; the engine starts it again, and
-    it takes part."""
+    it takes part.
+    """
     before, rounds = restarts(service), committed()
     os.kill(process(service), signal.SIGKILL)
     back_s = wait(
@@ -257,7 +262,8 @@ def kill(service: str) -> dict[str, Any]:
     wait("three more rounds", lambda: committed() >= rounds + 3)
     require_equal(rounds + 2)
     say(
-        f"killed {service}: started again after {back_s:.1f} s, healthy after {well_s:.1f} s, digests equal"
+        f"killed {service}: started again after {back_s:.1f} s, healthy after {well_s:.1f} s, "
+        "digests equal"
     )
     return {"back_seconds": round(back_s, 1), "healthy_seconds": round(well_s, 1)}
 
@@ -284,14 +290,16 @@ def require_counted_again(profile: str) -> float:
 
 def cut(profile: str) -> float:
     """As chaos does: the interface goes down and comes back; the node goes on. Seconds until it
-    answers."""
+    answers.
+    """
     rounds = committed()
     Engine(SOCKET).cut(container(f"node-{profile}"), CUT_S)
     wait(f"{profile} to be unreachable", lambda: not status(NODES[profile], 2.0), 0.2)
     back_s = wait(f"{profile} to answer", lambda: status(NODES[profile]), 0.5)
     wait("three more rounds", lambda: committed() >= rounds + 3)
     say(
-        f"cut {profile} for {CUT_S:g} s: answers again after {back_s:.1f} s; digests {require_equal(rounds + 2)}"
+        f"cut {profile} for {CUT_S:g} s: answers again after {back_s:.1f} s; "
+        f"digests {require_equal(rounds + 2)}"
     )
     return round(back_s, 1)
 

@@ -1,5 +1,6 @@
 """The compose project under test: its commands, its containers, and their processes as the host
-sees them."""
+sees them.
+"""
 
 import contextlib
 import ctypes
@@ -45,7 +46,10 @@ def unable() -> str:
         known.returncode
         and subprocess.run(["docker", "pull", "--quiet", image], capture_output=True).returncode
     ):
-        return f"the engine neither has nor gets the base image {image}; LOCKSTEP_BASE_IMAGE names another"
+        return (
+            f"the engine neither has nor gets the base image {image}; "
+            "LOCKSTEP_BASE_IMAGE names another"
+        )
     return ""
 
 
@@ -141,12 +145,14 @@ def status(port: int, timeout_s: float = 10.0) -> dict[str, Any]:
 
 def wait(what: str, condition: Callable[[], object], every_s: float = 1.0) -> float:
     """Seconds until the condition held; `StackError` with the stack's last words when it never
-    did."""
+    did.
+    """
     begin_s = time.monotonic()
     while not condition():
         if time.monotonic() - begin_s > STEP_S:
             raise StackError(
-                f"expected {what} within {STEP_S:.0f} s, still not so:\n{compose('logs', '--tail', '8')}"
+                f"expected {what} within {STEP_S:.0f} s, still not so:\n"
+                f"{compose('logs', '--tail', '8')}"
             )
         time.sleep(every_s)
     return time.monotonic() - begin_s
@@ -155,7 +161,8 @@ def wait(what: str, condition: Callable[[], object], every_s: float = 1.0) -> fl
 @contextlib.contextmanager
 def network_of(pid: int) -> Iterator[None]:
     """Puts this thread into a container's network: sockets opened within are of that network for
-    good."""
+    good.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net", "rb") as home, open(f"/proc/{pid}/ns/net", "rb") as there:
         _enter(libc, there.fileno())

@@ -28,7 +28,7 @@ from protocol.runfile import RunSpec
 from protocol.wire_pb2_grpc import CoordinatorStub
 from tests.coordinator.machine.driver import payload_digest, run_spec, state_digest
 
-PATIENCE_SECONDS = 20
+PATIENCE_S = 20
 """Nothing here takes a second; a test that waits for what never comes ends after this."""
 
 COORDINATOR_KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
@@ -40,7 +40,8 @@ def node_key(number: int) -> Ed25519PrivateKey:
 
 def quiet_spec(**sections: dict[str, Any]) -> RunSpec:
     """A run in which no instant comes during a test: rounds end when everyone has announced and
-    holds copies."""
+    holds copies.
+    """
     sections["rounds"] = {"compute_ms": 600_000} | sections.get("rounds", {})
     sections["membership"] = {"lease_ms": 600_000} | sections.get("membership", {})
     return run_spec(**sections)
@@ -116,7 +117,7 @@ class ScriptedNode:
 
     async def hear(self, *kinds: str) -> wire.CoordinatorMessage:
         """The next message of one of these kinds; others are kept in `heard` and passed over."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(PATIENCE_S):
             while (message := await self.call.read()) is not grpc.aio.EOF:
                 self.heard.append(message)
                 if message.WhichOneof("kind") in kinds:
@@ -125,7 +126,7 @@ class ScriptedNode:
 
     async def hear_end(self) -> None:
         """Read until the coordinator ends the session."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(PATIENCE_S):
             while (message := await self.call.read()) is not grpc.aio.EOF:
                 self.heard.append(message)
 
@@ -161,7 +162,7 @@ class ScriptedNode:
     async def commits_after(self, round: int) -> tuple[wire.Commits, list[Commit]]:
         """One page of the log, each commit verified."""
         reply = await self.stub.GetCommits(
-            wire.GetCommitsRequest(after_round=round), timeout=PATIENCE_SECONDS
+            wire.GetCommitsRequest(after_round=round), timeout=PATIENCE_S
         )
         return reply, [opened(row) for row in reply.commits]
 
@@ -184,7 +185,9 @@ def check_chain(run_id: RunId, commits: Iterable[Commit]) -> None:
 
 
 async def train(nodes: list[ScriptedNode], rounds: int) -> list[Commit]:
-    """All nodes take part in so many rounds; the commits that they were told, verified."""
+    """Let all nodes take part in `rounds` rounds. Returns the commits that they receive,
+    verified.
+    """
     told = []
     for _ in range(rounds):
         rounds_opened = [(await node.hear("opened")).opened.round for node in nodes]
@@ -201,6 +204,6 @@ async def train(nodes: list[ScriptedNode], rounds: int) -> list[Commit]:
 
 async def until_after(condition: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
     """Take steps until a condition holds."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await step()

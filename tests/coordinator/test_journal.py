@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -15,39 +14,40 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Concluded,
+    Disconnected,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
+    InstantReached,
     Joined,
     Lapsed,
     Left,
-    Parted,
-    Reached,
-    Readied,
+    Ready,
     RecordDigest,
-    Renewed,
     Restarted,
 )
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
+from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
 EVENTS: list[Event] = [
     Joined(A, ("10.0.0.1:1", "[::1]:2"), "Bücher", "2 cores", "lockstep 0"),
-    Readied(A, -1, 2**64 - 1, True),
+    Ready(A, -1, 2**64 - 1, True),
     Announced(A, 3, b"d" * 32, 2**48 - 1, 7, 1000, 0.1),
     Announced(B, 3, b"", 0, 0, 0, -1e300),
-    Held(B, 3, (sha256(b"a"), sha256(b"b"))),
-    Held(B, 3, ()),
+    Holding(B, 3, (sha256(b"a"), sha256(b"b"))),
+    Holding(B, 3, ()),
     Applied(A, 3, 0, b""),
     Applied(A, 3, 1, b"s" * 32),
     Left(A, "goodbye"),
-    Parted(A),
+    Disconnected(A),
     Lapsed(B),
-    Reached(3, "publish_by"),
+    InstantReached(3, "publish_by"),
     Concluded(),
     Restarted(),
 ]
@@ -72,7 +72,7 @@ def journal(path: Path) -> Iterator[Journal]:
 
 
 def test_there_is_an_example_of_every_durable_event() -> None:
-    assert {type(event) for event in EVENTS} == set(get_args(Event)) - {Renewed}
+    assert {type(event) for event in EVENTS} == set(get_args(Event)) - {Heartbeat}
 
 
 def test_events_come_back_as_they_were_with_their_times(journal: Journal, path: Path) -> None:
@@ -114,17 +114,25 @@ def test_a_later_majority_replaces_the_earlier_one(journal: Journal) -> None:
 def test_another_runs_file_is_refused_with_both_names(journal: Journal) -> None:
     other = RunId("ef" * 16)
     with pytest.raises(
-        SettingsError, match=f"belongs to run {RUN}, this run file and key make {other}"
+        SettingsError, match=f"expected the journal of run {other}, .* got one of run {RUN}"
     ):
         journal.bind(other, b"{}")
 
 
-def test_another_format_is_refused(journal: Journal, path: Path) -> None:
+@pytest.mark.parametrize("found", ["2", "99"])
+def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
+    journal: Journal, path: Path, found: str
+) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+        database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (found,))
     database.close()
-    with pytest.raises(VersionError, match="expected journal format 2, found 99"):
-        journal.bind(RUN, b"{}")
+    for use in (lambda: journal.bind(RUN, b"{}"), journal.run_json):
+        with pytest.raises(VersionError) as caught:
+            use()
+        assert str(caught.value) == (
+            f"{path}: expected journal format 3, got {found}; continue this run with the release "
+            "of Lockstep that wrote it, or use another --directory"
+        )
 
 
 @pytest.mark.parametrize(
@@ -177,48 +185,61 @@ def test_a_round_that_has_a_commit_takes_no_second_one_and_leaves_nothing(journa
 
 
 def test_a_full_disk_says_so_and_leaves_nothing(journal: Journal) -> None:
-    pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
-    journal._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    leave_pages(journal, 2)
     batch = [(0, Left(A, "x" * 256))] * 500
     with pytest.raises(StorageError, match=r"database or disk is full; free space"):
         journal.append(batch, [(0, signed(0), 1.0)], [])
     assert list(journal.events()) == []
     assert journal.commits(-1, 10) == []
-    journal._database.execute("PRAGMA max_page_count = 10000")
+    leave_pages(journal, 10_000)
     journal.append(batch, [(0, signed(0), 1.0)], [])
     assert len(list(journal.events())) == 500
 
 
-def test_what_is_being_written_is_not_served(journal: Journal) -> None:
-    with journal._transaction():
-        body, signature = signed(0).body, signed(0).signature
-        journal._database.execute("INSERT INTO commits VALUES (0, ?, ?, 1.0)", (body, signature))
-        assert journal.commits(-1, 10) == []
-        assert journal.last_commits(10) == []
+class SlowDigests(list[RecordDigest]):
+    """Digests that keep the transaction which writes them open until they may be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.may_write = threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[RecordDigest]:
+        self.reached.set()
+        assert self.may_write.wait(20)
+        return iter(())
+
+
+@pytest.fixture
+def slow_write(journal: Journal) -> Iterator[SlowDigests]:
+    """The journal writes an event and the commit of round 0 until `may_write` is set."""
+    digests = SlowDigests()
+    arguments = ([(0, Lapsed(A))], [(0, signed(0), 1.0)], digests)
+    writer = threading.Thread(target=journal.append, args=arguments)
+    writer.start()
+    assert digests.reached.wait(20)
+    yield digests
+    digests.may_write.set()
+    writer.join(20)
+
+
+def test_a_commit_that_is_being_written_is_not_served(
+    journal: Journal, slow_write: SlowDigests
+) -> None:
+    assert journal.commits(-1, 10) == []
+    assert journal.last_commits(10) == []
+    slow_write.may_write.set()
+    journal.append([], [], [])  # comes after the first
     assert [row.round for row in journal.commits(-1, 10)] == [0]
 
 
-def test_close_waits_for_a_write_under_way(journal: Journal, path: Path) -> None:
-    writer_waits, may_write = threading.Event(), threading.Event()
-    transaction = journal._transaction
-
-    @contextmanager
-    def slow_transaction() -> Iterator[None]:
-        with transaction():
-            writer_waits.set()
-            may_write.wait(20)
-            yield
-
-    journal._transaction = slow_transaction
-    writer = threading.Thread(target=journal.append, args=([(0, Lapsed(A))], [], []))
-    writer.start()
-    writer_waits.wait(20)
+def test_close_waits_for_a_write_under_way(
+    journal: Journal, path: Path, slow_write: SlowDigests
+) -> None:
     closer = threading.Thread(target=journal.close)
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
-    may_write.set()
-    writer.join(20)
+    slow_write.may_write.set()
     closer.join(20)
     again = Journal(path)
     assert list(again.events()) == [(0, Lapsed(A))]
@@ -242,7 +263,7 @@ def test_a_killed_writer_loses_nothing_that_was_appended(
 
 def test_two_coordinators_on_one_directory_are_refused_and_a_closed_one_lets_go(path: Path) -> None:
     first = Journal(path)
-    with pytest.raises(StorageError, match="another coordinator is at work in"):
+    with pytest.raises(StorageError, match="another coordinator runs in"):
         Journal(path)
     first.close()
     Journal(path).close()

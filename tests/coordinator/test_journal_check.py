@@ -1,4 +1,4 @@
-"""A sound journal is told from a damaged one, and where the damage is."""
+"""The check accepts a sound journal and names the place of damage in another."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
     )
     async with desk_of(directory) as desk:
         await submit(desk, *a_round(ROUNDS))
-        assert desk.core.rounds.committed == ROUNDS + 1
+        assert desk.sequencer.rounds.state.totals.committed == ROUNDS + 1
     assert folded[0] == after > 0
     assert checked(directory).commits == ROUNDS + 1
 
@@ -87,7 +87,7 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
     [
         (
             "DELETE FROM events WHERE sequence = 9",
-            "expected event 9 in the journal, found event 10",
+            "expected event 9 in the journal, got event 10",
         ),
         ("UPDATE events SET body = x'c1' WHERE sequence = 5", r"event 5 \(\w+\) is damaged"),
         (
@@ -111,13 +111,13 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
         ("UPDATE snapshots SET state = x'c1'", "expected a snapshot of a run's state"),
     ],
 )
-def test_damage_is_told_with_its_place(directory: Path, statement: str, words: str) -> None:
+def test_damage_is_reported_with_its_place(directory: Path, statement: str, words: str) -> None:
     alter(directory, statement)
     with pytest.raises(LockstepError, match=words):
         checked(directory)
 
 
-def test_a_snapshot_that_is_not_the_state_of_its_events_is_told(directory: Path) -> None:
+def test_a_snapshot_that_is_not_the_state_of_its_events_is_refused(directory: Path) -> None:
     alter(
         directory,
         "UPDATE snapshots SET state = (SELECT state FROM snapshots ORDER BY sequence DESC LIMIT 1)",
@@ -126,7 +126,7 @@ def test_a_snapshot_that_is_not_the_state_of_its_events_is_told(directory: Path)
         checked(directory)
 
 
-def test_a_page_of_the_file_that_was_overwritten_is_told(directory: Path) -> None:
+def test_an_overwritten_page_of_the_file_is_reported(directory: Path) -> None:
     with opened(directory):
         pass  # a last close moves what is in the write-ahead log into the file
     path = directory / "journal.sqlite"

@@ -1,8 +1,10 @@
-"""The coordinator's bytes: counted as messages become bytes, told by owner, and never falling."""
+"""Metrics of a run, and of the coordinator's bytes by owner."""
 
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.machine.rounds import Rounds
 from coordinator.metrics import registry
@@ -20,6 +22,7 @@ from tests.coordinator.client import (
     running,
     train,
 )
+from tests.coordinator.machine.driver import PHASES, A, B, C, D, Driver, driver_in
 
 
 def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
@@ -35,22 +38,6 @@ def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
     }
 
 
-def test_messages_are_counted_as_they_become_bytes_and_bytes_become_messages() -> None:
-    traffic, heartbeat = Traffic(), wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=77))
-    data = heartbeat.SerializeToString()
-    assert traffic.came(wire.NodeMessage.FromString)(data) == heartbeat
-    assert traffic.left(wire.NodeMessage.SerializeToString)(heartbeat) == data
-    assert traffic.left(bytes, "catch_up")(b"x" * 1_000) == b"x" * 1_000
-    assert traffic.document() == {
-        "control_up_bytes": len(data),
-        "control_down_bytes": len(data),
-        "catch_up_up_bytes": 1_000,
-        "catch_up_down_bytes": 0,
-        "overhead_up_bytes": None,
-        "overhead_down_bytes": None,
-    }
-
-
 def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls() -> None:
     asked, known = list[tuple[int, int]](), [(50, 60), (40, 70)]
 
@@ -59,9 +46,9 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
         return known.pop(0)
 
     traffic = Traffic(overhead)
-    traffic.left(bytes)(b"four")
-    traffic.left(bytes, "catch_up")(b"fifteen")
-    traffic.came(bytes)(b"six")
+    traffic.counted_encoder(bytes)(b"four")
+    traffic.counted_encoder(bytes, "catch_up")(b"fifteen")
+    traffic.counted_decoder(bytes)(b"six")
     metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), traffic)
     assert counters(metrics)["overhead", "up"] == 50
     now = counters(metrics)
@@ -79,7 +66,7 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
 def test_overhead_that_is_not_known_is_absent() -> None:
     metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), Traffic())
     assert {kind for kind, _ in counters(metrics)} == {"control", "catch_up"}
-    assert not counters(registry(Rounds(RunSpec(), RunId("ab" * 16)))), "nobody counts"
+    assert not counters(registry(Rounds(RunSpec(), RunId("ab" * 16)))), "no traffic is counted"
 
 
 async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control(
@@ -122,4 +109,82 @@ def test_a_process_asks_for_its_overhead(tmp_path: Path) -> None:
         lambda up, down: (1, 2),
     )
     assert counters(process.registry)["overhead", "down"] == 2
-    process._journal.close()
+    process.journal.close()
+
+
+def samples_of(driver: Driver) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = generate_latest(registry(driver.machine)).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_gauge_of_the_phase_is_1_and_those_of_the_others_are_0(phase: str) -> None:
+    samples = samples_of(driver_in(phase))
+    found = {
+        dict(labels)["phase"]: value
+        for (name, labels), value in samples.items()
+        if name.endswith("_phase")
+    }
+    assert found == {name: float(name == phase) for name in PHASES}
+
+
+def test_counters_end_in_total_and_gauges_do_not() -> None:
+    text = generate_latest(registry(Driver(A, B).machine)).decode()
+    families = list(text_string_to_metric_families(text))
+    assert {family.type for family in families} == {"counter", "gauge"}
+    for family in families:
+        assert family.name.startswith("lockstep_coordinator_")
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter")
+
+
+def test_metrics_follow_the_machine() -> None:
+    driver = Driver(A, B, membership={"strikes_to_mute": 1})
+    driver.exchange(0, A, B)
+    driver.apply(A, 0)
+    driver.apply(B, 0, digest=666)
+    driver.hello(C)
+    driver.leave(C)
+    driver.announce(A, 1)
+    driver.wait(3000)
+    found = {
+        name.removeprefix("lockstep_coordinator_"): value
+        for (name, _), value in samples_of(driver).items()
+    }
+    assert found["rounds_committed_total"] == 1
+    assert found["rounds_skipped_total"] == driver.machine.state.totals.skipped == 1
+    assert found["samples_trained_total"] == driver.machine.state.totals.samples_trained
+    assert found["samples_lost_total"] == driver.machine.state.totals.samples_lost > 0
+    assert found["payload_bytes_total"] == 200
+    assert (found["rounds_checked_total"], found["rounds_disputed_total"]) == (1, 1)
+    assert (found["decided_round"], found["steps_planned"], found["loss_nats_per_token"]) == (
+        1,
+        100,
+        2.0,
+    )
+
+
+def test_members_are_counted_by_state() -> None:
+    driver = Driver(A, B, C, membership={"strikes_to_mute": 1})
+    driver.announce(A, 0)
+    driver.announce(B, 0)
+    driver.wait(1500)
+    driver.hello(B)
+    driver.join(D)
+    driver.part(D)
+    samples = samples_of(driver)
+    found = {
+        dict(labels)["state"]: value
+        for (name, labels), value in samples.items()
+        if name.endswith("_members")
+    }
+    assert found == {"ready": 1, "muted": 1, "held": 0, "catching_up": 1, "away": 1}
+
+
+def test_before_the_first_commit_there_is_no_loss() -> None:
+    assert not any("loss_nats" in name for name, _ in samples_of(Driver(A, B)))

@@ -27,6 +27,7 @@ from tests.coordinator.client import (
     running,
     train,
 )
+from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import payload_digest, run_spec
 
 # ---- a run
@@ -223,13 +224,13 @@ async def test_another_runs_directory_is_refused(tmp_path: Path) -> None:
         CoordinatorSettings(tmp_path, "127.0.0.1:0"),
         COORDINATOR_KEY,
     )
-    with pytest.raises(SettingsError, match="belongs to run"):
+    with pytest.raises(SettingsError, match="expected the journal of run"):
         await other.start()
     await other.stop()
     stranger = CoordinatorProcess(
         quiet_spec(), CoordinatorSettings(tmp_path, "127.0.0.1:0"), Ed25519PrivateKey.generate()
     )
-    with pytest.raises(SettingsError, match="belongs to run"):
+    with pytest.raises(SettingsError, match="expected the journal of run"):
         await stranger.start()
     await stranger.stop()
 
@@ -266,7 +267,7 @@ async def test_a_stop_ends_every_session(tmp_path: Path) -> None:
 # ---- a disk that fails
 
 
-async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(
+async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_sent(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -278,9 +279,7 @@ async def test_a_full_disk_ends_the_process_and_no_unwritten_commit_was_told(
         await one.join()
         await two.join()
         told = await train([one, two], 1)
-        database = process._journal._database
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
-        database.execute(f"PRAGMA max_page_count = {pages}")
+        leave_pages(process.journal, 0)
         with pytest.raises(
             (AssertionError, TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError)
         ):
@@ -321,17 +320,17 @@ async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_sk
                 await node.hold(0, other.peer)
                 await node.ping()
         loop, writing, may_write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        record = process._core._record
+        append = process.journal.append
 
-        def slowly(batch: Any) -> Any:
+        def slowly(*batch: Any) -> None:
             loop.call_soon_threadsafe(writing.set)
             asyncio.run_coroutine_threadsafe(may_write.wait(), loop).result(20)
-            return record(batch)
+            append(*batch)
 
-        monkeypatch.setattr(process._core, "_record", slowly)
+        monkeypatch.setattr(process.journal, "append", slowly)
         await two.hold(0, one.peer)
         await asyncio.wait_for(writing.wait(), 20)
-        assert process._rounds.decided_round == 0
+        assert process.rounds.state.decided_round == 0
         reply, commits = await one.commits_after(-1)
         assert (commits, reply.decided_round, reply.head_round) == ([], -1, -1)
         may_write.set()
@@ -346,4 +345,4 @@ def test_run_and_settings_name_the_process(tmp_path: Path) -> None:
     )
     assert process.run_id == run_id(RunSpec(), public_bytes(COORDINATOR_KEY))
     assert process.run_id != RunId("")
-    process._journal.close()
+    process.journal.close()

@@ -1,70 +1,52 @@
-"""The relays of a run: who is let in, whose session counts, and what members hear of it."""
+"""The relays of a run: how many are admitted, and what members hear of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coordinator.machine.events import Joined
+from coordinator.machine.events import Admit, Joined, Refuse
 from coordinator.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, until_after
 
 
-class Heard:
-    """A session that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.last: list[wire.CoordinatorMessage | None] = []
-
-    def send(self, message: wire.CoordinatorMessage) -> None:
-        raise AssertionError(f"expected nothing to be sent, got {message}")
-
-    def close(self, message: wire.CoordinatorMessage | None = None) -> None:
-        self.last.append(message)
-
-
 def relay(number: int) -> Joined:
     return Joined(PeerId(f"{number:032x}"), (f"192.0.2.{number}:50710",), f"relay {number}", "", "")
 
 
-def test_a_relay_is_in_the_member_list_with_its_addresses_and_marked_as_one() -> None:
-    relays: Relays[Heard] = Relays()
-    assert relays.admit(relay(2), Heard()) == ""
-    assert relays.admit(relay(1), Heard()) == ""
-    expected = [
-        wire.Member(peer_id=each.peer, addresses=each.addresses, relay=True)
-        for each in (relay(1), relay(2))
-    ]
-    assert relays.told() == expected
+def test_admitted_relays_are_listed_by_id_with_their_addresses() -> None:
+    relays = Relays()
+    for number in (2, 1):
+        assert relays.join(relay(number)) == Admit(relay(number).peer)
+    assert list(relays) == [relay(1), relay(2)]
     assert relays.document() == [
         {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses)}
         for each in (relay(1), relay(2))
     ]
 
 
-def test_a_second_session_of_a_relay_takes_the_place_of_the_first_which_is_told_why() -> None:
-    relays: Relays[Heard] = Relays()
-    old, new = Heard(), Heard()
-    relays.admit(relay(1), old)
-    assert relays.admit(relay(1), new) == ""
-    (refusal,) = old.last
-    assert refusal is not None
-    assert "one key is one relay" in refusal.refused.reason
-    assert list(relays) == [new]
-    assert not relays.part(relay(1).peer, old), "the end of the old session is not the relay's"
-    assert relays.part(relay(1).peer, new)
-    assert not relays.part(relay(1).peer, new)
-    assert relays.told() == []
+def test_a_relay_that_comes_again_is_listed_once_with_its_new_addresses() -> None:
+    relays = Relays()
+    relays.join(relay(1))
+    moved = replace(relay(1), addresses=("198.51.100.1:1",))
+    assert relays.join(moved) == Admit(moved.peer)
+    assert list(relays) == [moved]
 
 
-def test_a_run_has_so_many_relays_and_no_more() -> None:
-    relays: Relays[Heard] = Relays()
+def test_a_relay_that_leaves_makes_room_for_another() -> None:
+    relays = Relays()
     for number in range(RELAYS_MAX):
-        assert relays.admit(relay(number), Heard()) == ""
-    assert relays.admit(relay(RELAYS_MAX), Heard()) == f"the run has {RELAYS_MAX} relays already"
-    assert relays.admit(relay(0), Heard()) == "", "one of them may come again"
-    assert len(relays.told()) == RELAYS_MAX
+        assert isinstance(relays.join(relay(number)), Admit)
+    surplus = relay(RELAYS_MAX)
+    refusal = Refuse(surplus.peer, f"the run has {RELAYS_MAX} relays already")
+    assert relays.join(surplus) == refusal
+    assert isinstance(relays.join(relay(0)), Admit), "a known relay may come again"
+    relays.leave(surplus.peer)
+    assert relays.join(surplus) == refusal, "it was never admitted"
+    relays.leave(relay(0).peer)
+    assert relays.join(surplus) == Admit(surplus.peer)
 
 
 def hello(node: ScriptedNode, nonce: bytes) -> wire.NodeMessage:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import server
+from coordinator import server, wire_messages
 from coordinator.process import CoordinatorProcess
+from coordinator.sessions import NodeSession
 from protocol import wire_pb2 as wire
 from protocol.handshake import public_bytes, sign_hello
 from protocol.limits import PROTOCOL_VERSION
@@ -106,7 +107,7 @@ async def test_anything_before_the_hello_is_refused(tmp_path: Path) -> None:
 async def test_a_session_without_a_hello_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HELLO_SECONDS", 0.01)
+    monkeypatch.setattr(server, "HELLO_S", 0.01)
     async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
         await node.connect()
         await node.hear_end()
@@ -216,7 +217,7 @@ async def test_a_heartbeat_is_answered_with_ordered_times(tmp_path: Path) -> Non
         assert 0 < reply.received_ms <= reply.replied_ms
 
 
-async def test_what_is_said_after_a_goodbye_does_nothing(tmp_path: Path) -> None:
+async def test_messages_after_a_goodbye_do_nothing(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as node,
@@ -254,7 +255,7 @@ async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
 async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(server, "STALL_S", 0.3)
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as deaf,
@@ -263,30 +264,15 @@ async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
         await deaf.join()
         await other.join()
         for _ in range(10):  # more than any window between the two takes
-            process._service._broadcast(
+            process.service.broadcast(
                 wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000))
             )
         await until_after(lambda: state_of(process, deaf) == "away", other.ping)
-        assert deaf.peer not in process._service._sessions
+        assert deaf.peer not in process.service.node_sessions
         assert (await other.ping()).sent_ms == 1
 
 
-async def test_what_everybody_hears_is_encoded_once_and_kept_for_a_few_messages(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
-        await node.join()
-        service = process._service
-        for number in range(3 * server.SHARED_MESSAGES):
-            message = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=number))
-            service._broadcast(message)
-            assert service._encoded(message) is service._encoded(message)
-        assert len(service._shared) == server.SHARED_MESSAGES
-        alone = wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=7))
-        assert service._encoded(alone) == alone.SerializeToString()
-
-
-async def test_who_is_no_member_may_ask_who_is(tmp_path: Path) -> None:
+async def test_a_stranger_may_ask_for_the_member_list(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as node,
@@ -300,7 +286,7 @@ async def test_who_is_no_member_may_ask_who_is(tmp_path: Path) -> None:
         assert len(process.status()["members"]) == 1
 
 
-async def test_a_member_hears_who_came_and_who_went_and_not_the_whole_list(tmp_path: Path) -> None:
+async def test_members_are_told_arrivals_and_departures_instead_of_the_list(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as node,
@@ -323,7 +309,7 @@ async def test_a_member_hears_who_came_and_who_went_and_not_the_whole_list(tmp_p
         assert (gone.changes, list(gone.members), list(gone.gone)) == (True, [], [other.peer])
 
 
-async def test_a_node_that_is_wrong_twice_is_removed_and_refused_with_the_word_that_it_is_to_blame(
+async def test_a_node_that_is_wrong_twice_is_evicted_and_refused_as_the_one_at_fault(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -355,18 +341,18 @@ async def test_a_node_that_is_wrong_twice_is_removed_and_refused_with_the_word_t
 
 async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path: Path) -> None:
     """Straight into the service: the old stream still holds a goodbye when the new session
-    opens."""
+    opens.
+    """
     async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
         await node.join()
-        service, goodbye = process._service, asyncio.Event()
-        stale = server.NodeSession()
+        goodbye, stale = asyncio.Event(), NodeSession()
 
         async def old_stream() -> Any:
             await goodbye.wait()
             yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
 
-        joined = server.messages.joined(node.peer, wire.Hello())
-        reader = asyncio.create_task(service._read(joined, stale, old_stream()))
+        joined = wire_messages.joined(node.peer, wire.Hello())
+        reader = asyncio.create_task(process.service.read_node(joined, stale, old_stream()))
         await node.ping()
         goodbye.set()
         await reader

@@ -1,4 +1,4 @@
-"""What the operator may choose."""
+"""Settings of one coordinator: addresses and times that are accepted or refused."""
 
 from pathlib import Path
 
@@ -9,18 +9,18 @@ from protocol.errors import SettingsError
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:50700", "0.0.0.0:65535", "host:1"])
-def test_address_and_port_are_taken(listen: str) -> None:
+def test_an_address_with_a_port_is_accepted(listen: str) -> None:
     assert CoordinatorSettings(Path("d"), listen).listen == listen
 
 
 @pytest.mark.parametrize(
     "listen", ["", "50700", ":50700", "host:", "host:x", "host:65536", "host:-1"]
 )
-def test_anything_else_is_named(listen: str) -> None:
-    with pytest.raises(SettingsError, match=f"listen: expected ADDRESS:PORT, found '{listen}'"):
+def test_an_address_without_a_valid_port_is_refused(listen: str) -> None:
+    with pytest.raises(SettingsError, match=f"listen: expected HOST:PORT, found '{listen}'"):
         CoordinatorSettings(Path("d"), listen)
 
 
 def test_the_goodbye_cannot_be_negative() -> None:
-    with pytest.raises(SettingsError, match="goodbye_ms: expected 0 or more, found -1"):
+    with pytest.raises(SettingsError, match="goodbye_ms: expected 0 or more, got -1"):
         CoordinatorSettings(Path("d"), goodbye_ms=-1)

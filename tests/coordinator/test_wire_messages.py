@@ -9,14 +9,14 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Assignment,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
     OpenRound,
-    Readied,
-    Renewed,
+    Ready,
 )
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.receipts import Receipts
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
@@ -51,16 +51,16 @@ def announced(**changes: object) -> wire.NodeMessage:
 @pytest.mark.parametrize(
     ("message", "event"),
     [
-        (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Renewed(A)),
+        (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Heartbeat(A)),
         (
             wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=2**64 - 1)),
-            Readied(A, -1, 2**64 - 1, False),
+            Ready(A, -1, 2**64 - 1, False),
         ),
         (announced(), Announced(A, 3, b"d" * 32, 9, 8, 7, 1.5)),
         (announced(digest=b""), Announced(A, 3, b"", 9, 8, 7, 1.5)),
         (
             wire.NodeMessage(holding=wire.Holding(round=3, digests=[b"d" * 32])),
-            Held(A, 3, (b"d" * 32,)),
+            Holding(A, 3, (b"d" * 32,)),
         ),
         (wire.NodeMessage(applied=wire.Applied(round=3, state_digest=4)), Applied(A, 3, 4, b"")),
         (wire.NodeMessage(leave=wire.Leave(reason="x" * 999)), Left(A, "x" * TEXT_BYTES_MAX)),
@@ -107,7 +107,7 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
         ),
     ],
 )
-def test_what_no_honest_node_sends_is_refused(message: wire.NodeMessage, words: str) -> None:
+def test_a_dishonest_message_is_refused(message: wire.NodeMessage, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         wire_messages.event_of(A, message)
 
@@ -180,7 +180,7 @@ def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() ->
     assert reply.ByteSize() < MESSAGE_BYTES_MAX
 
 
-def test_one_commit_is_told_however_large() -> None:
+def test_a_page_has_at_least_one_commit_however_large() -> None:
     reply = wire_messages.commits_reply(
         [recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1
     )
@@ -188,27 +188,24 @@ def test_one_commit_is_told_however_large() -> None:
 
 
 def test_the_commit_of_the_largest_run_fits_a_message() -> None:
-    """Everybody holds some payloads; of each only a few holders are told."""
+    """Every member holds some payloads; a few holders of each are told."""
     key, peers = (
         Ed25519PrivateKey.generate(),
         [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)],
     )
-    flight = UndecidedRound(
-        0, 0, Instants(0, 1, 2, 3), 0, 0, {peer: Assignment(peer, (), False, "") for peer in peers}
-    )
+    receipts = Receipts(copies_min=1, named_max=2 * MEMBERS_MAX)
     digests = [payload_digest(peer, 0) for peer in peers]
-    for digest in digests[:8]:
-        for peer in peers:
-            flight.hold(peer, digest, 0)
+    for peer in peers:
+        receipts.hold(peer, digests[:8], 0)
     for place, digest in enumerate(digests):
         for peer in peers[place : place + 20]:
-            flight.hold(peer, digest, 0)
+            receipts.hold(peer, (digest,), 0)
     entries = tuple(
         Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48)
         for peer, digest in zip(peers, digests, strict=True)
     )
     commit = Commit(RUN, 2**62, 2**62, entries, 2**32 - 1, 2**32 - 1, genesis_digest(RUN))
-    holders = tuple(flight.told_holders(digest) for digest in digests)
+    holders = tuple(receipts.told_holders(digest) for digest in digests)
     message = wire_messages.committed_message(sign_commit(commit, key), holders)
     assert min(map(len, holders)) >= 1
     assert message.ByteSize() < MESSAGE_BYTES_MAX

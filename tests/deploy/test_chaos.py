@@ -29,7 +29,7 @@ def test_one_seed_is_one_schedule_and_another_seed_another() -> None:
     assert first(50, seed=3) != first(50, seed=4)
 
 
-def test_both_kinds_come_and_every_fault_is_within_its_bounds() -> None:
+def test_both_kinds_of_faults_are_drawn_and_each_is_within_its_bounds() -> None:
     drawn = first(200, seed=0)
     assert {fault.kind for fault in drawn} == set(KINDS)
     assert all(
@@ -161,7 +161,7 @@ def test_a_cut_container_plugs_itself_in_again(tmp_path: Path) -> None:
     assert how == {"Detach": True}
 
 
-def test_what_the_engine_refuses_is_said_and_passed_over(
+def test_a_refusal_of_the_engine_is_printed_and_the_schedule_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served(Recorded(refuses="/kill"), tmp_path) as engine:

@@ -28,7 +28,7 @@ every_service = pytest.mark.parametrize("name", SERVICES)
 
 
 def seconds(duration: str) -> int:
-    """Of a duration in whole seconds."""
+    """The number of seconds of a duration such as 30s."""
     found = re.fullmatch(r"(\d+)s", duration)
     assert found, f"expected whole seconds, found {duration!r}"
     return int(found[1])
@@ -70,7 +70,7 @@ def test_an_image_is_built_here_or_pinned(name: str) -> None:
 
 
 @every_service
-def test_nothing_has_more_of_the_machine_than_it_needs(name: str) -> None:
+def test_every_service_has_only_the_rights_that_it_needs(name: str) -> None:
     service = SERVICES[name]
     assert not {"privileged", "pid", "ipc", "userns_mode", "network_mode"} & set(service) - (
         {"network_mode"} if service.get("network_mode") == "none" else set()
@@ -88,7 +88,7 @@ def test_nothing_has_more_of_the_machine_than_it_needs(name: str) -> None:
 
 
 @every_service
-def test_only_a_node_s_first_moment_and_chaos_are_root(name: str) -> None:
+def test_only_the_start_of_a_node_and_chaos_run_as_root(name: str) -> None:
     service = SERVICES[name]
     if service.get("user") != "root":
         assert "cap_add" not in service
@@ -105,7 +105,7 @@ def test_only_chaos_holds_the_engine_s_socket() -> None:
 
 
 @every_service
-def test_what_has_no_password_is_published_on_loopback_only(name: str) -> None:
+def test_ports_without_a_password_are_published_on_loopback_only(name: str) -> None:
     for port in SERVICES[name].get("ports", ()):
         outside, inside = port.rsplit(":", 1)
         if inside in ("50700", "50710"):  # where nodes elsewhere may be wanted
@@ -135,7 +135,7 @@ def test_health_is_checked_before_anything_depends_on_it(name: str) -> None:
 
 
 @every_service
-def test_a_killed_one_comes_back_and_a_finished_one_does_not(name: str) -> None:
+def test_a_killed_container_restarts_and_a_finished_one_does_not(name: str) -> None:
     assert SERVICES[name]["restart"] == "on-failure"
     assert SERVICES[name]["stop_signal"] == "SIGTERM"
 
@@ -183,6 +183,7 @@ def test_one_variable_has_one_default() -> None:
 def test_every_variable_given_to_us_is_one_that_we_read(name: str) -> None:
     read_by = [
         ROOT / "lockstep/cli.py",
+        ROOT / "lockstep/options.py",
         *sorted((ROOT / "deploy").glob("*.py")),
         ROOT / "deploy/entrypoint_node.sh",
     ]

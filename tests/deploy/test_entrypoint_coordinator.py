@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.entrypoint_coordinator import prepare
-from lockstep.commands.coordinator import read_run_file
+from lockstep.run_file import read_run_file
 from protocol.errors import SettingsError
 
 TEMPLATE = Path(__file__).parents[2] / "deploy/run.toml"

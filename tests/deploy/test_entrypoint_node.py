@@ -58,7 +58,7 @@ def test_the_command_sees_the_interface_only_when_it_is_shaped(tools: Path) -> N
     assert calls[0].endswith("wan shape eth0")
 
 
-def test_the_command_runs_as_a_user_who_can_get_nothing_back(tools: Path) -> None:
+def test_the_command_runs_as_a_user_that_cannot_regain_rights(tools: Path) -> None:
     tool(tools / "lockstep", SHAPES)
     *_, calls = start(tools, "cable")
     rights = calls[1].partition(" -- ")[0].split()[1:]
@@ -71,7 +71,7 @@ def test_the_command_runs_as_a_user_who_can_get_nothing_back(tools: Path) -> Non
     }
 
 
-def test_a_link_that_cannot_be_had_ends_the_container_with_the_reason(tools: Path) -> None:
+def test_a_link_that_cannot_be_shaped_ends_the_container_with_the_reason(tools: Path) -> None:
     tool(tools / "lockstep", CANNOT_SHAPE)
     code, said, error, calls = start(tools, "cable")
     assert code != 0

@@ -1,4 +1,4 @@
-"""Prometheus asks whom there is, and what Grafana and the alerts show is what we export."""
+"""Prometheus scrapes the services that exist; dashboards and alerts use metrics that we export."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from coordinator import metrics
 from coordinator.machine.rounds import Rounds
 from node import status
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess
+from node.relay.settings import RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 
@@ -52,7 +53,7 @@ def samples(registry: CollectorRegistry) -> dict[str, set[str]]:
 async def exported(tmp_path: Path) -> dict[str, set[str]]:
     """Everything that coordinator, node and relay export, and what Prometheus adds itself."""
     rounds = Rounds(RunSpec(), RunId("ab" * 16))
-    rounds.loss = 1.0
+    rounds.state.loss = 1.0
     relay = RelayProcess(
         RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test"
     )
@@ -166,7 +167,7 @@ def test_grafana_finds_data_and_dashboards_where_compose_puts_them() -> None:
     assert source["url"] == "http://prometheus:9090"
 
 
-def test_prometheus_asks_everybody_on_the_admin_port() -> None:
+def test_prometheus_scrapes_every_service_on_the_admin_port() -> None:
     jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     asked = {
         target
@@ -199,7 +200,7 @@ def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_wake_for_what_they_say(tmp_path: Path) -> None:
+def test_alerts_fire_on_the_conditions_that_they_name(tmp_path: Path) -> None:
     if not shutil.which("promtool"):
         pytest.skip("no promtool here (Debian: package prometheus)")
     coordinator = "lockstep_coordinator"
@@ -253,9 +254,11 @@ def test_alerts_wake_for_what_they_say(tmp_path: Path) -> None:
 
 
 def summary(alert: str) -> str:
-    """What the alert says of the processes above."""
+    """Summary of an alert about the processes above."""
     return {
-        "NothingCommitted": "coordinator has committed no round for ten minutes: its status page says why",
-        "ReplicasDiffer": "replicas differ: unequal digests in 1 rounds of the last 15 minutes",
+        "NothingCommitted": (
+            "coordinator committed no round for 10 minutes: its status page says why"
+        ),
+        "ReplicasDiffer": "replicas differ: unequal digests in 1 rounds in 15 minutes",
         "ProcessGone": "node node-dsl has not answered for two minutes",
     }[alert]

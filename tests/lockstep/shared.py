@@ -1,5 +1,4 @@
-"""What several tests of the front door need: processes that end, a demo of seconds, and what a
-person would see."""
+"""Shared by tests of the front door: ends of processes, a tiny model, tables as printed."""
 
 import os
 import select
@@ -9,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lockstep.cluster.local import Child
+from lockstep.cluster.child import Child
 from protocol.runfile import RunSpec
 
 END_S = 30.0

@@ -1,10 +1,13 @@
 """The command as a person or a script meets it: one clear line, a documented code, quick help, no
-torch."""
+torch.
+"""
 
 import json
+import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +15,19 @@ import pytest
 
 import lockstep
 from lockstep.cli import main
-from lockstep.commands.init import run_file_text
 from lockstep.exit_codes import ExitCode
+from lockstep.own_packages import NODE_EXTRA
+from lockstep.run_file import run_file_text
 from protocol.runfile import RunSpec
+
+ROOT = Path(__file__).parents[2]
 
 WITHOUT_TORCH = """
 import sys
-for name in ("torch", "transformers", "safetensors", "tokenizers", "hivemind", "matplotlib"):
-    sys.modules[name] = None
 from lockstep.cli import main
+from lockstep.own_packages import NODE_EXTRA
+for name in NODE_EXTRA:
+    sys.modules[name] = None
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -88,7 +95,7 @@ def test_a_run_file_of_another_version_ends_with_5(
     assert "99" in error_line(capsys)
 
 
-def test_a_missing_run_file_is_said_with_the_way_out(
+def test_a_missing_run_file_is_an_error_that_names_lockstep_init(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["coordinator", str(tmp_path / "none.toml")]) == ExitCode.SETTINGS
@@ -114,7 +121,7 @@ def test_an_unreachable_coordinator_ends_with_4_and_says_what_was_tried(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.control.first_contact.FIRST_CONTACT_SECONDS", 0.2)
+    monkeypatch.setattr("node.control.first_contact.FIRST_CONTACT_S", 0.2)
     place = ["--directory", str(tmp_path)] if command == "join" else []
     assert main([command, "127.0.0.1:1", *place]) == ExitCode.UNREACHABLE
     assert "127.0.0.1:1" in error_line(capsys)
@@ -151,7 +158,7 @@ def test_init_writes_a_file_that_the_coordinator_takes(
     assert main(["init", "--defaults", str(path)]) == ExitCode.OK
     assert str(path) in capsys.readouterr().out
     assert main(["init", "--defaults", str(path)]) == ExitCode.USAGE
-    assert "exists already" in error_line(capsys)
+    assert "already exists" in error_line(capsys)
 
 
 def test_data_prepare_turns_text_into_shards_with_a_manifest(
@@ -180,7 +187,7 @@ def test_missing_data_ends_with_8(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nothing" in capsys.readouterr().err
 
 
-def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
+def test_a_command_that_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
     assert without_torch("--help").returncode == ExitCode.OK
     assert without_torch("init", "--defaults", str(tmp_path / "run.toml")).returncode == ExitCode.OK
     assert without_torch("status", "127.0.0.1:1").returncode == ExitCode.UNREACHABLE
@@ -190,11 +197,30 @@ def test_what_needs_no_torch_runs_without_it(tmp_path: Path) -> None:
     assert bad_port.returncode == ExitCode.SETTINGS, bad_port.stderr
 
 
+def test_the_packages_of_the_node_extra_are_those_that_the_command_knows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = project["optional-dependencies"]["node"]
+    assert {re.split("[<>=]", name)[0] for name in required} == NODE_EXTRA
+
+
+@pytest.mark.parametrize("package", sorted(NODE_EXTRA))
+def test_each_missing_package_of_the_extra_is_named_with_the_way_to_it(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError(f"No module named '{package}'", name=f"{package}.inner")
+
+    monkeypatch.setattr("lockstep.commands.status.status", missing)
+    assert main(["status", "127.0.0.1:1"]) == ExitCode.USAGE
+    expected = f"this command needs {package}: pip install 'lockstep-train[node]'"
+    assert expected in error_line(capsys)
+
+
 @pytest.mark.parametrize("arguments", [("join", "127.0.0.1:1"), ("demo",), ("generate", "nowhere")])
-def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
+def test_a_command_that_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
     done = without_torch(*arguments)
     assert done.returncode == ExitCode.USAGE, done.stderr
-    assert "pip install 'lockstep[node]'" in done.stderr
+    assert "pip install 'lockstep-train[node]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -1,5 +1,6 @@
 """Whole nodes, one of which computes wrong results, once or always: healed or refused, and the
-others go on."""
+others go on.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -20,9 +21,10 @@ STEPS = 40
 
 def break_replica(node: NodeTask, wrong: Callable[[int], bool]) -> None:
     """Move one parameter by its last bit after each application whose number is `wrong`. To flip
-    the bit would not do: two flips may leave the right state, and who agrees in between is not
-    wrong twice in a row."""
-    replica: Replica = node.process._replica
+    the bit would not do: two flips may leave the right state, and a node that agrees in between is
+    not wrong twice in a row.
+    """
+    replica: Replica = node.process.started.replica
     right, applications = replica.apply, iter(range(10**9))
 
     def apply(*arguments: object) -> int:

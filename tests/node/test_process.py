@@ -1,5 +1,6 @@
 """Whole nodes and a coordinator in one event loop, over real gRPC: rounds, agreement, leaving,
-coming back."""
+coming back.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
+from node.control.client import CoordinatorClient
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.process import NodeProcess
@@ -124,11 +126,11 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
     assert digests == {status["digests"]["last"]}
 
 
-async def test_an_unreachable_coordinator_is_named_with_what_to_check(tmp_path: Path) -> None:
-    node = NodeProcess(NodeSettings("127.0.0.1:9", tmp_path), Ed25519PrivateKey.generate(), "test")
+async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:
+    client = CoordinatorClient("127.0.0.1:9", Ed25519PrivateKey.generate())
     with pytest.raises(UnavailableError, match=r"cannot reach a coordinator at 127\.0\.0\.1:9"):
-        await node._client.fetch_run(patience_seconds=1)
-    await node.stop()
+        await client.fetch_run(timeout_s=1)
+    await client.close()
 
 
 async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(

@@ -1,4 +1,4 @@
-"""Whose the bytes of a node are, and how they are told to Prometheus."""
+"""Promises of the traffic figures: each byte has its owner, and no counter falls."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +7,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control.client import CoordinatorClient
-from node.links.network import Purpose, Traffic
+from node.control.members import MemberList
 from node.status import NodeStatus, registry
-from node.traffic import Rising, Statistics
+from node.traffic import Statistics, Traffic
 from protocol import wire_pb2 as wire
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
@@ -60,29 +60,13 @@ def test_overhead_that_is_not_known_is_told_as_such_and_counts_nothing() -> None
 
 def test_data_of_each_purpose_has_its_owner_both_ways() -> None:
     traffic = Traffic()
-    for purpose, size in ((Purpose.PAYLOAD, 1), (Purpose.CATCH_UP, 2)):
-        traffic.count_up(purpose, size)
-        traffic.count_down(purpose, 10 * size)
+    for size, catch_up in ((1, False), (2, True)):
+        traffic.count_up(size, catch_up=catch_up)
+        traffic.count_down(10 * size, catch_up=catch_up)
     assert traffic == Traffic(payload_up=1, catch_up_up=2, payload_down=10, catch_up_down=20)
 
 
 # ---- metrics
-
-
-def test_no_counter_falls_while_overhead_wavers() -> None:
-    rising = Rising()
-    assert rising({"overhead_up_bytes": 10, "payload_up_bytes": 5}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 5,
-    }
-    assert rising({"overhead_up_bytes": 4, "payload_up_bytes": 6}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 6,
-    }
-    assert rising({"overhead_up_bytes": None, "payload_up_bytes": 7}) == {
-        "overhead_up_bytes": 10,
-        "payload_up_bytes": 7,
-    }
 
 
 def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> None:
@@ -105,6 +89,9 @@ def test_overhead_is_exported_where_it_is_known_and_absent_where_it_is_not() -> 
 class Listening:
     def __init__(self) -> None:
         self.heard: list[str] = []
+
+    def members_changed(self, members: MemberList) -> None:
+        pass
 
     def welcomed(self, welcome: wire.Welcome) -> None:
         self.heard.append("welcome")

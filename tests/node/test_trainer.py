@@ -1,8 +1,11 @@
 """The straight line of a round, with a scripted coordinator and neighbours: what is sent, applied,
-reclaimed."""
+reclaimed.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import dataclasses
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +15,26 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import RunInfo
 from node.control.decisions import DecisionLog
+from node.control.members import MemberList
 from node.data.corpus import Corpus
+from node.links.frames import Part
+from node.links.network import BlobRange
 from node.replica.digest import state_digest
-from node.replica.position import Position
+from node.replica.position import Pending, Position
 from node.replica.replica import Replica
+from node.replica.snapshot import Snapshots
+from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
+from node.round.pending import PendingRounds
+from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.run_info import RunInfo
 from protocol.schedule import float32_bits
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -38,15 +48,12 @@ RATE, DECAY = float32_bits(0.01), float32_bits(1.0)
 @dataclass
 class FakeClient:
     """Records what the node says; its clock stands still before every bell, unless a test moves
-    it."""
+    it.
+    """
 
-    state: str = "connected"
+    offline: str = ""
     ms: int = 1000
     sent: list[wire.NodeMessage] = field(default_factory=list)
-
-    @property
-    def connected(self) -> bool:
-        return self.state == "connected"
 
     def now_ms(self) -> int:
         return self.ms
@@ -62,16 +69,21 @@ class FakeClient:
 
 @dataclass
 class FakeSwarm:
-    """Holds what was published; a commit's payloads are always at hand."""
+    """Holds every payload that was published; those of a commit are always at hand. It has no
+    peers, so no snapshots.
+    """
 
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     settled: list[tuple[int, list[Digest]]] = field(default_factory=list)
+    told: list[dict[PeerId, tuple[str, ...]]] = field(default_factory=list)
+    peers: list[PeerId] = field(default_factory=list)
 
     def open(self, round: int) -> None: ...
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
-    ) -> None: ...
+    ) -> None:
+        self.told.append(dict(members))
 
     async def publish(self, round: int, blob: bytes) -> Digest:
         self.blobs[sha256(blob)] = blob
@@ -89,6 +101,12 @@ class FakeSwarm:
     def holding(self, round: int) -> list[Digest]:
         return [sha256(b"another's")]
 
+    async def kept(self, digest: Digest) -> bytes | None:
+        return self.blobs.get(digest)
+
+    def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
+        raise AssertionError("nobody is there")
+
 
 class Stage:
     """A trainer on a tiny replica, and the coordinator's side of the conversation."""
@@ -98,30 +116,57 @@ class Stage:
         self.client, self.swarm = FakeClient(), FakeSwarm()
         self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
         self.ledger = DecisionLog(RUN, public_bytes(KEY), self.fetch)
-        self.progress = NodeStatus(OWN, "test")
+        self.status = NodeStatus(OWN, "test")
         self.head, self.commits = genesis_digest(RUN), list[wire.Committed]()
         self.saved: list[Position] = []
         self.decided = -1
-        parts = RoundContext(
-            RunInfo(self.spec, RUN, public_bytes(KEY)), OWN, self.replica, Corpus.open(directory), self.client,  # type: ignore[arg-type]
-            self.ledger, self.swarm, self.progress, self.saved.append, 1,  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.trainer = Trainer(parts)
+        info = RunInfo(self.spec, RUN, public_bytes(KEY))
+        # No round of these tests is one of a snapshot: nothing is written below the corpus.
+        snapshots = Snapshots(directory / "snapshots")
+        self.context = RoundContext(
+            info=info,
+            own=OWN,
+            replica=self.replica,
+            corpus=Corpus.open(directory),
+            client=self.client,
+            ledger=self.ledger,
+            swarm=self.swarm,
+            status=self.status,
+            witness=WitnessReports(OWN, self.spec.rounds.copies_min, lambda: 2, self.client.send),
+            catch_up=CatchUp(
+                info, self.replica, snapshots, self.swarm, self.fetch, status=self.status
+            ),
+            save=self.saved.append,
+            save_every=1,
+        )
+        self.trainer = Trainer(self.context)
+
+    def change(self, **fields: Any) -> None:
+        """Begin again with another context."""
+        self.context = dataclasses.replace(self.context, **fields)
+        self.trainer = Trainer(self.context)
+
+    def tell(self, **kind: Any) -> None:
+        """A message of the coordinator."""
+        self.trainer.inbox.received(wire.CoordinatorMessage(**kind))
+
+    def resync(self, number: int) -> None:
+        self.tell(resync=wire.Resync(round=0, reason="differs", number=number))
 
     async def fetch(self, after_round: int) -> wire.Commits:
         return wire.Commits(commits=self.commits, decided_round=self.decided)
 
     def welcome(self) -> None:
-        self.trainer.welcomed(wire.Welcome(decided_round=self.decided))
+        self.trainer.inbox.welcomed(wire.Welcome(decided_round=self.decided))
 
     def open(self, round: int, *, muted: bool = False, samples: int = 4) -> None:
         opened = wire.RoundOpened(
             round=round, bell_ms=2000, shares=[wire.Share(first=4 * round, count=samples)],
             learning_rate_bits=RATE, decay_bits=DECAY, muted=muted,
         )  # fmt: skip
-        self.trainer.received(wire.CoordinatorMessage(opened=opened))
+        self.tell(opened=opened)
 
-    def commit(self, round: int, digests: list[bytes]) -> None:
+    def commit(self, round: int, digests: list[bytes], *, told: bool = True) -> None:
         entries = tuple(
             Entry(OWN, Digest(digest), len(self.swarm.blobs[digest]), 1, 4) for digest in digests
         )
@@ -130,14 +175,14 @@ class Stage:
         signed = sign_commit(commit, KEY)
         self.commits.append(wire.Committed(body=signed.body, signature=signed.signature))
         holders = [wire.Holders() for _ in entries]
-        message = wire.RoundCommitted(commit=self.commits[-1], holders=holders)
-        self.trainer.received(wire.CoordinatorMessage(committed=message))
+        if told:
+            self.tell(committed=wire.RoundCommitted(commit=self.commits[-1], holders=holders))
+        else:
+            self.ledger.saw_decided(round)
 
     def skip(self, round: int) -> None:
         self.decided = round
-        self.trainer.received(
-            wire.CoordinatorMessage(skipped=wire.RoundSkipped(round=round, reason="quorum"))
-        )
+        self.tell(skipped=wire.RoundSkipped(round=round, reason="quorum"))
 
     async def announced(self, count: int) -> wire.Announced:
         await until(lambda: len(self.client.of_kind("announced")) >= count)
@@ -181,7 +226,7 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
     )
     [applied] = stage.client.of_kind("applied")
     assert applied.state_digest == state_digest(stage.replica.committed) != before
-    assert stage.progress.rounds_counted == 1
+    assert stage.status.rounds_counted == 1
     assert stage.swarm.settled == [(0, [announced.digest])]
     [saved] = stage.saved
     assert (saved.next_round, [pending.digest for pending in saved.pending]) == (
@@ -219,7 +264,7 @@ async def test_a_skipped_round_gives_the_momentum_back_bit_for_bit(
         for each in (stage, untouched):
             each.skip(0)
         await asyncio.gather(ended(stage, task), ended(untouched, other))
-    assert stage.progress.rounds_reclaimed == 1
+    assert stage.status.rounds_reclaimed == 1
     assert torch.equal(stage.replica.engine.momentum, untouched.replica.engine.momentum)
     assert stage.replica.digest == Stage(corpus, overlap).replica.digest
 
@@ -237,7 +282,7 @@ async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -
             1, [first.digest]
         )  # an older payload in its place: ignored by all, and ours is left out
         await ended(stage, task)
-    assert (stage.progress.rounds_counted, stage.progress.rounds_reclaimed) == (1, 1)
+    assert (stage.status.rounds_counted, stage.status.rounds_reclaimed) == (1, 1)
 
 
 @pytest.mark.parametrize("overlap_from", [0, 1])
@@ -313,7 +358,7 @@ async def test_passes_after_a_word_that_comes_between_two_stand_where_the_log_sa
         len({*stood[2:4], genesis}) == 3 if decided == "commit" else stood[3] == genesis != stood[2]
     )
     assert stood[3] == stood[4] == after
-    assert (stage.progress.samples, stage.progress.samples_late) == (10, 2)
+    assert (stage.status.samples, stage.status.samples_late) == (10, 2)
 
 
 async def test_a_commit_whose_payloads_are_on_their_way_does_not_hold_up_the_work(
@@ -331,7 +376,7 @@ async def test_a_commit_whose_payloads_are_on_their_way_does_not_hold_up_the_wor
     assert [message.WhichOneof("kind") for message in stage.client.sent] == [
         "ready", "announced", "announced", "applied",
     ]  # fmt: skip
-    assert stage.progress.samples_late == 4
+    assert stage.status.samples_late == 4
 
 
 async def test_what_takes_most_of_the_time_that_is_left_is_left_until_after_the_bell(
@@ -427,25 +472,23 @@ async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_
         assert (await stage.announced(1)).round == 0
 
 
-async def test_what_leaves_the_momentum_is_in_the_book_at_the_same_instant(
+async def test_an_extraction_is_pending_before_the_worker_thread_ends(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, seen = Stage(corpus, overlap=1), list[tuple[int, ...]]()
-    right = Trainer._extract
+    stage, threads = Stage(corpus, overlap=1), list[threading.Thread]()
+    add = PendingRounds.add
 
-    def extract(trainer: Trainer, *arguments: Any) -> Any:
-        found = right(trainer, *arguments)
-        seen.append(
-            tuple(pending.round for pending in trainer.position.pending)
-        )  # still in the thread
-        return found
+    def added(rounds: PendingRounds, pending: Pending) -> None:
+        threads.append(threading.current_thread())
+        add(rounds, pending)
 
-    monkeypatch.setattr(Trainer, "_extract", extract)
+    monkeypatch.setattr(PendingRounds, "add", added)
     async with playing(stage):
         stage.welcome()
         stage.open(0)
         await stage.announced(1)
-    assert seen == [(0,)]
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: Path) -> None:
@@ -458,9 +501,7 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
         await until(lambda: stage.client.of_kind("applied"))
         expected = stage.replica.digest
         stage.replica.committed[next(iter(stage.replica.committed))].add_(1)  # a bit flip in memory
-        stage.trainer.received(
-            wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=3))
-        )
+        stage.resync(number=3)
         await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     ready = stage.client.of_kind("ready")[-1]
@@ -473,8 +514,8 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
     assert [applied.state_digest for applied in stage.client.of_kind("applied")] == [
         expected
     ] * 2, "on the way too"
-    assert stage.progress.resyncs == 1
-    assert stage.progress.note == "started over: differs"
+    assert stage.status.resyncs == 1
+    assert stage.status.note == "resynced: differs"
 
 
 async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(
@@ -488,9 +529,7 @@ async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(
         stage.commit(0, [announced.digest])
         await until(lambda: stage.client.of_kind("applied"))
         stage.saved.clear()
-        stage.trainer.received(
-            wire.CoordinatorMessage(resync=wire.Resync(round=0, reason="differs", number=1))
-        )
+        stage.resync(number=1)
         await until(lambda: len(stage.client.of_kind("ready")) >= 2)
         await ended(stage, task)
     assert (stage.saved[0].next_round, stage.saved[0].head) == (0, genesis_digest(RUN))
@@ -504,25 +543,22 @@ async def test_a_state_that_is_not_the_recorded_one_is_left_to_the_coordinators_
         stage.welcome()
         stage.open(0)
         announced = await stage.announced(1)
-        stage.commit(0, [announced.digest])
-        # the session lost the word: it is fetched, with what was recorded of it
-        stage.ledger._live.clear()
+        # no session tells this commit: it is fetched, with its recorded digest
+        stage.commit(0, [announced.digest], told=False)
         stage.commits[0].state_digest, stage.commits[0].digest_reports = 666, 1
         await until(lambda: stage.client.of_kind("applied"))
         await ended(stage, task)
-    assert stage.progress.resyncs == 0
-    assert "the record says 000000000000029a" in stage.progress.note
+    assert stage.status.resyncs == 0
+    assert "the record says 000000000000029a" in stage.status.note
 
 
-async def test_changes_of_the_member_list_add_up_to_it(corpus: Path) -> None:
-    stage, told = Stage(corpus, overlap=0), list[dict[PeerId, tuple[str, ...]]]()
-    stage.swarm.set_members = lambda members, relays: told.append(dict(members))  # type: ignore[assignment,method-assign]
-    one, two, three = (
-        wire.Member(peer_id=f"{number:032x}", addresses=[f"h{number}:1"]) for number in (1, 2, 3)
-    )
-    stage.trainer.welcomed(wire.Welcome(decided_round=-1, members=wire.Members(members=[one, two])))
-    changed = wire.Members(members=[three], gone=[one.peer_id, "f" * 32], changes=True)
-    stage.trainer.received(wire.CoordinatorMessage(members=changed))
-    assert told[-1] == {two.peer_id: ("h2:1",), three.peer_id: ("h3:1",)}
-    stage.trainer.welcomed(wire.Welcome(decided_round=-1, members=wire.Members(members=[one])))
-    assert told[-1] == {one.peer_id: ("h1:1",)}
+async def test_the_swarm_hears_of_every_change_of_the_member_list(corpus: Path) -> None:
+    stage, members = Stage(corpus, overlap=0), MemberList()
+    one, two = (wire.Member(peer_id=f"{number:032x}", addresses=["h:1"]) for number in (1, 2))
+    for told in (wire.Members(members=[one]), wire.Members(members=[two], changes=True)):
+        members.update(told)
+        stage.trainer.inbox.members_changed(members)
+    assert stage.swarm.told == [
+        {one.peer_id: ("h:1",)},
+        {one.peer_id: ("h:1",), two.peer_id: ("h:1",)},
+    ]

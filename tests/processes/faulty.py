@@ -1,11 +1,12 @@
-"""A cluster whose processes and wires can be hurt, and the two ways to judge what became of it.
+"""A cluster whose processes and wires take faults, and two ways to judge the result.
 
-    node-1 --line--> coordinator          one proxy per node in front of the coordinator
-    node-2 --door--> node-1               one proxy in front of each node, which is the address it announces
+    node-1 --line--> coordinator    one proxy per node in front of the coordinator
+    node-2 --door--> node-1         one proxy in front of each node; the node announces its address
 
-While it runs the judge is the journal, read as it stands on disk: the commits in order, and which
-of them all nodes reported with one digest. Afterwards it is a replay of the log from genesis
-against every checkpoint that was left."""
+While it runs the judge is the journal as it stands on disk: the commits in order, and the rounds
+that all nodes reported with one digest. Afterwards it is a replay of the log from genesis, compared
+with every checkpoint.
+"""
 
 import asyncio
 import contextlib
@@ -20,7 +21,8 @@ from typing import Any
 from coordinator.journal import JOURNAL_NAME
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.verify import Audit, Findings, Published
-from lockstep.cluster.local import STOP_S, Child, Cluster, ClusterSettings
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.replica.replica import Replica
 from protocol.commits import Commit, SignedCommit, open_commit
@@ -28,18 +30,19 @@ from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from tests.processes.proxy import Proxy
 
-PATIENCE_SECONDS = 150
+PATIENCE_S = 150
 """Longer than a process needs to start on a machine that others use too; a test that waits this
 long has failed."""
 
-POLL_SECONDS = 0.03
+POLL_S = 0.03
 
 NODE_FLAGS = ("--device", "cpu", "--threads", "1")
 
 
 class FaultyCluster(Cluster):
     """A coordinator and nodes, each reached through proxies. Numbers name nodes; None names the
-    coordinator."""
+    coordinator.
+    """
 
     def __init__(self, settings: ClusterSettings) -> None:
         super().__init__(settings)
@@ -53,7 +56,8 @@ class FaultyCluster(Cluster):
 
     def _node(self, number: int) -> Child:
         """A node that listens on the port of its door, at another address of this machine, which
-        nobody else has."""
+        nobody else has.
+        """
         door = self.doors[number]
         door.target = (f"127.0.1.{number + 1}", door.port)
         listen = f"{door.target[0]}:{door.port}"
@@ -109,19 +113,18 @@ class FaultyCluster(Cluster):
                 happened.append(
                     f"{child.name} ended with {child.exit_status}: {child.last_words()}"
                 )
-                child.restarts = (
-                    0  # it died of our fault, not of one that starting it again would repeat
-                )
+                child.restarts = 0  # the test killed it: a restart would not repeat the cause
                 child.restart(*where)
         return happened
 
     def leave(self) -> None:
-        """Ask the nodes, then the coordinator, to leave; each keeps a checkpoint of where it stood.
+        """Asks the nodes, then the coordinator, to leave; each node keeps a checkpoint.
 
-        Who leaves finishes its round first, and on a machine that others use too the slots of
-        rounds stretch."""
+        A process that leaves finishes its round first, and on a busy machine the slots of rounds
+        stretch.
+        """
         self.left = True
-        self.stop(PATIENCE_SECONDS)
+        self.stop(PATIENCE_S)
 
     def stop(self, patience_s: float = STOP_S) -> None:
         """End every process and every proxy."""
@@ -135,13 +138,14 @@ class FaultyCluster(Cluster):
 
     def until(self, condition: Callable[[], object], *, watch: bool = True) -> None:
         """Watch until the condition holds; fails with everybody's last words. Without `watch`, what
-        dies stays dead."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        dies stays dead.
+        """
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, self.last_words()
             if watch:
                 self.watch()
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
 
     def last_words(self) -> str:
         """What each process said last, and what it thinks of the run."""
@@ -163,7 +167,7 @@ class FaultyCluster(Cluster):
         child = self.target(number)
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(time.monotonic() + PATIENCE_SECONDS)
+        child.wait(time.monotonic() + PATIENCE_S)
         child.status = {}
 
     def pause(self, number: int | None) -> None:
@@ -217,13 +221,14 @@ class FaultyCluster(Cluster):
         return int(newest[0][0]) if newest else -1
 
     def agreed(self, after: int, reports: int) -> bool:
-        """Have so many nodes reported one digest, and nobody another, for some round after this
-        one?"""
+        """Whether `reports` nodes reported one digest, and no node another, for a round after
+        `after`.
+        """
         sql = "SELECT 1 FROM digests WHERE round > ? AND reports >= ? AND dissent = 0 LIMIT 1"
         return bool(self.query(sql, after, reports))
 
     def peer(self, number: int) -> str:
-        """The node's name in commits, from its key; nobody's before it has one."""
+        """The node's name in commits, from its key; empty before it has one."""
         directory = self.nodes[number].directory
         return (
             peer_id(public_bytes(load_or_create_key(directory)))
@@ -240,7 +245,8 @@ class FaultyCluster(Cluster):
 def replayed(directory: Path, nodes: Sequence[str]) -> Findings:
     """Replay the log that a stopped cluster left, from genesis, and compare every node's
     checkpoint, byte for byte, with the parameters at its round; raises
-    `lockstep.audit.verify.Difference` naming the first round that differs."""
+    `lockstep.audit.verify.Difference` naming the first round that differs.
+    """
     return asyncio.run(_replayed(directory, nodes))
 
 
@@ -250,7 +256,7 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
         findings = Findings(record.info.run_id)
         each = [Published(directory / name / "checkpoint", findings.run_id) for name in nodes]
         every: Any = _Every(each)
-        await Audit(record, findings, every, None).run(lambda *_: None)
+        await Audit(record, findings, every, None).replay(lambda *_: None)
         return findings
     finally:
         await record.close()

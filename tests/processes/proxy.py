@@ -1,8 +1,7 @@
-"""A wire that can be cut and that can lie: a TCP proxy in front of one address, in a thread of its
-own.
+"""A wire that can be cut and can flip bits: a TCP proxy in front of one address, in its own thread.
 
-dialler --> proxy --> target          cut:      every connection is reset, new ones too, until mended
-        <--       <--                 corrupt:  one bit of the next payload part that comes by is flipped
+dialler --> proxy --> target    cut:      every connection is reset, new ones too, until mended
+        <--       <--           corrupt:  one bit of the next payload part that passes is flipped
 """
 
 import asyncio
@@ -25,7 +24,8 @@ _RESET = struct.pack(
 
 class Proxy:
     """Listens on a free port of 127.0.0.1 and connects to `target`, which may be named later;
-    closed by `close`."""
+    closed by `close`.
+    """
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
         self.target = target

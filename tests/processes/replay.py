@@ -2,7 +2,8 @@
 forwards|backwards`.
 
 Prints how many commits were applied and the digest that they lead to. "backwards" hands each
-commit's payloads over in reverse order, which must not matter."""
+commit's payloads over in reverse order, which must not matter.
+"""
 
 import dataclasses
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 import torch
 
 from coordinator.journal import Journal
-from lockstep.commands.coordinator import read_run_file
+from lockstep.run_file import read_run_file
 from lockstep.service.keys import load_or_create_key
 from node.gossip.payload_log import PayloadLog
 from node.replica.replica import Replica

@@ -3,7 +3,8 @@ in the middle, come back, and the run's log replays to the same bits.
 
 The quorum is all nodes, so that the run cannot end before the killed one takes part again, however
 long its start takes: a machine that is slow at importing torch may be quick at the rounds of a tiny
-model."""
+model.
+"""
 
 import json
 import os
@@ -15,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
-PATIENCE_SECONDS = 150
+PATIENCE_S = 150
 
 STEPS = 60
 
@@ -36,10 +38,11 @@ def came_back(node: Child) -> bool:
 
 def kill(child: Child) -> None:
     """Returns when the process is gone: what it said last is its last status, not its successor's
-    first."""
+    first.
+    """
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(time.monotonic() + PATIENCE_SECONDS)
+    child.wait(time.monotonic() + PATIENCE_S)
 
 
 def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, object]:
@@ -49,7 +52,7 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
         [sys.executable, str(REPLAY), *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: dict[str, object] = json.loads(done.stdout)
@@ -59,7 +62,8 @@ def replayed(directory: Path, *, threads: int, backwards: bool) -> dict[str, obj
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """A cluster of three nodes that has run to its end; node 1 and later the coordinator were
-    killed on the way."""
+    killed on the way.
+    """
     directory = tmp_path_factory.mktemp("cluster")
     data = tiny_corpus(directory / "data")
     run_file = directory / "run.toml"
@@ -68,16 +72,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     )
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
-        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_SECONDS)
+        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_S)
         kill(cluster.nodes[1])
         watch_until(
             cluster,
             lambda: came_back(cluster.nodes[1]),
             "the killed node in a round",
-            PATIENCE_SECONDS,
+            PATIENCE_S,
         )
         kill(cluster.coordinator)
-        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_SECONDS)
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_S)
         cluster.wait()
     return cluster
 

@@ -1,8 +1,9 @@
-"""kill -9 in the middle of rounds: what was told is on disk, and the same directory goes on from
-there.
+"""kill -9 in the middle of rounds: every commit that a node was told is on disk, and the same
+directory continues from there.
 
-The coordinator is a real process; two scripted nodes drive rounds through it without a pause and a
-signal that nobody can catch ends it at whatever instruction it has reached."""
+The coordinator is a real process. Two scripted nodes drive rounds through it without a pause, and
+SIGKILL ends it at whatever instruction it has reached.
+"""
 
 import asyncio
 import os
@@ -81,8 +82,7 @@ def lives(tmp_path: Path) -> Iterator[Iterator[Coordinator]]:
 
 
 async def train_until_it_dies(node: ScriptedNode, other: ScriptedNode, heard: list[Commit]) -> None:
-    """Work on every round without a pause; what the node was told to be committed is added to
-    `heard`."""
+    """Work on every round without a pause; append the commits that the node receives to `heard`."""
 
     async def work(round: int) -> None:
         await node.announce(round)
@@ -107,8 +107,9 @@ async def whole_log(address: str) -> list[Commit]:
 
 
 async def a_life(coordinator: Coordinator, heard: list[Commit]) -> None:
-    """Train for some rounds, kill the coordinator while the next is under way, keep what was told
-    until then."""
+    """Train for some rounds and kill the coordinator while the next is under way. The commits that
+    the nodes have received until then are in `heard`.
+    """
     before = len(heard)
     async with (
         ScriptedNode(coordinator.address, RUN, node_key(1)) as one,

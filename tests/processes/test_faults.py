@@ -1,6 +1,7 @@
 """Everything that may happen to a process or a wire happens to one run, one thing after the other.
 After each: nothing that was committed has changed, every node's payload counts again, and all
-report one digest."""
+report one digest.
+"""
 
 import contextlib
 import os
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import ClusterSettings
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import write_run_file
 from lockstep.service.keys import KEY_NAME
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
@@ -28,7 +30,7 @@ LEASE_MS = 12_000
 node that sleeps."""
 
 DISK_BYTES = 64 * 1024 * 1024
-"""Of the small disks: the state of a tiny node and some thousands of its payloads."""
+"""Size of the small disks: the state of a tiny node and some thousands of its payloads."""
 
 FILLER = "filler"
 
@@ -68,7 +70,7 @@ def cluster(disks: tuple[Path, bool]) -> Iterator[FaultyCluster]:
         publish_ms=1_000,
         exchange_ms=2_000,
         stretch=2,
-        # a round costs many times what its replay does: who lags can catch up
+        # a round costs many times its replay: a node that lags can catch up
         batch_samples_max=600,
         share_samples_first=100,
     ).model_copy(update={"retention": RetentionSpec(log_rounds=1_000_000, snapshot_every=50)})
@@ -82,7 +84,7 @@ def cluster(disks: tuple[Path, bool]) -> Iterator[FaultyCluster]:
 
 @pytest.fixture(autouse=True)
 def unharmed(cluster: FaultyCluster) -> Iterator[None]:
-    """What holds after every fault: the promise of this file."""
+    """The promise of this file, which holds after every fault."""
     before, head = cluster.signed(), cluster.head()
     yield
     if cluster.left:
@@ -91,19 +93,19 @@ def unharmed(cluster: FaultyCluster) -> Iterator[None]:
     cluster.until(lambda: cluster.counted(head, *range(NODES)))
     healed = cluster.head()
     cluster.until(lambda: cluster.agreed(healed, NODES))
-    assert cluster.signed()[: len(before)] == before, "a final word has changed"
+    assert cluster.signed()[: len(before)] == before, "a decision has changed"
     assert cluster.coordinator.status["digests"]["rounds_disputed"] == 0
     assert [node.status["resyncs"] for node in cluster.nodes] == [0] * NODES
 
 
 def went_on(cluster: FaultyCluster, rounds: int = 3) -> Callable[[], bool]:
-    """Will so many more rounds than now have been committed?"""
+    """A condition that holds once `rounds` more rounds than now are committed."""
     head = cluster.head()
     return lambda: len(cluster.commits(head)) >= rounds
 
 
 def members(cluster: FaultyCluster) -> set[str]:
-    """Who holds a lease, by the coordinator's newest status."""
+    """Peers that hold a lease, by the coordinator's newest status."""
     return {member["peer_id"] for member in cluster.coordinator.status.get("members", ())}
 
 
@@ -166,7 +168,10 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
     elif boundary == "commit":
         sql, arguments = "SELECT 1 FROM commits WHERE round > ?", (head,)
     else:
-        sql = "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Reached' AND instr(body, CAST(? AS BLOB)) > 0"
+        sql = (
+            "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Reached' "
+            "AND instr(body, CAST(? AS BLOB)) > 0"
+        )
         arguments = (sequence, boundary)
     return lambda: bool(cluster.query(sql, *arguments))
 

@@ -1,8 +1,11 @@
-"""libp2p across real routers: what a relay finds out about a node, and a hole through two routers.
+"""libp2p across real routers: a relay observes a node's addresses, and a hole leads through two
+routers.
 
-    node-0 -- router ---- internet ---- router -- node-1       each a port-restricted cone that keeps ports
+    node-0 -- router ---- internet ---- router -- node-1
                         |    |    |
                      relay  three strangers
+
+Each router is a port-restricted cone that keeps ports.
 
 Every computer is a thread of this process with its own event loop and its own network namespace.
 """
@@ -108,7 +111,7 @@ def relay(computers: dict[str, Computer]) -> Iterator[str]:
 
 @pytest.fixture
 def strangers(computers: dict[str, Computer], relay: str) -> Iterator[list[str]]:
-    """Addresses of all who can observe: the relay and three others."""
+    """Addresses of all observers: the relay and three others."""
     with ExitStack() as stack:
         found = [relay]
         for name in ("stranger-1", "stranger-2", "stranger-3"):
@@ -146,20 +149,20 @@ def members(
 
 
 def relayed(member: Member) -> list[bool]:
-    """Of each link of a member."""
+    """For each link of a member, whether it is relayed."""
     return [link.relayed for link in member.mesh.links]
 
 
 async def see(transport: Libp2pTransport, address: str) -> None:
-    """Make a connection, whose other end sees where it comes from."""
+    """Makes a connection; its other end observes this node's address."""
     await (await transport.dial(address)).close()
 
 
 def test_a_relayed_link_becomes_direct_once_four_others_see_both_ends(
     computers: dict[str, Computer], strangers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "UPGRADE_SECONDS", 1.0)
-    monkeypatch.setattr(hole_punching, "PAUSE_S", (3.0, 3.0))
+    monkeypatch.setattr(mesh, "UPGRADE_S", 1.0)
+    monkeypatch.setattr(hole_punching, "PAUSE_MS", (3_000, 3_000))
     relay, *others = strangers
     assert len(strangers) == OBSERVERS_MIN
     with members(computers, relay) as nodes:
@@ -192,7 +195,7 @@ def test_with_three_observers_the_relay_carries_the_link_and_nobody_hangs_up_in_
         assert len(home.do(one.fetched(other.remote, digest))) == BLOB_BYTES
 
 
-def test_who_can_be_dialled_from_outside_announces_that_first_and_who_cannot_does_not(
+def test_a_node_that_can_be_dialled_from_outside_announces_that_address_first_and_others_do_not(
     computers: dict[str, Computer], relay: str
 ) -> None:
     def make(name: str) -> Libp2pTransport:

@@ -1,10 +1,11 @@
 """Real processes on computers that cannot all dial each other: behind home routers, of other
 transports, moving about.
 
-    coordinator ------ internet ------ node-0       every one in a network namespace; each router is a port-restricted
-    relay ---------------|  |--------- router -- node-1                masquerade, and nothing is opened on any of them
+    coordinator ------ internet ------ node-0
+    relay ---------------|  |--------- router -- node-1
 
-Every round needs all nodes, so each commit shows that payloads found their way between any two.
+Each computer is a network namespace; each router is a port-restricted masquerade without any open
+port. Every round needs all nodes, so each commit shows that payloads passed between any two.
 """
 
 import os
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import ClusterSettings
+from lockstep.run_file import write_run_file
 from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory
@@ -41,7 +43,7 @@ have announced."""
 CABLE_PULLED_S = 30.0
 
 LOG_ROUNDS = 10_000
-"""More than half a minute of this tiny model's rounds: who was away replays them."""
+"""More rounds than this tiny model does in half a minute: a node that was away replays them."""
 
 NEVER = 100_000
 """Steps of a run that is not waited for."""
@@ -57,7 +59,8 @@ def training(
     quorum: int = 0,
 ) -> Iterator[WanCluster]:
     """A cluster that trains until the block ends; unless `quorum` says otherwise, a commit needs
-    every node."""
+    every node.
+    """
     count = len(nats)
     instants = dict.fromkeys(("compute_ms", "publish_ms", "exchange_ms"), PATIENCE_OF_A_ROUND_MS)
     spec = tiny_spec(steps=NEVER, members=count, quorum=quorum or count, lease_ms=5_000, **instants)
@@ -85,7 +88,8 @@ def training(
 
 def train_on(cluster: WanCluster) -> None:
     """Waits for commits that are younger than the call, whose state every node reports, and which
-    all of them share."""
+    all of them share.
+    """
     cluster.watch()
     first = (
         int(cluster.coordinator.status.get("round", -1)) + 2
@@ -112,14 +116,14 @@ def link(node: Child, other: Child) -> dict[str, Any]:
 
 
 @needs_p2pd
-def test_behind_routers_nodes_of_unlike_transports_train_through_a_public_one_that_has_both_and_one_may_move(
+def test_nodes_of_unlike_transports_train_through_one_that_has_both_and_one_may_move(
     tmp_path: Path,
 ) -> None:
     kinds = ("grpc,libp2p", "grpc", "libp2p")
     with training(tmp_path, ("none", "masquerade", "masquerade"), links=kinds) as cluster:
         train_on(cluster)
         public, laptop, other = cluster.nodes
-        assert cluster.ways == {
+        assert cluster.link_kinds == {
             "node-0": {
                 "node-1": {"transport": "grpc", "relayed": False, "dialled": False},
                 "node-2": {"transport": "libp2p", "relayed": False, "dialled": False},
@@ -135,7 +139,7 @@ def test_behind_routers_nodes_of_unlike_transports_train_through_a_public_one_th
             "the new address",
         )
         train_on(cluster)
-        assert link(public, other), "who did not move keeps its link"
+        assert link(public, other), "a node that did not move keeps its link"
 
 
 def kill_relay(cluster: WanCluster) -> None:
@@ -154,7 +158,7 @@ def test_through_a_relay_two_nodes_behind_routers_train_also_after_it_was_killed
 ) -> None:
     with training(tmp_path, ("masquerade", "masquerade"), relay=True) as cluster:
         train_on(cluster)
-        assert cluster.ways == {
+        assert cluster.link_kinds == {
             node.name: {"relay": {"transport": "grpc", "relayed": False, "dialled": True}}
             for node in cluster.nodes
         }
@@ -174,7 +178,8 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
 ) -> None:
     """Direct where a hole is punched, see below: that takes four others around, and here is one.
 
-    The new relay has another key: nodes that run have never heard of it."""
+    The new relay has another key: nodes that run have never heard of it.
+    """
     with training(tmp_path, ("masquerade", "masquerade"), links=("libp2p",), relay=True) as cluster:
         one, other = cluster.nodes
 
@@ -197,7 +202,7 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
 
 @needs_p2pd
 @pytest.mark.slow
-def test_with_four_others_around_two_nodes_behind_routers_end_up_with_a_direct_link_and_train_over_it(
+def test_with_four_others_around_two_nodes_behind_routers_train_over_a_direct_link(
     tmp_path: Path,
 ) -> None:
     """The relay and three public nodes see both, so each knows its own public address."""

@@ -32,7 +32,8 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 async def echoed(proxy: Proxy, data: bytes) -> bytes:
     """What comes back from the other end; short when the connection ends first, or is reset before
-    it is told of."""
+    it is told of.
+    """
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     except ConnectionError:
@@ -64,7 +65,7 @@ async def test_one_bit_of_one_part_is_flipped_and_the_frames_digest_finds_it(pro
     assert await echoed(proxy, frame) == frame
 
 
-async def test_what_is_no_part_is_not_flipped(proxy: Proxy) -> None:
+async def test_a_frame_that_is_no_part_is_not_flipped(proxy: Proxy) -> None:
     proxy.corrupt()
     assert await echoed(proxy, b"LS and nothing that is a part of a payload") == (
         b"LS and nothing that is a part of a payload"

@@ -1,10 +1,12 @@
-"""What processes say of their traffic, against what the kernel counted on their lines; and what a
-limit lets leave.
+"""The traffic that processes report, compared with the kernel's counts on their lines; and uploads
+under a limit.
 
-    coordinator ======== internet ======== node-0, node-1, node-2         ==== a shaped line with an address of its own
+    coordinator ======== internet ======== node-0, node-1, node-2
 
-A line's counters are those of its interface at the internet's end: whole frames, also such as come
-from TCP in one piece of many segments, for a shaped line cuts these before they cross it."""
+==== is a shaped line with an address of its own. Its counters are those of its interface at the
+internet's end. They count whole frames: TCP may hand over many segments in one piece, but a shaped
+line cuts them before they cross it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -16,9 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import total_bytes
-from lockstep.cluster.local import Child, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.local import ClusterSettings
+from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Counters, Laboratory
@@ -48,7 +51,8 @@ NEVER = 100_000
 
 def wide_spec(*, steps: int, members: int) -> RunSpec:
     """A run with payloads of some 100 KB whose commits need all members, and with heartbeats enough
-    to be measured."""
+    to be measured.
+    """
     spec = tiny_spec(steps=steps, members=members, quorum=members)
     return spec.model_copy(
         update={
@@ -62,7 +66,8 @@ def wide_spec(*, steps: int, members: int) -> RunSpec:
 @contextmanager
 def cluster_of(directory: Path, spec: RunSpec, links: tuple[str, ...]) -> Iterator[WanCluster]:
     """A coordinator that serves, and as many nodes as `links`, which are not started; each has a
-    line of its own."""
+    line of its own.
+    """
     write_run_file(directory / "run.toml", spec)
     data = tiny_corpus(directory / "data")
     settings = ClusterSettings(directory, directory / "run.toml", data, len(links), links=links)
@@ -107,7 +112,8 @@ def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
     tmp_path: Path,
 ) -> None:
     """Two nodes over gRPC; one leaves, and one that joins over libp2p catches up and ends the run
-    with the other."""
+    with the other.
+    """
     with cluster_of(
         tmp_path, wide_spec(steps=20, members=2), ("grpc,libp2p", "grpc", "libp2p")
     ) as cluster:
@@ -117,7 +123,7 @@ def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
         watch_until(cluster, lambda: committed(cluster) >= 6, "six commits")
         seen = {child.name: scraped(cluster, child) for child in (cluster.coordinator, stays)}
         leaves.ask_to_leave()
-        watch_until(cluster, lambda: leaves.exit_status is not None, "the end of who leaves")
+        watch_until(cluster, lambda: leaves.exit_status is not None, "the end of the leaving node")
         late.start(cluster.address)
         watch_until(cluster, lambda: cluster.finished, "the end of the run")
         cluster.wait()
@@ -170,7 +176,8 @@ WINDOW_S = 5.0
 
 def heaviest(samples: list[tuple[float, int]]) -> float:
     """Most bytes per second over the shortest stretches of at least five seconds between two
-    samples."""
+    samples.
+    """
     rates, last = list[float](), 0
     for first, (from_s, from_bytes) in enumerate(samples):
         last = max(last, first)
@@ -184,7 +191,8 @@ def heaviest(samples: list[tuple[float, int]]) -> float:
 
 def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: Path) -> None:
     """Headers, heartbeats, acknowledgements and the session with the coordinator included; to a
-    peer of each kind."""
+    peer of each kind.
+    """
     with cluster_of(
         tmp_path, wide_spec(steps=NEVER, members=3), ("grpc,libp2p", "grpc", "libp2p")
     ) as cluster:
@@ -199,7 +207,8 @@ def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: 
             time.sleep(0.1)
         mean = (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
         print(
-            f"of the limit: the heaviest five seconds {heaviest(samples) / LIMIT:.3f}, the mean {mean / LIMIT:.3f}"
+            f"of the limit: the heaviest five seconds {heaviest(samples) / LIMIT:.3f}, "
+            f"the mean {mean / LIMIT:.3f}"
         )
         assert heaviest(samples) <= LIMIT
         assert mean > 0.5 * LIMIT, "the limit is what holds it back"

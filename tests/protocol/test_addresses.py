@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.addresses import DEFAULT_PORT, parse_address
+from protocol.addresses import DEFAULT_PORT, parse_address, split_address, with_port
 from protocol.errors import SettingsError
 
 
@@ -71,3 +71,52 @@ def test_an_ipv6_address_needs_brackets(text: str) -> None:
 def test_brackets_belong_around_an_ipv6_address(text: str) -> None:
     with pytest.raises(SettingsError, match=r"\[ADDRESS\]:PORT, found"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("192.0.2.7:50701", "192.0.2.7", 50701),
+        ("node-1.example_2.org:0", "node-1.example_2.org", 0),
+        ("[2001:db8::1]:65535", "2001:db8::1", 65535),
+        ("[::ffff:192.0.2.7]:1", "::ffff:192.0.2.7", 1),
+        ("[fe80::1%eth0]:7", "fe80::1%eth0", 7),
+    ],
+)
+def test_an_address_is_split_into_host_and_port(address: str, host: str, port: int) -> None:
+    assert split_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host",
+        ":1",
+        "[]:1",
+        "host:",
+        "host:x",
+        "host:-1",
+        "host:65536",
+        "host:1\n",
+        "host:８０",
+        "::1:5",
+        "[host]:5",
+        "[::1:5",
+        "::1]:5",
+        "a b:5",
+        "a/b:5",
+        "user@host:5",
+        "unix:///x",
+        "/ip4/127.0.0.1/tcp/1",
+    ],
+)
+def test_anything_but_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match=r"expected HOST:PORT or \[IPV6\]:PORT"):
+        split_address(address)
+
+
+def test_only_port_0_is_replaced() -> None:
+    assert with_port("host:0", 7) == "host:7"
+    assert with_port("[::1]:0", 7) == "[::1]:7"
+    assert with_port("host:5", 7) == "host:5"

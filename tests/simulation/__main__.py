@@ -3,7 +3,8 @@
 
 Exit status 0 only if every promise held in every seed. One seed alone (`--seeds 1`) can show its
 whole history with `--history`. The last line sums up; with one seed its `history` is a hash that
-depends on nothing but the seed."""
+depends on nothing but the seed.
+"""
 
 import argparse
 import sys

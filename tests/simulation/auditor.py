@@ -1,14 +1,17 @@
-"""The judge of the nodes. It sees what each of them does to its state and says, and knows what the
-coordinator wrote.
+"""The judge of the nodes. It sees each change of a node's state and each message, and it knows the
+coordinator's journal.
 
-Stated once each:
-- a node applies exactly the commits of the journal, in order, and nobody has another digest after the same commit;
-- a node announces only rounds that were opened, and offers and confirms only payloads that are on its disk, verified;
-- what a kill takes from a node is only what its disk did not have; what its disk had comes back;
-- whenever one looks, what a node has trained is in its momentum, in a payload without a word yet, or in its parameters;
-- in the end each sample that was announced in time is in the parameters, or in one node's momentum, or was lost by a
-  fault that takes it (a lost disk, a save that is not made every round); none is in two places. Only a machine that
-  computed wrong is excused from this.
+Its rules:
+- a node applies exactly the commits of the journal, in order, and no other node has another digest
+  after the same commit;
+- a node announces only rounds that were opened, and offers and confirms only payloads that are on
+  its disk, verified;
+- a kill takes from a node only what its disk did not have; what its disk had comes back;
+- at every instant each sample that a node has trained is in its momentum, in an undecided payload,
+  or in its parameters;
+- in the end each sample that was announced in time is in the parameters, or in the momentum of one
+  node, or was lost by a fault that takes it (a lost disk, a save that is not made every round);
+  none is in two places. Only a machine that computed wrong is excused from this.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +24,7 @@ from tests.simulation.checkers import require
 
 @dataclass
 class Auditor:
-    """The book of one run."""
+    """The judge of one run."""
 
     commit_of: Callable[[int], Commit | None]
     """The commit of a round in the coordinator's journal."""
@@ -33,12 +36,12 @@ class Auditor:
     lost: set[int] = field(default_factory=set)
     """Positions that a fault has taken: they may be nowhere."""
     sent: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
-    """What was in the committed payloads, by author and round."""
+    """The positions in the committed payloads, by author and round."""
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
 
     def applied(self, peer: PeerId, commit: Commit, digest: int, *, faulty: bool) -> None:
-        """A replica made a step."""
+        """A replica makes a step."""
         require(
             commit == self.commit_of(commit.round),
             peer,
@@ -57,24 +60,24 @@ class Auditor:
             )
 
     def adopted(self, peer: PeerId, round: int, digest: int) -> None:
-        """A replica went on from a snapshot."""
+        """A replica goes on from a snapshot."""
         known = self.digests.get(round)
         require(
             known == digest,
             peer,
             "adopts a snapshot of round",
             round,
-            "that nobody who applied it has",
+            "that no node has that applied it",
         )
 
     def announces(self, peer: PeerId, round: int, digest: bytes) -> None:
-        """A node says what it did in a round."""
+        """A node announces its work of a round."""
         require(
             0 <= round <= self.opened_until(),
             peer,
             "announces round",
             round,
-            "which nobody has opened",
+            "which was not opened",
         )
         if digest:
             self.payloads[Digest(digest)] = round
@@ -85,16 +88,15 @@ class Auditor:
             require(digest in kept, peer, "offers", digest.hex()[:8], "which it has not verified")
 
     def excuse(self, positions: Iterable[int]) -> None:
-        """A fault makes of these samples what it likes."""
+        """These samples may be anywhere: a fault is at work."""
         self.excused.update(positions)
 
     def lose(self, positions: Iterable[int]) -> None:
-        """A fault takes these samples from where they were."""
+        """A fault takes these samples from their place."""
         self.lost.update(positions)
 
-    def judge_book(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
-        """What a node has trained or found in its state is in one of its places, whenever one
-        looks."""
+    def judge_node(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
+        """Each sample that a node has trained, or found in its state, is in one of its places."""
         missing = sorted(trained - places - self.excused - self.lost)
         require(
             not missing, f"positions {missing} that {peer} has trained are nowhere at this instant"
@@ -103,7 +105,7 @@ class Auditor:
     def judge_samples(
         self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]
     ) -> None:
-        """Each sample is in one place, and those that count as trained are somewhere."""
+        """Each sample is in one place, and every one that counts as trained is somewhere."""
         places: dict[int, str] = dict.fromkeys(applied, "the parameters")
         for peer, positions in momenta.items():
             for position in positions:

@@ -1,8 +1,9 @@
-"""Judges of a history. They know the rules of docs/explain and nothing of the code that is judged.
+"""Judges of a history. They know the rules of DESIGN.md and nothing of the code that they judge.
 
-`Referee` watches one coordinator: it is told each event with what the machine said to it, keeps its
-own simple book (sets of positions, sets of holders) and raises `Violation` for whatever breaks a
-promise. `portrait` is a machine's whole state as plain values, to compare two machines."""
+`Referee` watches one coordinator: it is given each event with the machine's effects, keeps its own
+simple book (sets of positions, sets of holders) and raises `Violation` when a promise is broken.
+`portrait` is a machine's whole state as plain values, to compare two machines.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -18,11 +19,11 @@ from coordinator.machine.events import (
     Event,
     Evict,
     FinishRun,
-    Held,
+    Holding,
+    InstantReached,
     Lapsed,
     Left,
     OpenRound,
-    Reached,
     SkipRound,
 )
 from coordinator.machine.rounds import Rounds
@@ -31,7 +32,7 @@ from protocol.ids import PeerId
 from protocol.shuffle import Share
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 (a finding)
     """A promise was broken."""
 
 
@@ -53,8 +54,7 @@ class _Page:
 
 
 class Referee:
-    """Safety of one coordinator, event by event. A restarted coordinator goes on with the same
-    referee."""
+    """Judges the safety of one coordinator, event by event, also over its restarts."""
 
     def __init__(self, machine: Rounds) -> None:
         self.machine = machine
@@ -70,8 +70,9 @@ class Referee:
         self._finished = False
 
     def saw(self, event: Event, effects: Iterable[Effect], *, judge_books: bool = True) -> None:
-        """The machine took `event` and said `effects`. Of several events that it took at once, only
-        behind the last one can its books be compared with ours."""
+        """The machine took `event` and returned `effects`. When it took several events at once, its
+        books can be compared only after the last one.
+        """
         self._take(event)
         for effect in effects:
             match effect:
@@ -104,9 +105,9 @@ class Referee:
         match event:
             case Left(peer) | Lapsed(peer):
                 self._went(peer)
-            case Reached(round, instant) if round in self._pages and instant != "bell":
+            case InstantReached(round, instant) if round in self._pages and instant != "bell":
                 self._pages[round].late = True
-            case Held(peer, round, digests) if round in self._pages and peer in self._live:
+            case Holding(peer, round, digests) if round in self._pages and peer in self._live:
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
             case Announced() if event.round in self._pages and event.peer in self._live:
@@ -120,7 +121,7 @@ class Referee:
                 holders.discard(peer)
 
     def _withdrawn(self, peer: PeerId) -> None:
-        """It trains no longer what it has not announced."""
+        """The samples that the peer has not announced are lost."""
         for page in self._pages.values():
             if peer not in page.announced:
                 self._lost.update(page.asked.pop(peer, ()))
@@ -277,10 +278,9 @@ class Referee:
         return self._trained
 
     def check_books(self) -> None:
-        """The machine's members, rounds in flight and data order are those that follow from what it
-        was told."""
+        """The machine's members, undecided rounds and data order follow from its events."""
         machine, steps = self.machine, self._spec.schedule.steps
-        flights = [flight.round for flight in machine.in_flight]
+        flights = [flight.round for flight in machine.state.undecided]
         require(
             flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages)
         )
@@ -297,14 +297,18 @@ class Referee:
             "members differ from",
             self._live,
         )
-        out = [position for page in self._pages.values() for peer in page.asked.keys() - page.announced.keys()
-               for position in page.asked[peer]]  # fmt: skip
+        out = [
+            position
+            for page in self._pages.values()
+            for peer in page.asked.keys() - page.announced.keys()
+            for position in page.asked[peer]
+        ]
         places = [self._trained, self._lost, self._returned, set(out)]
         require(
             sum(map(len, places)) == self._next_position == len(set().union(*places)),
             "positions do not add up",
         )
-        trained, lost = machine.samples_trained, machine.samples_lost
+        trained, lost = machine.state.totals.samples_trained, machine.state.totals.samples_lost
         require(
             (trained, lost) == (len(self._trained), len(self._lost)),
             "trained and lost",
@@ -312,31 +316,24 @@ class Referee:
             lost,
         )
         require(
-            machine.order.next_position == self._next_position,
+            machine.state.order.next_position == self._next_position,
             "next position",
-            machine.order.next_position,
+            machine.state.order.next_position,
         )
         require(
-            sum(share.count for share in machine.order.returned) == len(self._returned),
+            sum(share.count for share in machine.state.order.returned) == len(self._returned),
             "returned positions",
         )
 
 
 def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
-    """The machine's whole state as plain values. Leases are left out to compare with a replay,
-    which has seen no heartbeats; the reason in words too, for it names nothing that decides."""
-    fields = {
-        name: value
-        for name, value in vars(machine).items()
-        if name not in ("spec", "members", "votes", "order")
-    }
-    fields["members"] = [asdict(member) for member in machine.members]
-    fields["in_flight"] = [asdict(flight) for flight in machine.in_flight]
-    fields["order"] = asdict(machine.order)
-    fields["votes"] = asdict(machine.votes)
-    fields["loss"] = repr(machine.loss)  # not a number is not equal to itself
+    """The machine's whole state as plain values. To compare with a replay, which has no heartbeats,
+    leave out leases, the time, and the reason in words, which decides nothing.
+    """
+    fields = asdict(machine.state)
+    fields["loss"] = repr(machine.state.loss)  # NaN is not equal to itself
     if not with_leases:
         del fields["last_ms"], fields["reason"]
-        for member in fields["members"]:
+        for member in fields["members"]["roster"].values():
             del member["lease_until_ms"]
     return fields

@@ -1,10 +1,11 @@
-"""The coordinator of a simulated run: the real machine, core, signatures and servicer; a journal in
-memory.
+"""The coordinator of a simulated run: the real machine, sequencer, signatures and servicer, with a
+journal in memory.
 
-The journal is the disk: what `append` has taken is what happened. So the referee judges there,
-batch by batch, and what a life of the process had only in its memory is forgotten with it. Whatever
-the process says must be in the journal by then, and a restart must find in it exactly what it was
-before."""
+The journal is the disk: an event has happened once `append` has taken it. So the referee judges
+there, batch by batch, and a life of the process that ends forgets everything that it had only in
+memory. Every effect must be in the journal before it leaves the process, and a restart must find in
+the journal exactly the state before it. The machine's invariants are checked after each event.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +20,16 @@ from coordinator.machine.events import (
     Effect,
     Event,
     FinishRun,
+    Heartbeat,
     OpenRound,
     RecordDigest,
-    Renewed,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
-from coordinator.state_snapshot import durable, remember
+from coordinator.state_snapshot import durable_part
 from protocol.commits import Commit, SignedCommit, open_commit
-from protocol.errors import StorageError
+from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
@@ -37,12 +38,12 @@ from tests.simulation.session import COORDINATOR, Switchboard
 from tests.simulation.world import Killed, Process, World
 
 SUPERVISOR_MS = (1, 8_000)
-"""A coordinator that died is started again after so long: mostly soon."""
+"""Least and longest time after which a coordinator that died is started again, mostly soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event on disk, and what the machine said to it then."""
+    """One event on disk, with the effects that the machine returned."""
 
     at_ms: int
     kind: type
@@ -51,7 +52,7 @@ class Row:
 
 
 class WatchedRounds(Rounds):
-    """The machine, and what it has handled that is not on disk yet."""
+    """The machine, and the events that it has handled and that are not on disk yet."""
 
     def __init__(self, spec: RunSpec, name: str, journal: "MemoryJournal") -> None:
         super().__init__(spec, run_id(spec, journal.public_key))
@@ -60,6 +61,10 @@ class WatchedRounds(Rounds):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
+        try:
+            self.validate()
+        except LocalProtocolError as error:
+            raise Violation(f"after {event}: {error}") from None
         if (row := self._journal.replaying) is not None:
             require(
                 row.effects == tuple(effects),
@@ -76,7 +81,7 @@ class WatchedRounds(Rounds):
 
 
 class MemoryJournal:
-    """What `coordinator.journal.Journal` keeps, in memory: appends are whole or not at all."""
+    """`coordinator.journal.Journal` in memory: an append is whole or does not happen."""
 
     def __init__(self, world: World, key: Ed25519PrivateKey) -> None:
         self.world, self.public_key = world, public_bytes(key)
@@ -103,7 +108,7 @@ class MemoryJournal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
     ) -> None:
-        """One transaction; the process may die before it or behind it."""
+        """One transaction; the process may die before it or after it."""
         self._step()
         if self.full:
             self.failures += 1
@@ -112,7 +117,7 @@ class MemoryJournal:
         assert machine is not None
         assert referee is not None
         fresh, machine.fresh = machine.fresh, []
-        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Renewed)]
+        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Heartbeat)]
         require(handled == list(events), "the journal is given", events, "of the handled", handled)
         for at_ms, event, effects in fresh:
             self.world.say("event %s", event)
@@ -124,11 +129,11 @@ class MemoryJournal:
                     self.let_go = [
                         member.peer
                         for member in machine.members
-                        if member.round == machine.head_round
+                        if member.round == machine.state.head_round
                     ]
             referee.saw(event, effects, judge_books=False)
             self.durable_effects += len(effects)
-            if not isinstance(event, Renewed):
+            if not isinstance(event, Heartbeat):
                 self.rows.append(Row(at_ms, type(event), msgspec.msgpack.encode(event), effects))
         referee.check_books()
         for round, signed, loss in commits:
@@ -155,8 +160,9 @@ class MemoryJournal:
         return self.states[-1] if self.states else (0, None)
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
-        """Events behind a sequence number; the machine that takes them must say what it said
-        then."""
+        """Events after a sequence number; the machine that takes them must return the same effects
+        as the first time.
+        """
         for number, row in enumerate(self.rows[after:], after + 1):
             self.replaying = row
             yield number, row.at_ms, msgspec.msgpack.decode(row.body, type=row.kind)
@@ -217,7 +223,7 @@ class SimulatedCoordinator:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process, stopped or not."""
+        """Whether there is a process; it may be stopped."""
         return self.process is not None and self.process.state != "dead"
 
     def start(self) -> None:
@@ -237,7 +243,7 @@ class SimulatedCoordinator:
 
     def _died(self) -> None:
         self.world.say("the coordinator dies")
-        self._lost = None if self.rounds.fresh else durable(remember(self.rounds))
+        self._lost = None if self.rounds.fresh else durable_part(self.rounds.state)
         self.switchboard.died(COORDINATOR)
         least, most = SUPERVISOR_MS
         self.world.after(least + (most - least) * self.world.random.random() ** 3, self.start)
@@ -246,14 +252,16 @@ class SimulatedCoordinator:
         try:
             self.rounds = self._fresh_machine()
             self.referee.machine = self.rounds
-            core = Sequencer(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
+            sequencer = Sequencer(self.rounds, self.journal, self._key, self._emit)  # type: ignore[arg-type]
             self.journal.replaying = None
             self.rounds.fresh.clear()
             self._emitted = self.journal.durable_effects
-            await asyncio.to_thread(self._recover, core)
-            self._service = CoordinatorService(core, self.journal, self.journal.public_key, dict)  # type: ignore[arg-type]
+            await asyncio.to_thread(self._recover, sequencer)
+            self._service = CoordinatorService(
+                sequencer, self.journal, self.journal.public_key, dict
+            )  # type: ignore[arg-type]
             self.switchboard.servicer = self._service
-            await core.run()
+            await sequencer.run()
         except StorageError as error:
             self.world.say("the coordinator gives up: %s", error)
             if not self.journal.failures:
@@ -262,16 +270,17 @@ class SimulatedCoordinator:
             self._failed(COORDINATOR, error)
         process.kill()
 
-    def _recover(self, core: Sequencer) -> None:
+    def _recover(self, sequencer: Sequencer) -> None:
         if self._lost is not None:
             probe = Rounds(self.spec, self.run_id)
             _fold(probe, self.journal)
             require(
-                durable(remember(probe)) == self._lost,
+                durable_part(probe.state) == self._lost,
                 "the journal does not rebuild the state that was lost",
             )
-        core.recover()
-        self._emitted = self.journal.durable_effects  # those of a restart have nobody to go to
+        sequencer.recover()
+        # the effects of a restart reach no session
+        self._emitted = self.journal.durable_effects
 
     def _emit(self, outcome: Outcome) -> None:
         self._emitted += len(outcome.effects)

@@ -1,11 +1,12 @@
-"""Disks in memory, which look like directories to the code that is tried, and fail as real ones do.
+"""Disks in memory that look like directories to the code under test, and fail as real ones do.
 
     full        every write fails with ENOSPC, after it has written a part
-    a kill      in the middle of a write leaves a part of it; between two operations it leaves what was done
-    power cut   as a kill, and files of late that nobody forced to the disk are cut short
+    a kill      in the middle of a write leaves a part of it; between two operations it leaves the
+                first of them done
+    power cut   as a kill, and recent files that were not forced to the disk are cut short
     rot         a file has other bytes than were written
 
-`DiskPath` has as much of `pathlib.Path` as the payload log and the snapshots use.
+`DiskPath` has the methods of `pathlib.Path` that the payload log and the snapshots use.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from node.system.files import storage_errors
 from tests.simulation.world import Killed
 
 RECENT_FILES = 8
-"""Files that a power cut can cut short."""
+"""Recent files that a power cut can cut short."""
 
 
 class Disk:
@@ -60,9 +61,21 @@ class Disk:
         self._write(path, blob)
         self._recent = [*self._recent[1 - RECENT_FILES :], (path.directory, path.name)]
 
+    def rename(self, source: "DiskPath", target: "DiskPath") -> None:
+        """Give a file another name."""
+        self.step()
+        blob = source.read_bytes()
+        del self.directories[source.directory][source.name]
+        self._write(target, blob)
+        moved = (source.directory, source.name)
+        self._recent = [
+            (target.directory, target.name) if place == moved else place for place in self._recent
+        ]
+
     def store_whole(self, name: str, blob: bytes) -> None:
         """Write a file of the root beside its place, force it to the disk and rename it: there
-        whole or not at all."""
+        whole or not at all.
+        """
         with storage_errors(self.path(name)):  # type: ignore[arg-type]
             with replacing_file(self.path(name)) as temporary:
                 temporary.write_bytes(blob)
@@ -74,7 +87,7 @@ class Disk:
         self.directories[path.directory][path.name] = blob
 
     def cut_power(self, spare: Callable[[str], bool]) -> int:
-        """Files of late whose name is `spare` lose their end; returns how many."""
+        """Recent files whose name is `spare` lose their end; returns their number."""
         cut = 0
         for directory, name in self._recent:
             blob = self.directories.get(directory, {}).get(name)
@@ -85,8 +98,9 @@ class Disk:
         return cut
 
     def rot(self, directory_prefix: str, spare: Callable[[str], bool]) -> str:
-        """One file below a directory whose name is `spare` changes; its name, empty when there is
-        none."""
+        """A byte changes in one file below a directory whose name is `spare`. Returns its path; ""
+        when there is none.
+        """
         files = [
             (directory, name)
             for directory, entries in sorted(self.directories.items())
@@ -100,7 +114,7 @@ class Disk:
         return f"{directory}/{name}"
 
     def holds(self, name: str) -> bool:
-        """Whether the whole payload of this name is in the log."""
+        """Whether the payload log has the whole payload of this name."""
         log = (files[name] for directory, files in self.directories.items()
                if directory.startswith("/payloads/") and name in files)  # fmt: skip
         return any(hashlib.sha256(blob).hexdigest() == name for blob in log)
@@ -194,7 +208,7 @@ class DiskPath:
 
 
 class DiskFile(io.BytesIO):
-    """An open file; what was written gets to the disk when it is closed."""
+    """An open file; the written bytes get to the disk when it is closed."""
 
     def __init__(self, path: DiskPath, mode: str) -> None:
         super().__init__(b"" if "w" in mode else path.read_bytes())
@@ -209,15 +223,7 @@ class DiskFile(io.BytesIO):
 
 def replace(source: DiskPath, target: DiskPath) -> None:
     """As `os.replace`."""
-    source.disk.step()
-    blob = source.read_bytes()
-    del source.disk.directories[source.directory][source.name]
-    source.disk._write(target, blob)
-    moved = (source.directory, source.name)
-    source.disk._recent = [
-        (target.directory, target.name) if place == moved else place
-        for place in source.disk._recent
-    ]
+    source.disk.rename(source, target)
 
 
 def truncate(path: DiskPath, size: int) -> None:

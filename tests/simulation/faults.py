@@ -1,9 +1,8 @@
-"""What goes wrong, drawn from the world's chance, one fault after the other, and each put right
-after a while.
+"""Faults, drawn from the world's chance, one after the other, and each put right after a while.
 
-Each fault is one method: its name is what it is counted as. A fault that would destroy what the
-design does not promise to keep (the last copy of a payload, the whole quorum's honesty) is not
-made."""
+Each fault is one method and is counted by its name. A fault is not made if it would destroy what
+the design does not promise to keep: the last copy of a payload, the honesty of a whole quorum.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from tests.simulation.session import COORDINATOR, Call
 from tests.simulation.world import World
 
 STEPS_MAX = 400
-"""A kill comes at most so many actions of its process later: at any step."""
+"""Longest delay of a kill, in actions of its process: it may come at any step."""
 
 WEATHERS = (
     Weather((1, 12), 0.0, 0.0, 0.0, 0.0),
@@ -27,13 +26,31 @@ WEATHERS = (
 
 
 class Faults:
-    """Makes faults until it is told that it is enough."""
+    """Makes faults until `end`."""
 
     KINDS = (
-        *(["kill"] * 4), "interrupt", *(["lose_disk"] * 2), "power_cut", "kill_in_write", "stop", "leave", "slow",
-        "fill_disk", "rot", "cut_off", "cut_from_coordinator", "one_way", "partition", "break_sessions", "weather",
-        *(["flip"] * 2), *(["kill_coordinator"] * 2), "kill_coordinator_in_write", "stop_coordinator", "fill_journal",
-    )  # fmt: skip
+        *(["kill"] * 4),
+        "interrupt",
+        *(["lose_disk"] * 2),
+        "power_cut",
+        "kill_in_write",
+        "stop",
+        "leave",
+        "slow",
+        "fill_disk",
+        "rot",
+        "cut_off",
+        "cut_from_coordinator",
+        "one_way",
+        "partition",
+        "break_sessions",
+        "weather",
+        *(["flip"] * 2),
+        *(["kill_coordinator"] * 2),
+        "kill_coordinator_in_write",
+        "stop_coordinator",
+        "fill_journal",
+    )
 
     def __init__(
         self,
@@ -52,14 +69,14 @@ class Faults:
         self._quiet: Callable[[], bool] = lambda: True
 
     def begin(self) -> None:
-        """Plan the first."""
+        """Plan the first fault."""
         self.world.after(self.world.random.randint(0, 2 * self.pause_ms), self._next)
 
     def _next(self) -> None:
         if self.over:
             return
         for node in self.nodes:
-            node.judge_book()
+            node.judge_samples()
         kind = self.world.random.choice(self.KINDS)
         if (
             self._quiet()
@@ -71,7 +88,7 @@ class Faults:
         )
 
     def end(self) -> None:
-        """Put everything right."""
+        """Put everything right, and make no more faults."""
         self.over = True
         self.world.say("the faults end")
         self.network.weather = WEATHERS[0]
@@ -91,7 +108,7 @@ class Faults:
             node.start()
 
     def _later(self, action: Any, least_ms: int = 50, most_ms: int = 8_000) -> None:
-        """Put it right after a while: mostly a short one."""
+        """Put a fault right after a while: mostly a short one."""
         span = most_ms - least_ms
         self.world.after(least_ms + span * self.world.random.random() ** 3, action)
 
@@ -131,7 +148,7 @@ class Faults:
         return None
 
     def _lose_disk(self, node: SimulatedNode) -> bool | None:
-        if self.coordinator.rounds.finished or not self._recoverable_without(node):
+        if self.coordinator.rounds.state.end.finished or not self._recoverable_without(node):
             return False
         node.lose_disk()
         return None
@@ -176,7 +193,8 @@ class Faults:
 
     def _flip(self, node: SimulatedNode) -> bool | None:
         """A machine that computes wrong, once: an honest majority is at work beside it, and nothing
-        else goes wrong until it has started over."""
+        else goes wrong until it has resynced.
+        """
         ready = [member.peer for member in self.coordinator.rounds.members.ready()]
         replica = node.replica
         if (
@@ -191,9 +209,8 @@ class Faults:
         self.network.weather = WEATHERS[0]
         self._quiet = lambda: not replica.faulty or node.replica is not replica
         self.world.say("a bit of node %s flips", node.peer[:8])
-        node.place.auditor.excuse(
-            range(16_384)
-        )  # what it trains and sends until it starts over may be anything
+        # Until it has resynced, it may train and send anything.
+        node.place.auditor.excuse(range(16_384))
         replica.flip(16_000)
         return None
 
@@ -270,20 +287,20 @@ class Faults:
         self._later(lambda: process.resume(self.world))
         return None
 
-    # ---- what may not be destroyed
+    # ---- the limits of what a fault may destroy
 
     def _held_beside(self, node: SimulatedNode) -> Callable[[str], bool]:
-        """Is a payload, by its file's name, whole on the disk of another node?"""
+        """A test whether a payload, by its file's name, is whole on the disk of another node."""
         others = [other.disk for other in self.nodes if other is not node]
         return lambda name: any(disk.holds(name) for disk in others)
 
     def _recoverable_without(self, node: SimulatedNode) -> bool:
-        """Are all payloads that are or may become committed whole on the disks of the others?"""
+        """Whether all payloads that are or may become committed are whole on the other disks."""
         commits = self.coordinator.journal.commits_by_round.values()
         needed = {entry.digest for commit in commits for entry in commit.entries}
-        # What is on its way to the coordinator may be committed too; without a copy, if no other
+        # A payload on its way to the coordinator may be committed too; without a copy, if no other
         # member is left then.
-        undecided = self.coordinator.rounds.decided_round + 1
+        undecided = self.coordinator.rounds.state.decided_round + 1
         needed |= {
             digest for digest, round in node.place.auditor.payloads.items() if round >= undecided
         }

@@ -1,294 +1,44 @@
 """Gossip over home links in virtual time: real `Exchange` and `Uploads` machines on a fluid
-network.
+network (`tests.simulation.fluid`).
 
-    Exchange --Offer--> (delay) --> Offered            control messages take a delay and no room on the links
-             --Pull---> (delay) --> Uploads.asked ... start --> flow --parts, (delay)--> Progressed ... Pulled
-             --Withdraw-> (delay) -> the flow ends after its present part, or never begins --> WITHDRAWN
-             --Drop---> (delay) --> the flow ends; what was under way is a duplicate
+    Exchange --Offer----> (delay) --> Offered
+             --Pull-----> (delay) --> Uploads.asked ... start --> flow of parts
+                                      parts (delay) --> Progressed ... Pulled
+             --Withdraw-> (delay) --> the flow ends after its present part, or never begins:
+                                      WITHDRAWN
+             --Drop-----> (delay) --> the flow ends; bytes that were under way are duplicates
 
-Bytes are a fluid: a flow leaves through its sender's uplink and enters through its receiver's
-downlink, and all flows share them max-min fairly, as TCP's do in the long run. Parts are what a
-receiver keeps of a flow that was dropped. Not modelled: loss and slow start of TCP, jitter, buffers
-in routers. Nothing is random unless `faults` is given."""
+Control messages take a delay and no room on the links. A receiver keeps the whole parts of a flow
+that was dropped. Nothing is random unless `faults` is given. The exchange checks its invariants
+after each event.
+"""
 
-import hashlib
 import heapq
 import itertools
 import random
-from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import assert_never
 
-from node.gossip.machine.events import (
-    Blame,
-    Drop,
-    Effect,
-    Event,
-    Failure,
-    Idle,
-    Linked,
-    MembersChanged,
-    Offer,
-    Offered,
-    OfferFailed,
-    Progressed,
-    Published,
-    Pull,
-    Pulled,
-    PullFailed,
-    Refuse,
-    ReportHolding,
-    RoundStarted,
-    Served,
-    Settled,
-    SwarmLimits,
-    Tick,
-    Withdraw,
-)
+from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
-from node.links.upload_queue import Upload, Uploads
-from protocol.ids import Digest, PeerId, sha256
+from node.links.upload_queue import Uploads
+from protocol.ids import Digest, sha256
+from tests.simulation.fluid import Flow, Fluid
+from tests.simulation.gossip_node import Fetch, Node, peer
+from tests.simulation.gossip_setting import Result, Setting
 
 TICK_MS = 100.0
 DIAL_MS = 5_000.0
-"""How long it takes to learn that a peer cannot be reached."""
+"""Time after which a peer that cannot be reached counts as such."""
 
 END_MS = 3_600_000.0
-"""A gossip that takes an hour makes no progress."""
+"""Time after which a gossip makes no progress."""
 
 PART_BYTES_MIN, PART_BYTES_MAX = 16 * 1024, 512 * 1024
 
 OFFER_BYTES = 60
 MESSAGE_BYTES = 80
-"""Of an offered payload, and of a control message with its frame: only counted, for their share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A home link: bytes per millisecond up and down, and the delay to the middle of the internet,
-    in milliseconds."""
-
-    up: float
-    down: float
-    delay_ms: float
-
-
-def home(up_mbit: float, down_mbit: float, rtt_ms: float) -> Home:
-    """A home link in the usual units; the round trip is to the middle and back."""
-    return Home(up_mbit * 125, down_mbit * 125, rtt_ms / 2)
-
-
-EQUAL = home(20, 20, 25)
-PROFILES = {
-    "dsl-poor": home(0.4, 2, 70),
-    "dsl": home(2, 16, 40),
-    "cable": home(20, 220, 25),
-    "fibre": home(300, 300, 10),
-    "lte": home(8, 30, 70),
-    "5g-fixed": home(18, 150, 55),
-    "starlink": home(17, 118, 45),
-}
-"""Of the field: down and up as people buy them."""
-
-
-def peer(number: int) -> PeerId:
-    """The node of this number."""
-    return PeerId(hashlib.sha256(f"node {number}".encode()).hexdigest()[:32])
-
-
-def bound_ms(homes: Sequence[Home], size: int) -> float:
-    """No gossip can be faster: everybody takes all payloads of others in, everybody's own goes out
-    once, and what all take in goes through somebody's uplink. For equal links: N - 1 payloads over
-    the slower direction."""
-    others = len(homes) - 1
-    everything = len(homes) * others * size / sum(home.up for home in homes)
-    return max(everything, *(max(others * size / home.down, size / home.up) for home in homes))
-
-
-# ---- the network
-
-
-@dataclass(slots=True, eq=False)
-class Flow:
-    """Bytes on their way from one node to another."""
-
-    source: int
-    target: int
-    left: float
-    """Bytes after the present part."""
-    part_max: float
-    part: float
-    """Bytes in the present part."""
-    to_part: float
-    """Bytes until the end of the present part."""
-    rate: float = 0.0
-    on_part: Callable[[int], None] = field(default=lambda count: None)
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes of the present part that have left."""
-        return round(self.part - self.to_part)
-
-
-class Fluid:
-    """Flows on links, at max-min fair rates."""
-
-    def __init__(self, homes: Sequence[Home]) -> None:
-        self._homes = homes
-        self._flows: dict[Flow, None] = {}
-        self._stale = False
-
-    def add(self, flow: Flow) -> None:
-        self._flows[flow] = None
-        self._stale = True
-
-    def remove(self, flow: Flow) -> None:
-        self._stale = self._flows.pop(flow, flow) is None or self._stale
-
-    def next_ms(self) -> float:
-        """Time until a part is complete."""
-        if self._stale:
-            self._share()
-        return min((flow.to_part / flow.rate for flow in self._flows), default=float("inf"))
-
-    def advance(self, elapsed_ms: float) -> list[Flow]:
-        """Let time pass, at most `next_ms`; returns the flows that completed a part, ended ones
-        among them."""
-        complete = []
-        for flow in self._flows:
-            flow.to_part -= flow.rate * elapsed_ms
-            if flow.to_part <= 1e-6 * flow.part:
-                complete.append(flow)
-        return complete
-
-    def _share(self) -> None:
-        """Progressive filling: the tightest link gives its flows equal shares, which bind them
-        everywhere."""
-        self._stale = False
-        flows: dict[tuple[bool, int], dict[Flow, None]] = defaultdict(dict)
-        for flow in self._flows:
-            flows[True, flow.source][flow] = None
-            flows[False, flow.target][flow] = None
-        room = {
-            link: self._homes[link[1]].up if link[0] else self._homes[link[1]].down
-            for link in flows
-        }
-        while flows:
-            tightest = min(flows, key=lambda link: room[link] / len(flows[link]))
-            share = room[tightest] / len(flows[tightest])
-            for flow in list(flows[tightest]):
-                flow.rate = share
-                for link in ((True, flow.source), (False, flow.target)):
-                    room[link] = max(0.0, room[link] - share)
-                    del flows[link][flow]
-            flows = {link: on_it for link, on_it in flows.items() if on_it}
-
-
-def push_to_all_ms(homes: Sequence[Home], size: int) -> float:
-    """The naive way: everybody sends its payload to all others at once. Time until the last has
-    arrived."""
-    fluid, now_ms, end_ms, left = Fluid(homes), 0.0, 0.0, 0
-    for source, target in itertools.permutations(range(len(homes)), 2):
-        fluid.add(Flow(source, target, 0, 0, size, size))
-        left += 1
-    while left:
-        elapsed_ms = fluid.next_ms()
-        now_ms += elapsed_ms
-        for flow in fluid.advance(elapsed_ms):
-            fluid.remove(flow)
-            left -= 1
-            end_ms = max(end_ms, now_ms + homes[flow.source].delay_ms + homes[flow.target].delay_ms)
-    return end_ms
-
-
-# ---- the nodes
-
-
-@dataclass(slots=True, eq=False)
-class Fetch:
-    """One pull, from the request to its end."""
-
-    source: int
-    target: int
-    digest: Digest
-    size: int
-    """Bytes of the whole payload."""
-    wanted: int
-    """Bytes that were asked for."""
-    lacking: int
-    """Bytes of these that are not acknowledged."""
-    started_ms: float
-    first: tuple[float, int]
-    """When its first bytes arrived, and how many: the rate is taken from there, without the time in
-    the queue."""
-    breaks: bool = False
-    """It breaks off after its first part; what is on its way then is lost."""
-    cut: int = 0
-    """Bytes of these that its taker asked not to be sent any more."""
-    flow: Flow | None = None
-    over: bool = False
-    """Its taker dropped it, or it broke."""
-
-    @property
-    def upload(self) -> Upload:
-        """What it is at its source."""
-        return Upload(peer(self.target), self.digest)
-
-
-@dataclass(slots=True)
-class Node:
-    """One node: its machines, and what it has."""
-
-    exchange: Exchange
-    uploads: Uploads
-    held: set[Digest] = field(default_factory=set)
-    arrived: dict[Digest, int] = field(default_factory=lambda: defaultdict(int))
-    fetches: dict[Digest, Fetch] = field(default_factory=dict)
-    asked: dict[Upload, Fetch] = field(default_factory=dict)
-    payload_up: int = 0
-    other_up: int = 0
-    duplicates: int = 0
-    done_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is simulated: everybody publishes one payload of `size` bytes, at 0 or up to `jitter_ms`
-    later."""
-
-    homes: tuple[Home, ...]
-    size: int
-    neighbours: int = 4
-    relays: int = 0
-    """The last so many nodes are relays."""
-    links: frozenset[tuple[int, int]] | None = None
-    """Pairs that can reach each other, the smaller first; None for all."""
-    jitter_ms: float = 0.0
-    ordered: bool = True
-    """Whether requests wait in the order of `Uploads` and are told of progress; else all are served
-    at once."""
-    faults: int | None = None
-    """A seed: a tenth of the offers is lost, and one transfer in twenty breaks off."""
-    rounds: int = 1
-    """Gossips one after the other: the graph differs, and in the first one sources are not known
-    yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of it."""
-
-    round_ms: tuple[float, ...]
-    """From each round's start until every member has every payload."""
-    done_ms: tuple[float, ...]
-    """The same of the last round, for each member."""
-    duplicate_share: float
-    """Of the node that took in the most bytes for nothing: those over all payload bytes that it
-    needed."""
-    payload_up: tuple[int, ...]
-    other_share: float
-    """Control bytes over payload bytes, of all nodes."""
+"""Bytes of an offered payload, and of a control message with its frame: counted, not sent."""
 
 
 class Gossip:
@@ -306,14 +56,14 @@ class Gossip:
         self._count = len(setting.homes)
         self._members = range(self._count - setting.relays)
         self._numbers = {peer(number): number for number in range(self._count)}
-        limits = SwarmLimits(payload_bytes_max=setting.size, neighbours=setting.neighbours)
+        limits = events.SwarmLimits(payload_bytes_max=setting.size, neighbours=setting.neighbours)
         self._nodes: list[Node] = []
         for number in range(self._count):
             exchange = Exchange(peer(number), limits)
             self._nodes.append(Node(exchange, Uploads(exchange.urgency)))
 
     def run(self) -> Result:
-        """Until every member has every payload of the last round."""
+        """Run until every member has every payload of the last round."""
         self._introduce()
         round_ms = list[float]()
         for round in range(self._setting.rounds):
@@ -377,14 +127,14 @@ class Gossip:
         members = frozenset(map(peer, self._members))
         relays = frozenset(self._numbers) - members
         for number in range(self._count):
-            self._feed(number, MembersChanged(members, relays))
+            self._feed(number, events.MembersChanged(members, relays))
             if self._setting.links is not None:
                 others = (
                     other
                     for other in range(self._count)
                     if other != number and self._linked(number, other)
                 )
-                self._feed(number, Linked(frozenset(map(peer, others))))
+                self._feed(number, events.Linked(frozenset(map(peer, others))))
             self._tick(number)
 
     def _begin(self) -> None:
@@ -395,8 +145,8 @@ class Gossip:
         )
         for number, node in enumerate(self._nodes):
             node.done_ms, node.held = 0.0, set()
-            self._feed(number, Settled(self._round - 1))
-            self._feed(number, RoundStarted(self._round))
+            self._feed(number, events.Settled(self._round - 1))
+            self._feed(number, events.RoundStarted(self._round))
         for number in self._members:
             self._after(
                 jitter.uniform(0, self._setting.jitter_ms),
@@ -408,7 +158,7 @@ class Gossip:
 
     def _publish(self, number: int) -> None:
         self._hold(number, self._own(number))
-        self._feed(number, Published(self._round, self._own(number), self._setting.size))
+        self._feed(number, events.Published(self._round, self._own(number), self._setting.size))
 
     def _hold(self, number: int, digest: Digest) -> None:
         node = self._nodes[number]
@@ -417,52 +167,59 @@ class Gossip:
             node.done_ms = self._now_ms
 
     def _tick(self, number: int) -> None:
-        self._feed(number, Tick(not self._nodes[number].asked))
+        self._feed(number, events.Tick(not self._nodes[number].asked))
         self._serve(number)
         self._after(TICK_MS, lambda: self._tick(number))
 
     # ---- the machines
 
-    def _feed(self, number: int, event: Event) -> None:
-        for effect in self._nodes[number].exchange.handle(event, int(self._now_ms)):
+    def _feed(self, number: int, event: events.Event) -> None:
+        exchange = self._nodes[number].exchange
+        effects = exchange.handle(event, int(self._now_ms))
+        exchange.validate()
+        for effect in effects:
             self._act(number, effect)
 
-    def _act(self, number: int, effect: Effect) -> None:
+    def _act(self, number: int, effect: events.Effect) -> None:
         match effect:
-            case Offer():
+            case events.Offer():
                 self._offer(number, effect)
-            case Pull():
+            case events.Pull():
                 self._pull(number, effect)
-            case Drop():
+            case events.Drop():
                 self._drop(number, effect)
-            case Withdraw():
+            case events.Withdraw():
                 fetch = self._nodes[number].fetches[effect.digest]
                 self._nodes[number].other_up += MESSAGE_BYTES
                 self._after(
                     self._delay_ms(number, fetch.source),
                     lambda: self._withdrawn(fetch, effect.unless_soon),
                 )
-            case Blame() | Refuse():
-                assert isinstance(effect, Refuse), f"an honest peer is blamed: {effect}"
-            case ReportHolding():
+            case events.Blame() | events.Refuse() | events.NotRetained():
+                assert isinstance(effect, events.Refuse), f"an honest peer is blamed: {effect}"
+            case events.ReportHolding():
                 pass
             case _:
                 assert_never(effect)
 
-    def _offer(self, number: int, offer: Offer) -> None:
+    def _offer(self, number: int, offer: events.Offer) -> None:
         to = self._numbers[offer.peer]
         self._nodes[number].other_up += MESSAGE_BYTES + OFFER_BYTES * len(offer.payloads)
         lost = self._rng is not None and self._rng.random() < 0.1
         if lost or not self._linked(number, to):
-            self._after(DIAL_MS, lambda: self._feed(number, OfferFailed(offer.peer, offer.round)))
+            self._after(
+                DIAL_MS, lambda: self._feed(number, events.OfferFailed(offer.peer, offer.round))
+            )
             return
         if offer.idle:
-            self._after(self._delay_ms(number, to), lambda: self._feed(to, Idle(peer(number))))
+            self._after(
+                self._delay_ms(number, to), lambda: self._feed(to, events.Idle(peer(number)))
+            )
         for digest, size in offer.payloads:
-            offered = Offered(peer(number), offer.round, digest, size)
+            offered = events.Offered(peer(number), offer.round, digest, size)
             self._after(self._delay_ms(number, to), lambda event=offered: self._feed(to, event))
 
-    def _pull(self, number: int, pull: Pull) -> None:
+    def _pull(self, number: int, pull: events.Pull) -> None:
         node, source = self._nodes[number], self._numbers[pull.source]
         lacking = pull.size - node.arrived[pull.digest]
         breaks = self._rng is not None and self._rng.random() < 0.05
@@ -482,20 +239,21 @@ class Gossip:
         if self._linked(number, source):
             self._after(self._delay_ms(number, source), lambda: self._asked(fetch))
         else:
-            self._after(DIAL_MS, lambda: self._fail(fetch, Failure.UNAVAILABLE))
+            self._after(DIAL_MS, lambda: self._fail(fetch, events.Failure.UNAVAILABLE))
 
-    def _drop(self, number: int, drop: Drop) -> None:
+    def _drop(self, number: int, drop: events.Drop) -> None:
         fetch = self._nodes[number].fetches.pop(drop.digest)
         fetch.over = True
         self._nodes[number].other_up += MESSAGE_BYTES
         self._after(self._delay_ms(number, fetch.source), lambda: self._end(fetch))
 
-    def _fail(self, fetch: Fetch, failure: Failure) -> None:
+    def _fail(self, fetch: Fetch, failure: events.Failure) -> None:
         if not fetch.over:
             fetch.over = True
             del self._nodes[fetch.target].fetches[fetch.digest]
             self._feed(
-                fetch.target, PullFailed(fetch.digest, peer(fetch.source), failure, "simulated")
+                fetch.target,
+                events.PullFailed(fetch.digest, peer(fetch.source), failure, "simulated"),
             )
 
     # ---- a pull at its source
@@ -505,7 +263,7 @@ class Gossip:
         if fetch.digest not in node.held:
             self._after(
                 self._delay_ms(fetch.target, fetch.source),
-                lambda: self._fail(fetch, Failure.ABSENT),
+                lambda: self._fail(fetch, events.Failure.ABSENT),
             )
             return
         upload = fetch.upload
@@ -517,7 +275,7 @@ class Gossip:
             self._start(fetch)
 
     def _withdrawn(self, fetch: Fetch, unless_soon: bool) -> None:
-        """The taker wants no more than what was begun."""
+        """The taker wants no more parts than were begun."""
         node, upload = self._nodes[fetch.source], fetch.upload
         if fetch.flow is not None:
             fetch.cut = round(fetch.flow.left)
@@ -527,7 +285,7 @@ class Gossip:
             self._end(fetch)
             self._after(
                 self._delay_ms(fetch.source, fetch.target),
-                lambda: self._fail(fetch, Failure.WITHDRAWN),
+                lambda: self._fail(fetch, events.Failure.WITHDRAWN),
             )
 
     def _serve(self, number: int) -> None:
@@ -543,8 +301,9 @@ class Gossip:
         self._fluid.add(flow)
 
     def _part_bytes(self, fetch: Fetch) -> int:
-        """A quarter of what the path carries in 250 ms, as a power of two: what a link's window
-        comes to."""
+        """A quarter of the bytes that the path carries in 250 ms, as a power of two, as a link's
+        window chooses.
+        """
         rate = min(self._setting.homes[fetch.source].up, self._setting.homes[fetch.target].down)
         return max(PART_BYTES_MIN, min(PART_BYTES_MAX, 1 << (int(rate * 250 / 4).bit_length() - 1)))
 
@@ -555,7 +314,7 @@ class Gossip:
         self._after(delay_ms, lambda: self._part(fetch, count))
         self._after(2 * delay_ms, lambda: self._acknowledged(fetch, count))
         if fetch.cut and fetch.flow is not None and not fetch.flow.part:
-            self._after(delay_ms, lambda: self._fail(fetch, Failure.WITHDRAWN))
+            self._after(delay_ms, lambda: self._fail(fetch, events.Failure.WITHDRAWN))
 
     def _acknowledged(self, fetch: Fetch, count: int) -> None:
         node, upload = self._nodes[fetch.source], fetch.upload
@@ -566,7 +325,7 @@ class Gossip:
         if fetch.lacking == 0:
             self._end(fetch)
             if not fetch.cut:
-                self._feed(fetch.source, Served(*upload))
+                self._feed(fetch.source, events.Served(*upload))
         self._serve(fetch.source)
 
     def _end(self, fetch: Fetch) -> None:
@@ -596,21 +355,16 @@ class Gossip:
         if node.arrived[fetch.digest] < fetch.size:
             if fetch.breaks:  # noticed at both ends at once
                 self._end(fetch)
-                self._fail(fetch, Failure.UNAVAILABLE)
+                self._fail(fetch, events.Failure.UNAVAILABLE)
             elif self._setting.ordered:
-                self._feed(number, Progressed(fetch.digest, peer(fetch.source), count))
+                self._feed(number, events.Progressed(fetch.digest, peer(fetch.source), count))
             return
         fetch.over = True
         del node.fetches[fetch.digest]
         self._hold(number, fetch.digest)
         first_ms, first = fetch.first
         rate = int(1000 * (fetch.wanted - first) / max(1.0, self._now_ms - first_ms))
-        self._feed(number, Pulled(fetch.digest, peer(fetch.source), fetch.size, rate))
-
-
-def links_among(*groups: Collection[int]) -> frozenset[tuple[int, int]]:
-    """Everybody of a group can reach everybody else of it."""
-    return frozenset(pair for group in groups for pair in itertools.combinations(sorted(group), 2))
+        self._feed(number, events.Pulled(fetch.digest, peer(fetch.source), fetch.size, rate))
 
 
 def gossip(setting: Setting) -> Result:

@@ -1,4 +1,4 @@
-"""Between peers: a `node.links.network.Link` over the simulated network."""
+"""Links between peers: a `node.links.network.PeerNetwork` over the simulated network."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -11,30 +11,31 @@ from node.links.network import (
     NotHeldError,
     PeerAddress,
     Purpose,
-    Traffic,
     WithdrawnError,
 )
+from node.traffic import Traffic
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers
 from tests.simulation.disk import spoiled
 from tests.simulation.network import Network
 
-OFFER_SECONDS = 2.0
-PROGRESS_SECONDS = 3.0
+OFFER_S = 2.0
+PROGRESS_S = 3.0
 REFUSED_MS = 30
-"""After this a caller knows that nobody listens."""
+"""Time after which a caller learns that no peer listens."""
 
-QUIET_SECONDS = 0.3
-"""Of whom nothing was read for so long is idle."""
+QUIET_S = 0.3
+"""A node is idle once no peer has read from it for this time."""
 
-LOOK_SECONDS = 0.4
-"""How often a node notices which of its links are open."""
+LOOK_S = 0.4
+"""Pause between two looks at the open links."""
 
 
 class SimulatedLink:
-    """One node's end of all that it exchanges with peers, in parts of `part_bytes`. `offered`
-    judges what it says that it holds."""
+    """One node's links to its peers; blobs travel in parts of `part_bytes`. `offered` judges the
+    offers that the node makes.
+    """
 
     def __init__(
         self, network: Network, own: PeerId, part_bytes: int, offered: Callable[[Offers], None]
@@ -51,31 +52,28 @@ class SimulatedLink:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, server: LinkServer) -> tuple[str, ...]:
-        """Be reachable."""
         self._ends[self._own] = server
         self._looking = asyncio.create_task(self._look(server))
         return (f"{short(self._own)}:1",)
 
     async def stop(self) -> None:
-        """Be reachable no more."""
         if self._looking:
             self._looking.cancel()
         self._ends.pop(self._own, None)
 
     def keep(self, remotes: Sequence[PeerAddress]) -> None:
-        """Peers that links are wanted to."""
         self._kept = [remote.peer_id for remote in remotes]
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
-        """No further part of this blob."""
         self._withdrawn.add((source, digest))
 
     async def _look(self, server: LinkServer) -> None:
-        """Tell which links are open: to peers that live and that are cut off in neither
-        direction."""
+        """Tell the server which links are open: those to peers that live and are cut off in neither
+        direction.
+        """
         told: frozenset[PeerId] = frozenset()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)
             linked = frozenset(filter(self._linked, self._kept))
             if linked != told:
                 server.on_linked(linked)
@@ -87,18 +85,14 @@ class SimulatedLink:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has read a blob of this node lately."""
-        return (
-            self._network.world.time() - self._network.read_at.get(self._own, 0.0) >= QUIET_SECONDS
-        )
+        return self._network.world.time() - self._network.read_at.get(self._own, 0.0) >= QUIET_S
 
     @property
     def traffic(self) -> Traffic:
-        """Nothing is counted."""
         return Traffic()
 
     async def offer(self, to: PeerAddress, offers: Offers) -> None:
-        """Hand over offers; the network may carry them twice, or lose the reply."""
+        """As a real one; the network may carry offers twice, or lose the reply."""
         self._offered(offers)
         blob = offers.SerializeToString()
         if self._network.chance("corrupt", self._network.weather.corrupt / 4):
@@ -116,12 +110,11 @@ class SimulatedLink:
                     ) from error
                 raise
 
-        await self._ask(to.peer_id, take, OFFER_SECONDS)
+        await self._ask(to.peer_id, take, OFFER_S)
 
     async def fetch(
         self, source: PeerAddress, blob: BlobRange, purpose: Purpose = Purpose.PAYLOAD
     ) -> AsyncGenerator[Part, None]:
-        """The parts of a blob, one by one."""
         key, offset, end = (source.peer_id, blob.digest), blob.offset, blob.offset + 1
         self._withdrawn.discard(key)
         while offset < end:
@@ -140,7 +133,7 @@ class SimulatedLink:
                 except StorageError as error:
                     raise UnavailableError(str(error)) from error
 
-            answer = await self._ask(source.peer_id, read, PROGRESS_SECONDS)
+            answer = await self._ask(source.peer_id, read, PROGRESS_S)
             if answer is None:
                 raise NotHeldError(f"{short(source.peer_id)} does not hold it")
             if key in self._withdrawn:
@@ -159,8 +152,9 @@ class SimulatedLink:
             server.on_served(self._own, digest)
 
     async def _ask(self, peer: str, question: Callable[[LinkServer], Any], seconds: float) -> Any:
-        """Run a question at a peer, in its process; its answer, or its error as it comes over a
-        network."""
+        """Run a question at a peer, in its process; its answer or its error comes back over the
+        network.
+        """
         network, world = self._network, self._network.world
         reply: asyncio.Future[Any] = world.create_future()
 

@@ -1,8 +1,10 @@
-"""What the product's modules get in place of the machine below them, as long as a world lasts.
+"""Replaces the machine below the product's modules for as long as a world lasts.
 
-Clock, chance and files are looked up by module, so whatever module of the product imports `time`,
+Clock, chance and files are looked up by module, so each module of the product that imports `time`,
 `random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
-chance, disks in memory. The ranges of a snapshot can be made small, so that there are several."""
+chance, disks in memory. The ranges of a snapshot can be made small, so that there are several. The
+exchange checks its invariants after each event.
+"""
 
 import contextlib
 import logging
@@ -18,13 +20,14 @@ from typing import Any
 from node.gossip import payload_log
 from node.replica import snapshot
 from tests.simulation import disk
+from tests.simulation.invariants import checks
 from tests.simulation.world import PROCESS, World
 
 PACKAGES = ("protocol", "coordinator", "node")
 
 
 class _Shim:
-    """A module in which some names are the world's."""
+    """A module with some names replaced."""
 
     def __init__(self, module: ModuleType, **names: Any) -> None:
         self._module = module
@@ -57,14 +60,15 @@ def _clock(world: World) -> _Shim:
 
 @contextlib.contextmanager
 def installed(world: World, part_bytes: int) -> Iterator[None]:
-    """Let the product run on this world's machine; everything is as before in the end."""
+    """Let the product run on this world's machine; at the end everything is restored."""
     files = _Shim(os, replace=disk.replace, truncate=disk.truncate)
     replaced: dict[ModuleType, Any] = {
         time: _clock(world),
         random: _Shim(world.random),  # type: ignore[arg-type]
         secrets: _Shim(secrets, token_bytes=world.random.randbytes),
     }
-    changes: list[tuple[ModuleType, str, Any]] = [
+    changes: list[tuple[Any, str, Any]] = checks()
+    changes += [
         (module, name, shim)
         for path, module in sorted(sys.modules.items())
         if path.partition(".")[0] in PACKAGES

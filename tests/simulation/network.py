@@ -1,12 +1,15 @@
-"""The network between the parties: messages that may be lost, late, doubled or out of order, and
+"""The network between the parties: messages that are lost, late, doubled or out of order, and
 streams that break.
 
-    note      one message on its own way (an offer, a request, a reply): delay, loss, doubling, reordering
-    stream    an ordered sequence of messages that arrives whole up to where it breaks: what TCP makes of the same
-              weather. A loss is a delay; what is cut off waits, until one end gives up or the other is told.
+    note      one message by itself (an offer, a request, a reply): delay, loss, doubling,
+              reordering
+    stream    an ordered sequence of messages that arrives whole up to the point where it breaks,
+              as over TCP. A loss is a delay; a message that is cut off waits until one end gives
+              up or the other is told.
 
-Directions may be cut one by one, so links can be one-way. Parties are named by strings; whether a
-party lives is told by its current process."""
+Directions may be cut one by one, so links can be one-way. Parties are named by strings; a party
+lives as long as its current process.
+"""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -15,10 +18,10 @@ from typing import Any
 from tests.simulation.world import Process, World
 
 RETRANSMIT_MS = 200
-"""A lost part of a stream comes this much later."""
+"""Delay of a message of a stream that was lost once."""
 
 STUCK_MS = 400
-"""How often a stream that is cut off tries again."""
+"""Pause after which a stream that is cut off tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,47 +31,47 @@ class Weather:
     delay_ms: tuple[int, int]
     """Shortest and longest time on the way; a wide range reorders."""
     loss: float
-    """Part of the notes that never arrive."""
+    """Share of the notes that never arrive."""
     doubled: float
-    """Part of the notes that arrive twice."""
+    """Share of the notes that arrive twice."""
     corrupt: float
-    """Part of the blobs in which a byte changes at their source."""
+    """Share of the blobs in which a byte changes at their source."""
     broken: float
-    """Part of the messages on streams with which the stream breaks."""
+    """Share of the messages on streams with which the stream breaks."""
 
 
 class Network:
-    """Who reaches whom at present, and how well."""
+    """The connections between parties at present, and their weather."""
 
     def __init__(self, world: World, weather: Weather) -> None:
         self.world, self.weather = world, weather
         self.cut: set[tuple[Hashable, Hashable]] = set()
         self.processes: dict[str, Process] = {}
         self.ends: dict[str, Any] = {}
-        """Who listens for peers: link servers by party."""
+        """Link servers that listen for peers, by party."""
         self.read_at: dict[str, float] = {}
-        """When each peer was last read from, in seconds."""
+        """Time at which each peer was last read from, in seconds."""
         self.counts: dict[str, int] = {"lost": 0, "doubled": 0, "corrupt": 0, "broken": 0}
 
     def runs(self, party: str) -> bool:
-        """Whether anybody answers there."""
+        """Whether the party has a process that is not dead."""
         process = self.processes.get(party)
         return process is not None and process.state != "dead"
 
     def chance(self, kind: str, probability: float) -> bool:
-        """Does it happen this time?"""
+        """Draw whether it happens this time, and count it if so."""
         if probability and self.world.random.random() < probability:
             self.counts[kind] += 1
             return True
         return False
 
     def delay_ms(self) -> float:
-        """Time of one message on its way: most are quick, some are not."""
+        """Draw the time of one message on its way: most are quick, some are not."""
         shortest, longest = self.weather.delay_ms
         return shortest + (longest - shortest) * self.world.random.random() ** 3
 
     def note(self, sender: str, receiver: str, deliver: Callable[[], Any]) -> None:
-        """Let `deliver` happen in the receiver's process after a while: once, twice or never."""
+        """Call `deliver` in the receiver's process after a while: once, twice or never."""
         for _ in range(2 if self.chance("doubled", self.weather.doubled) else 1):
             if not self.chance("lost", self.weather.loss) and (sender, receiver) not in self.cut:
                 self.world.after(self.delay_ms(), lambda: self._arrive(sender, receiver, deliver))

@@ -1,9 +1,10 @@
-"""A node of a simulated run: the real trainer, ledger, client, swarm, exchange, payload log,
+"""A node of a simulated run: the real trainer, decision log, client, swarm, exchange, payload log,
 snapshots and catch-up.
 
 Put together as `node.process` does it, around a replica that is cheap (`stand_in`), a link and a
-stub that lead to the simulated network, and a disk in memory. What a volunteer's machine adds is
-here: it starts the node again when it died."""
+stub that lead to the simulated network, and a disk in memory. As a volunteer's machine does, it
+starts the node again when it died.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -12,20 +13,23 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import CoordinatorClient, RunInfo, own_clock_ms
+from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
-from node.control.first_contact import FIRST_CONTACT_SECONDS, reach
+from node.control.first_contact import FIRST_CONTACT_S, reach
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
 from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
+from node.round.witness import WitnessReports
 from node.status import NodeStatus
+from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
+from protocol.run_info import RunInfo
 from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
@@ -39,6 +43,7 @@ from tests.simulation.stand_in import (
     SavedState,
     TrainingModel,
     applied_positions,
+    positions_of,
     saved_state,
 )
 from tests.simulation.world import Killed, Process, World
@@ -46,19 +51,18 @@ from tests.simulation.world import Killed, Process, World
 TOP_K = 16
 MICRO_BATCH = 2
 SUPERVISOR_MS = (300, 8_000)
-"""A node that died or gave up is started again after so long: mostly soon."""
-
+"""Shortest and longest pause before a node that died or gave up is started again: mostly soon."""
 
 MET_FILE = "met"
-"""Is on the disk once the coordinator has answered."""
+"""File that is on the disk once the coordinator has answered."""
 
 LEFT = "this node was asked to leave"
-"""How a trainer ends that was asked to."""
+"""Reason with which a trainer ends that was asked to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all nodes share."""
+    """The parts that all nodes share."""
 
     world: World
     network: Network
@@ -83,13 +87,13 @@ class Client(CoordinatorClient):
         return self._simulated
 
     def send(self, message: wire.NodeMessage) -> None:
-        """As the real one; judged."""
+        """Send, after the auditor has judged it."""
         self._says(message)
         super().send(message)
 
 
 class KeptLog(PayloadLog):
-    """The real log; remembers what was ever in it, verified, for the auditor."""
+    """The real log; remembers every digest that was in it, verified, for the auditor."""
 
     kept: set[bytes]
 
@@ -123,7 +127,8 @@ class SimulatedNode:
         self.process: Process | None = None
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
-        self.progress: NodeStatus | None = None
+        self.status: NodeStatus | None = None
+        self.ledger: DecisionLog | None = None
         self.swarm: Swarm | None = None
         self.kept: set[bytes] = set()
         self.ended = ""
@@ -138,7 +143,7 @@ class SimulatedNode:
         return self.process is not None and self.process.state != "dead"
 
     def start(self) -> None:
-        """Start the node, if it does not run."""
+        """Start the node unless it runs."""
         self.wanted = True
         if self.runs:
             return
@@ -152,12 +157,12 @@ class SimulatedNode:
         self._program_task = self.world.start(self.process, self._main(self.process))
 
     def interrupt(self) -> None:
-        """The second of two SIGTERM: everything that runs is cancelled, wherever it is."""
+        """The second of two SIGTERM: cancel everything that runs, wherever it is."""
         if self.process is not None and self._program_task is not None:
             self.world.call_soon(self._program_task.cancel, context=self.process.context)
 
     def leave(self) -> None:
-        """The first SIGTERM: it is asked to leave; while it starts it has nothing to finish."""
+        """The first SIGTERM: ask the node to leave; while it starts it has nothing to finish."""
         self.wanted = False
         if self.trainer is None:
             self.interrupt()
@@ -171,7 +176,7 @@ class SimulatedNode:
 
     def _died(self) -> None:
         self.world.say("node %s dies", self.peer[:8])
-        self.judge_book()
+        self.judge_samples()
         in_memory = self.samples_beyond()
         self.replica = self.trainer = None
         if self.place.save_every > 1:
@@ -186,7 +191,7 @@ class SimulatedNode:
             self.world.after(pause_ms, lambda: self.start() if self.wanted else None)
 
     def lose_disk(self) -> None:
-        """The machine is replaced: nothing of its disk is left."""
+        """Replace the machine: nothing of its disk is left."""
         self.kill()
         self.world.say("node %s loses its disk", self.peer[:8])
         self.place.auditor.lose(self.samples_beyond())
@@ -194,22 +199,23 @@ class SimulatedNode:
 
     @property
     def link_ends(self) -> dict[str, Any]:
-        """Who listens for peers."""
+        """The links that listen for peers."""
         return self.place.network.ends
 
-    # ---- what is in it
+    # ---- its content
 
     @property
     def catches_up(self) -> bool:
-        """Does it replay the log?"""
-        return self.trainer is not None and self.trainer._parts.ledger.behind()
+        """Whether it replays the log."""
+        return self.trainer is not None and self.ledger is not None and self.ledger.behind()
 
     def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
         """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
-        its disk if it does not run."""
+        its disk if it does not run.
+        """
         if self.replica is not None and self.trainer is not None:
-            items = [(item.digest, item.extraction) for item in self.trainer.position.pending]
-            pending = [(digest, extraction.positions) for digest, extraction in items if extraction]
+            items = [(item.digest, positions_of(item)) for item in self.trainer.position.pending]
+            pending = [(digest, positions) for digest, positions in items if positions is not None]
             momentum = sorted(self.replica.momentum)
         elif saved := self.saved:
             pending, momentum = saved.payloads, saved.momentum
@@ -219,17 +225,18 @@ class SimulatedNode:
             place for digest, places in pending if digest not in counted for place in places
         ]
 
-    def judge_book(self) -> None:
-        """Is all that it has trained somewhere, now?"""
+    def judge_samples(self) -> None:
+        """Judge whether every sample that it has trained is somewhere, now."""
         if self.replica is not None and self.trainer is not None:
             places = {*self.samples_beyond(), *self.replica.applied_positions}
-            self.place.auditor.judge_book(self.peer, self.replica.trained_here, places)
+            self.place.auditor.judge_node(self.peer, self.replica.trained_here, places)
 
     def sent_unknown(self) -> set[int]:
         """Samples in its momentum that it has sent after it was saved, and that will leave it once
-        it hears so."""
+        it hears so.
+        """
         saved = self.saved
-        doubtful = self.trainer is None or self.trainer._earlier.unsaved_rounds
+        doubtful = self.trainer is None or self.trainer.momentum_is_doubtful
         if saved is None or not saved.unsaved_rounds or not doubtful:
             return set()
         sent = self.place.auditor.sent.items()
@@ -260,18 +267,19 @@ class SimulatedNode:
 
     @property
     def saved(self) -> SavedState | None:
-        """What its disk would give back."""
+        """The state on its disk."""
         path = self.disk.path(STATE_FILE)
         return saved_state(path.read_bytes()) if path.is_file() else None
 
     def in_words(self) -> str:
-        """Where it stands, for whoever reads a failure."""
+        """Where it stands, for the reader of a failure."""
         if not self.runs:
             return f"node {self.peer[:8]} does not run; {self.ended}"
-        if self.replica is None or self.progress is None or self.swarm is None:
+        if self.replica is None or self.status is None or self.swarm is None:
             return f"node {self.peer[:8]} starts"
-        phase, note, waits = self.progress.phase, self.progress.note, self.swarm.waiting_for
-        return f"node {self.peer[:8]} applied round {self.replica.head_round}: {phase}; {note}; {waits}"
+        about = self.status.phase, self.status.note, self.swarm.waiting_for
+        applied = f"node {self.peer[:8]} applied round {self.replica.head_round}"
+        return f"{applied}: {'; '.join(about)}"
 
     # ---- the program
 
@@ -299,7 +307,7 @@ class SimulatedNode:
         """As `node.process.NodeProcess`: start, run, finish, stop."""
         client = Client(self._key, Stub(self.place.switchboard, self.peer), self._says)
         info = await reach(
-            client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_SECONDS
+            client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_S
         )
         await asyncio.to_thread(self.disk.store_whole, MET_FILE, b"met")
         retention, membership = info.spec.retention, info.spec.membership
@@ -308,44 +316,63 @@ class SimulatedNode:
         ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
             ledger.resume(position.next_round, position.head, position.head_round)
-        snapshots = await asyncio.to_thread(Snapshots, self.disk.path("snapshots"))  # type: ignore[arg-type]
+        snapshot_path: Any = self.disk.path("snapshots")
+        snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
         log.kept = self.kept
         log.__init__(  # type: ignore[misc]
             self.disk.path("payloads"),
             retention.log_rounds,
             retention.log_bytes_max,
-            snapshots.held_round,  # type: ignore[arg-type]
+            snapshots.held_round,
+        )
+        witness = WitnessReports(
+            self.peer,
+            info.spec.rounds.copies_min,
+            lambda: client.members.member_count,
+            client.send,
         )
         swarm = Swarm(
-            self.peer, info.run_id, SwarmLimits(replica.payload_bytes_max, membership.neighbours), log,
+            self.peer,
+            info.run_id,
+            SwarmLimits(replica.payload_bytes_max, membership.neighbours),
+            log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
-            report_holding=lambda round, digests: trainer.report_holding(round, digests),
-            clock_ms=own_clock_ms, snapshots=snapshots,
-        )  # fmt: skip
+            report_holding=witness.add,
+            clock_ms=own_clock_ms,
+            snapshots=snapshots,
+        )
         addresses = await swarm.start()
-        progress = NodeStatus(self.peer, self.peer[:8])
-        trainer = Trainer(
-            RoundContext(
-                info, self.peer, replica, Corpus(), client, ledger, swarm, progress,  # type: ignore[arg-type]
-                lambda position: replica.save(self.disk, position), self.place.save_every,
-                CatchUp(info, replica, snapshots, swarm, client.fetch_commits, progress=progress),  # type: ignore[arg-type]
-                position,
-            )
-        )  # fmt: skip
-        self.trainer, self.progress, self.swarm = trainer, progress, swarm
+        status = NodeStatus(self.peer, self.peer[:8])
+        context = RoundContext(
+            info=info,
+            own=self.peer,
+            replica=replica,
+            corpus=Corpus(),
+            client=client,
+            ledger=ledger,
+            swarm=swarm,
+            status=status,
+            witness=witness,
+            catch_up=CatchUp(info, replica, snapshots, swarm, client.fetch_commits, status=status),
+            save=lambda position: replica.save(self.disk, position),
+            save_every=self.place.save_every,
+            restored=position,
+        )
+        trainer = Trainer(context)
+        self.trainer, self.ledger, self.status, self.swarm = trainer, ledger, status, swarm
         try:
             reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
             await asyncio.to_thread(replica.save, self.disk, trainer.position)
             client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
-            await client.flushed(2)
+            await client.flush(2)
         finally:
             await swarm.stop()
         return reason
 
     async def _run(self, client: Client, info: RunInfo, hello: wire.Hello, swarm: Swarm) -> str:
         assert self.trainer is not None
-        session = asyncio.create_task(client.run(info, hello, self.trainer))
+        session = asyncio.create_task(client.run(info, hello, self.trainer.inbox))
         training = asyncio.create_task(self.trainer.run())
         failing = asyncio.create_task(swarm.failed())
         try:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from node.links.frames import PART_BYTES_MAX
@@ -22,30 +23,28 @@ FAULTY_ROUNDS = 40
 """Rounds of a seed in all, and those among them in which faults are made."""
 
 PROGRESS_ROUNDS = 10
-"""Rounds after the last fault within which one must be committed: leases of the dead run out, nodes
-find back."""
+"""Rounds after the last fault within which one must be committed: by then the leases of dead nodes
+have run out, and the others are back."""
 
 PATIENCE_MS = 12_000
-"""What the longest of the product's own pauses may add to that: backoffs, retries, a silent
-line."""
+"""Time that the longest of the product's own pauses may add: backoffs, retries, a silent line."""
 
 FAREWELLS = 0.3
-"""Scenarios in whose end everybody is asked to leave, of those whose run has no end by then."""
+"""Share of the scenarios that end with every node asked to leave, of those whose run goes on."""
 
 NODES_MAX = 16
 MANY = 0.06
-"""Part of the seeds with eight nodes or more; a small run shows most of what can go wrong, and is
-cheap."""
+"""Share of the seeds with eight nodes or more; a small run shows most faults, and is cheap."""
 
 ENDING = 0.3
-"""Part of the seeds whose run comes to its end."""
+"""Share of the seeds whose run comes to its end."""
 
 LINES_SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: int
     nodes: int
@@ -55,7 +54,7 @@ class Outcome:
     restarts: int
     faults: Counter[str] = field(default_factory=Counter)
     fingerprint: str = ""
-    """Of the whole history."""
+    """Hash of the whole history."""
 
 
 def spec_of(chance: random.Random, nodes: int) -> RunSpec:
@@ -161,18 +160,25 @@ class Scenario:
                 self.world.end()
         referee = self.coordinator.referee
         return Outcome(
-            self.seed, len(self.nodes), len(referee.words), len(referee.commits), self.world.actions,
-            self.coordinator.restarts, self.faults.counts + Counter(self.network.counts), self.world.fingerprint(),
-        )  # fmt: skip
+            self.seed,
+            len(self.nodes),
+            len(referee.words),
+            len(referee.commits),
+            self.world.actions,
+            self.coordinator.restarts,
+            self.faults.counts + Counter(self.network.counts),
+            self.world.fingerprint(),
+        )
 
     def _report(self) -> str:
         machine = self.coordinator.rounds
         members = [(member.peer[:8], member.state, member.connected) for member in machine.members]
-        flights = [flight.round for flight in machine.in_flight]
+        flights = [flight.round for flight in machine.state.undecided]
         lines = [
             *self.world.history(LINES_SHOWN),
             *(node.in_words() for node in self.nodes),
-            f"coordinator decided round {machine.decided_round}, in flight {flights}, members {members}",
+            f"coordinator decided round {machine.state.decided_round}, in flight {flights}",
+            f"members {members}",
             f"{self.spec.rounds}",
             f"{self.spec.membership}",
             f"{self.spec.retention}",
@@ -212,10 +218,11 @@ class Scenario:
 
     @property
     def _finished(self) -> bool:
-        return self.coordinator.rounds.concluded
+        return self.coordinator.rounds.state.end.concluded
 
-    def _until(self, done: object, limit_ms: int) -> None:
-        self.world.run_until(lambda: self.error is not None or done(), self.world.now_ms + limit_ms)  # type: ignore[operator]
+    def _until(self, done: Callable[[], object], limit_ms: int) -> None:
+        until_ms = self.world.now_ms + limit_ms
+        self.world.run_until(lambda: self.error is not None or bool(done()), until_ms)
         if self.error is not None:
             raise self.error
 
@@ -232,8 +239,9 @@ class Scenario:
         )
 
     def _agreement(self) -> None:
-        """Everybody gets to one state, and every sample is accounted for. Who was away when the run
-        was concluded finds nobody any more who could give it the rest."""
+        """Every node gets to one state, and every sample is accounted for. A node that was away
+        when the run was concluded finds no other node that could give it the rest.
+        """
         limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
         commits = self.coordinator.referee.commits
         bound = [
@@ -254,8 +262,9 @@ class Scenario:
         self._samples()
 
     def _farewell(self) -> None:
-        """One has lost its disk and begins anew when everybody is asked to leave: nobody waits for
-        who is gone."""
+        """One node has lost its disk and begins anew when all are asked to leave: none waits for a
+        node that is gone.
+        """
         late = self.world.random.choice(self.nodes)
         late.lose_disk()
         self._until(lambda: late.catches_up, self.spec.membership.lease_ms + PATIENCE_MS)
@@ -268,9 +277,10 @@ class Scenario:
         require(not still, "still there after they were asked to leave:", still)
 
     def _samples(self) -> None:
-        """Stop everything at one instant, and look where each sample is. Who alone had the last
-        commits may have died before it saved them: what they count is in the log, and need be
-        nowhere else."""
+        """Stop everything at one instant, and look where each sample is. A node that alone had the
+        last commits may have died before it saved them: the samples that they count are in the
+        log, and need be nowhere else.
+        """
         front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
         momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
         in_the_log = {
@@ -286,7 +296,8 @@ class Scenario:
 
     def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
         """Samples with a node, without those in payloads that a commit up to `head_round` has
-        counted."""
+        counted.
+        """
         counted = {
             bytes(entry.digest)
             for round, commit in self.coordinator.journal.commits_by_round.items()

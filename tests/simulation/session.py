@@ -1,15 +1,15 @@
-"""The coordinator's service over the simulated network: what gRPC does with a call, and what it
-does when it breaks.
+"""The coordinator's service over the simulated network: calls as gRPC makes them, and as they
+break.
 
-The client's end is what `node.control.client` sees of a stub and its calls; the server's end runs
+The client's end is the stub and the calls that `node.control.client` uses; the server's end runs
 the coordinator's real servicer in the coordinator's process. Messages cross as bytes.
 
-A call ends in one of these ways, and each end hears of it later than the other, or not at all:
-    the servicer returns         the client reads EOF behind the last message
-    the client cancels           the servicer is cancelled
-    one process is killed        its machine says so to the other end, or (a silent machine) nobody does: then the
-                                 client falls back on its patience, the server on its keepalive
-    the connection breaks        both hear of it, each in its own time
+A call ends in one of these ways, and each end learns of it later than the other, or never:
+    the servicer returns     the client reads EOF after the last message
+    the client cancels       the servicer is cancelled
+    one process is killed    its machine tells the other end, or is silent: then the client has only
+                             its own deadline, and the server its keepalive
+    the connection breaks    both ends learn of it, each in its own time
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from tests.simulation.world import PROCESS, Process
 COORDINATOR = "coordinator"
 CONNECT_MS = 300
 KEEPALIVE_MS = 8_000
-"""After this a server drops a client whose machine is gone without a word."""
+"""Time after which a server drops a client whose machine is silent."""
 
 SILENT_DEATH = 0.3
-"""Part of the deaths of which nobody is told."""
+"""Part of the deaths that the other end is not told."""
 
 _UNARY = {"GetRun": wire.Run, "GetCommits": wire.Commits}
 
@@ -37,12 +37,12 @@ _UNARY = {"GetRun": wire.Run, "GetCommits": wire.Commits}
 def unavailable(
     details: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
 ) -> grpc.aio.AioRpcError:
-    """What a failed call raises."""
+    """The error of a failed call."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
 
 class Switchboard:
-    """Where calls arrive: the servicer of the coordinator's present life, if it listens."""
+    """Routes calls to the servicer of the coordinator's present life, if it listens."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -54,12 +54,12 @@ class Switchboard:
         return self.servicer is not None and self.network.runs(COORDINATOR)
 
     def forget(self, call: "Call | _Unary") -> None:
-        """A call has come to its end."""
+        """Drop a call that has ended."""
         if call in self.calls:
             self.calls.remove(call)
 
     def died(self, party: str) -> None:
-        """A process is gone; who was connected to it may be told."""
+        """A process is gone; processes that were connected to it may be told."""
         if party == COORDINATOR:
             self.servicer = None
         for call in [call for call in self.calls if party in (call.node, COORDINATOR)]:
@@ -116,14 +116,14 @@ class Stub:
             async with asyncio.timeout(timeout):
                 return await reply
         except TimeoutError:
-            raise unavailable("nobody answered", grpc.StatusCode.DEADLINE_EXCEEDED) from None
+            raise unavailable("no answer in time", grpc.StatusCode.DEADLINE_EXCEEDED) from None
         finally:
             switchboard.forget(call)
 
 
 @dataclass(eq=False)
 class _Unary:
-    """A unary call on its way; `refuse` tells its caller that nobody will answer."""
+    """A unary call on its way; `refuse` fails it for its caller."""
 
     node: str
     refuse: Callable[[], Any]
@@ -141,11 +141,8 @@ class Call:
         self, switchboard: Switchboard, node: str, requests: AsyncIterator[wire.NodeMessage]
     ) -> None:
         self.node = node
-        self._switchboard, self._network, self._world = (
-            switchboard,
-            switchboard.network,
-            switchboard.network.world,
-        )
+        self._switchboard, self._network = switchboard, switchboard.network
+        self._world = self._network.world
         self._requests = requests
         self._incoming: asyncio.Queue[wire.NodeMessage | None] = asyncio.Queue()
         self._replies: asyncio.Queue[wire.CoordinatorMessage | BaseException | None] = (
@@ -243,13 +240,14 @@ class Call:
     # ---- between
 
     def break_(self) -> None:
-        """The connection is gone; each end hears of it in its own time."""
+        """The connection is gone; each end learns of it in its own time."""
         self._end_client()
-        process = PROCESS.get() or self._network.processes[self.node]
-        self._world.call_later(
-            self._network.delay_ms() / 1000, self._tell_client, unavailable("the connection broke"),
-            context=process.context if process.name == self.node else self._network.processes[self.node].context,
-        )  # fmt: skip
+        process = PROCESS.get()
+        node = self._network.processes[self.node]
+        context = process.context if process and process.name == self.node else node.context
+        error = unavailable("the connection broke")
+        delay_s = self._network.delay_ms() / 1000
+        self._world.call_later(delay_s, self._tell_client, error, context=context)
         self._world.after(
             self._world.random.choice([self._network.delay_ms(), KEEPALIVE_MS]), self._end_server
         )

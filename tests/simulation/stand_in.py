@@ -1,33 +1,36 @@
 """In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost
 unseen.
 
-    gradient of a sample     its position in the data order
-    momentum                 a set of positions; extraction takes the k lowest of each chunk, as DeMo takes the largest
-    payload                  those positions in the real container (chunk = position / 4096, index = the rest, value 1)
-    parameters               one bit per position that a commit has applied, the sums of votes of the last step, and
-                             which commit that was of
+    gradient of a sample   its position in the data order
+    momentum               a set of positions; extraction takes the k lowest of each chunk, as DeMo
+                           takes the largest
+    payload                those positions in the real container (chunk = position / 4096,
+                           index = the rest, value 1)
+    parameters             one bit per position that a commit has applied, the sums of votes of the
+                           last step, and the digest and round of that commit
 
 So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
-of the parameters is a function of the commits. `Replica` has the face of
-`node.replica.replica.Replica`. What it is made to do is judged at once by the `Auditor`."""
+of the parameters is a function of the commits. `Replica` is a `TrainableReplica` of
+`node.round.context`. The `Auditor` judges each of its changes at once.
+"""
 
 import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
-from node.replica.vote_history import Ballot, VoteHistory
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.errors import StorageError
@@ -50,12 +53,12 @@ _BYTES = _BITS_BYTES + _SUMS_BYTES + _HEAD_BYTES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extraction:
-    """What a payload took from the momentum."""
+    """The positions that a payload took from the momentum."""
 
     positions: tuple[int, ...]
 
     def body(self, shape: PayloadShape) -> Body:
-        """What to send, packed."""
+        """The body of the payload, packed."""
         places = np.array(self.positions, np.int64)
         counts = np.bincount(places // 4096, minlength=CHUNKS).astype(np.uint16)
         indices, values = (places % 4096).astype(np.uint16), np.ones(len(places), np.int16)
@@ -80,7 +83,7 @@ class TrainingModel:
         self._process = process
 
     def passes(self, batches: Iterable[range]) -> "GradientAccumulation":
-        """None made yet."""
+        """Begin the passes of a round."""
         return GradientAccumulation(self, self._process, iter(batches))
 
 
@@ -93,7 +96,7 @@ class GradientAccumulation:
 
     @property
     def samples(self) -> int:
-        """Trained so far."""
+        """Samples trained so far."""
         return len(self._trainee.done)
 
     def next(self) -> bool:
@@ -104,7 +107,7 @@ class GradientAccumulation:
         return bool(batch)
 
     def finish(self) -> RoundWork:
-        """What was done."""
+        """The work that was done."""
         return RoundWork(self.samples, 2.0, 8 * self.samples)
 
 
@@ -126,10 +129,10 @@ class Replica:
         self.reset()
 
     def shape_at(self, round: int) -> PayloadShape:
-        """What every payload of a round is like."""
+        """The shape of every payload of a round."""
         return PayloadShape(CHUNKS, self._algorithm.top_k_at(round), self._algorithm.value_bits)
 
-    # ---- what the trainer uses
+    # ---- for the trainer
 
     def reset(self) -> None:
         """Genesis, without momentum."""
@@ -143,7 +146,7 @@ class Replica:
         self.digest = self._digest()
 
     def stand_at(self, pending: Pending | None) -> None:
-        """Nothing to stand at: gradients do not depend on parameters."""
+        """Nothing to do: gradients do not depend on parameters."""
 
     def accumulate(self) -> None:
         """The samples just trained go into the momentum."""
@@ -156,8 +159,10 @@ class Replica:
         self.trained_here.update(self.trainee.done)
         self.has_momentum = True
 
-    def extract(self, round: int) -> Extraction:
-        """The lowest positions of each chunk leave the momentum."""
+    def extract(self, round: int) -> Any:
+        """The lowest positions of each chunk leave the momentum. The type is not the product's: the
+        trainer only hands an extraction back.
+        """
         by_chunk: dict[int, list[int]] = defaultdict(list)
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
@@ -169,7 +174,7 @@ class Replica:
         self.momentum.difference_update(chosen)
         return Extraction(chosen)
 
-    def reclaim(self, extraction: Extraction) -> None:
+    def reclaim(self, extraction: Any) -> None:
         """The positions go back."""
         twice = (self.momentum & set(extraction.positions)) - self._auditor.excused
         if twice:
@@ -177,11 +182,11 @@ class Replica:
         self.momentum.update(extraction.positions)
 
     def withdraw(self, round: int, payload: bytes) -> None:
-        """What was sent leaves the momentum, as far as it is there."""
+        """The positions of the payload leave the momentum, as far as they are there."""
         self.momentum.difference_update(_decoded(payload, self.shape_at(round)).positions)
 
     def forget_momentum(self) -> None:
-        """What it held is lost."""
+        """Begin again without momentum: its positions are lost."""
         self._auditor.lose(self.momentum)
         self.momentum, self.has_momentum = set(), False
 
@@ -191,7 +196,7 @@ class Replica:
             check_link(commit, self.run_id, self.head, self.head_round)
         except Exception as error:
             raise Violation(f"{self.peer} applies out of order: {error}") from error
-        ballots = []
+        counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
@@ -208,11 +213,13 @@ class Replica:
                     and position not in self._auditor.excused
                 ):
                     raise Violation(
-                        f"round {commit.round} counts position {position} of {sent.author} a second time"
+                        f"round {commit.round} counts position {position} of {sent.author} "
+                        "a second time"
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
-            ballots.append(Ballot(commit.round, entry.weight, payload, sent.coefficients))
-        self._set_sums(self._earlier.joined(commit.round, commit.step, ballots))
+            contribution = Contribution(entry.weight, sent.coefficients)
+            counted.append(CountedPayload(commit.round, payload, contribution))
+        self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
         self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
@@ -229,22 +236,16 @@ class Replica:
     # ---- on disk
 
     def save(self, disk: Disk, position: Position) -> None:
-        """Everything that a kill must not lose."""
+        """Write everything that a kill must not lose."""
         pending = [
-            (
-                item.announcement.SerializeToString(),
-                item.extraction.positions if item.extraction else None,
-            )
-            for item in position.pending
+            (item.announcement.SerializeToString(), positions_of(item)) for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
         votes = {
             name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()
         }
-        body = msgspec.msgpack.encode(
-            (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty, where, pending,
-             position.unsaved_rounds, votes)
-        )  # fmt: skip
+        fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
+        body = msgspec.msgpack.encode((*fields, where, pending, position.unsaved_rounds, votes))
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
     def load(self, disk: Disk) -> Position | None:
@@ -272,8 +273,8 @@ class Replica:
             )
         pending = []
         for blob, positions in saved.pending:
-            extraction = None if positions is None else Extraction(tuple(positions))
-            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))  # type: ignore[arg-type]
+            extraction: Any = None if positions is None else Extraction(tuple(positions))
+            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))
         self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
         return Position(next_round, Digest(head), head_round, tuple(pending), saved.unsaved_rounds)
 
@@ -299,7 +300,7 @@ class Replica:
         return applied_positions(self._raw.tobytes())
 
     def flip(self, position: int) -> None:
-        """A bit of the memory changes: this machine computes wrong results until it starts over."""
+        """A bit of the memory changes: this machine computes wrong results until it resyncs."""
         self._raw[position >> 3] ^= 1 << (position & 7)
         self.faulty, self.digest = True, self._digest()
 
@@ -309,18 +310,26 @@ class Replica:
         )
 
     def _set_sums(self, contributions: Iterable[Contribution]) -> None:
-        """Of all votes that make a step, in whatever order they come."""
+        """Record the sums of all votes that make a step, in whatever order they come."""
         sums = np.zeros(POSITIONS_MAX, np.int32)
-        for weight, coefficients in contributions:
-            sums[_places(coefficients)] += weight * coefficients.values
-        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(hashlib.sha256(sums).digest(), np.uint8)
+        for contribution in contributions:
+            coefficients = contribution.coefficients
+            sums[_places(coefficients)] += contribution.weight * coefficients.values
+        digest = hashlib.sha256(sums.tobytes()).digest()
+        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(digest, np.uint8)
 
     def _digest(self) -> int:
-        return int.from_bytes(hashlib.sha256(self._raw).digest()[:8], "big")
+        return int.from_bytes(hashlib.sha256(self._raw.tobytes()).digest()[:8], "big")
+
+
+def positions_of(pending: Pending) -> tuple[int, ...] | None:
+    """The positions that a payload took from the momentum; None when there was no payload."""
+    extraction = cast(Extraction | None, pending.extraction)
+    return extraction.positions if extraction else None
 
 
 class SavedState(msgspec.Struct, array_like=True, frozen=True):
-    """What is in the state file."""
+    """The fields of the state file."""
 
     raw: bytes
     momentum: list[int]
@@ -363,7 +372,7 @@ def saved_state(blob: bytes) -> SavedState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """What is in a payload."""
+    """The content of a payload."""
 
     author: PeerId
     round: int

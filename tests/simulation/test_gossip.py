@@ -9,27 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from node.gossip.machine.events import Effect
-from tests.simulation.gossip import (
+from node.gossip.machine import events
+from tests.simulation.fluid import Flow, Fluid, push_to_all_ms
+from tests.simulation.gossip import Gossip, gossip
+from tests.simulation.gossip_setting import (
     EQUAL,
     PROFILES,
-    Flow,
-    Fluid,
-    Gossip,
     Home,
     Setting,
     bound_ms,
-    gossip,
     home,
     links_among,
-    push_to_all_ms,
 )
 
 MB = 1_000_000
 SLOW = home(2, 20, 25)
 ROUND_TRIPS = 6
-"""What "a few round trips" is: an offer, a request and the first byte take one and a half for each
-of few hops."""
+"""A few round trips: an offer, a request and the first byte take one and a half for each of few
+hops."""
 
 
 def round_trip_ms(homes: tuple[Home, ...]) -> float:
@@ -91,7 +88,7 @@ def test_over_equal_links_all_gather_takes_at_most_half_longer_than_the_bound_an
 
 
 @pytest.mark.parametrize("profile", ["dsl", "cable", "fibre", "lte", "5g-fixed", "starlink"])
-def test_over_the_same_home_links_it_is_so_too(profile: str) -> None:
+def test_over_home_links_of_one_kind_it_takes_no_longer(profile: str) -> None:
     homes = (PROFILES[profile],) * 8
     result = gossip(Setting(homes, MB, neighbours=8, rounds=3, jitter_ms=100))
     assert (
@@ -101,7 +98,9 @@ def test_over_the_same_home_links_it_is_so_too(profile: str) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 16])
-def test_with_one_uplink_of_a_tenth_it_is_three_times_faster_than_push_to_all(count: int) -> None:
+def test_with_one_uplink_of_a_tenth_gossip_is_three_times_faster_than_push_to_all(
+    count: int,
+) -> None:
     homes = (*(EQUAL,) * (count - 1), SLOW)
     result = gossip(Setting(homes, MB, neighbours=8, rounds=3))
     assert 3 * max(result.round_ms) <= push_to_all_ms(homes, MB)
@@ -109,9 +108,7 @@ def test_with_one_uplink_of_a_tenth_it_is_three_times_faster_than_push_to_all(co
     assert result.payload_up[-1] < 3 * 3 * MB  # others passed the slow one's payload on
 
 
-def test_four_nodes_with_one_uplink_of_a_tenth_come_near_the_three_times_that_are_possible_at_all() -> (
-    None
-):
+def test_four_nodes_with_one_uplink_of_a_tenth_come_near_the_three_times_of_the_bound() -> None:
     homes = (*(EQUAL,) * 3, SLOW)
     assert push_to_all_ms(homes, MB) / bound_ms(homes, MB) == pytest.approx(3, rel=0.01)
     assert 2.3 * max(gossip(Setting(homes, MB, rounds=3)).round_ms) <= push_to_all_ms(homes, MB)
@@ -172,7 +169,7 @@ HALF = frozenset(range(3)), frozenset(range(3, 6))
         (12, 0, links_among(*([n, (n + 1) % 12] for n in range(12)))),  # a ring
     ],
 )
-def test_payloads_cross_through_whoever_is_linked_to_both(
+def test_payloads_cross_through_a_node_that_is_linked_to_both_sides(
     count: int, relays: int, links: frozenset[tuple[int, int]]
 ) -> None:
     setting = Setting((EQUAL,) * count, MB // 10, relays=relays, links=links, rounds=2)
@@ -200,7 +197,7 @@ class Recorded(Gossip):
         super().__init__(setting)
         self.history = hashlib.sha256()
 
-    def _act(self, number: int, effect: Effect) -> None:
+    def _act(self, number: int, effect: events.Effect) -> None:
         self.history.update(f"{self._now_ms:.6f} {number} {effect}\n".encode())
         super()._act(number, effect)
 

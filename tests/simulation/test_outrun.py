@@ -1,5 +1,6 @@
-"""A late joiner behind a thin line, in a run of one fast node whose log and snapshots are short: it
-arrives."""
+"""A late joiner behind a thin line arrives in a run of one fast node, though that one keeps few
+rounds and few snapshots.
+"""
 
 import pytest
 
@@ -12,23 +13,26 @@ from tests.simulation.network import Weather
 from tests.simulation.scenario import Scenario
 
 SEED = 28
-"""Of a run of two that one may begin; it keeps twelve rounds, and a snapshot of every eighth."""
+"""Seed of a run of two that one node may begin; it keeps twelve rounds, and a snapshot of every
+eighth."""
 
 PART_BYTES = 16
-"""The stand-in's snapshot of two thousand bytes comes in over a hundred parts."""
+"""Bytes of a part: the stand-in's snapshot of two thousand bytes comes in over a hundred parts."""
 
 THIN = Weather((8, 40), 0.0, 0.0, 0.0, 0.0)
 
 PATIENCE_MS = 60_000
-"""The snapshot takes a few seconds, the rounds meanwhile no longer to replay than to make."""
+"""Longest wait for each step: the snapshot takes a few seconds, and the rounds meanwhile take no
+longer to replay than to make."""
 
 
 class Outrun(Scenario):
-    """No faults. `fetched` is the round of the snapshot that arrived, and the newest one by
-    then."""
+    """A scenario without faults. `fetched` is the round of the snapshot that arrived, and the
+    newest round by then.
+    """
 
     def arrive(self) -> None:
-        """Let the late one catch up and contribute; `Violation` if it does not in time."""
+        """Let the late joiner catch up and contribute; `Violation` if it does not in time."""
         (fast, late), words = self.nodes, self.coordinator.referee.words
         with installed(self.world, self.part_bytes):
             try:
@@ -39,8 +43,8 @@ class Outrun(Scenario):
                 late.start()
                 self._until(lambda: late.head_round >= 0, PATIENCE_MS)
                 self.fetched = late.head_round, len(words)
-                self._until(lambda: late.progress and late.progress.rounds_counted, PATIENCE_MS)
-                arrived = late.progress and late.progress.rounds_counted
+                self._until(lambda: late.status and late.status.rounds_counted, PATIENCE_MS)
+                arrived = late.status and late.status.rounds_counted
                 require(arrived, "outrun by round", len(words), late.in_words())
             finally:
                 self.world.end()
@@ -61,7 +65,7 @@ def test_a_late_joiner_is_not_outrun_by_a_lone_fast_node(outrun: Outrun) -> None
 
 
 @pytest.mark.parametrize("planted", ["snapshots", "log", "both"])
-def test_it_would_be_if_what_it_fetches_were_not_kept(
+def test_it_is_outrun_if_the_rounds_or_the_snapshot_that_it_fetches_are_not_kept(
     outrun: Outrun, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
     if planted in ("snapshots", "both"):

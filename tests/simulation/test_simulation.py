@@ -1,7 +1,8 @@
 """Five hundred seeds of bad luck.
 
-One of them with all that happened: `python -m tests.simulation --seeds 1 --first-seed N
---history`."""
+The whole history of one seed: `python -m tests.simulation --seeds 1 --first-seed N
+--history`.
+"""
 
 import os
 import subprocess
@@ -30,7 +31,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[Verdict]:
-    """Of the blocks that this process has run."""
+    """The verdicts on the blocks that this process has run."""
     return []
 
 

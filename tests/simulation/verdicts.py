@@ -1,4 +1,4 @@
-"""Many seeds, in several processes: a verdict on each, and what they come to together."""
+"""Runs many seeds in several processes: a verdict on each, and a summary."""
 
 import gc
 import hashlib
@@ -12,12 +12,12 @@ from tests.simulation.checkers import Violation
 from tests.simulation.scenario import Scenario
 
 COLLECTED_AFTER = 100_000
-"""New objects, instead of 700: a tenth of the time."""
+"""New objects after which Python's collector runs, instead of 700: it takes a tenth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is told of one seed."""
+    """The result of one seed."""
 
     seed: int
     violation: str
@@ -37,14 +37,22 @@ def judge(seed: int) -> Verdict:
     except Violation as violation:
         return Verdict(seed, str(violation))
     return Verdict(
-        seed, "", outcome.nodes, outcome.rounds, outcome.commits, outcome.nodes * outcome.rounds, outcome.restarts,
-        outcome.faults, outcome.fingerprint,
-    )  # fmt: skip
+        seed,
+        "",
+        outcome.nodes,
+        outcome.rounds,
+        outcome.commits,
+        outcome.nodes * outcome.rounds,
+        outcome.restarts,
+        outcome.faults,
+        outcome.fingerprint,
+    )
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """Processes to judge in. A world is one large web of objects, which Python's collector need not
-    walk so often."""
+    """Processes that judge seeds. A world is one large web of objects; Python's collector would
+    walk it often.
+    """
     return ProcessPoolExecutor(
         jobs, get_context("spawn"), initializer=gc.set_threshold, initargs=(COLLECTED_AFTER,)
     )
@@ -60,7 +68,7 @@ def judge_all(seeds: range, jobs: int) -> Iterable[Verdict]:
 
 
 def summed_up(verdicts: list[Verdict]) -> str:
-    """The last line."""
+    """The summary of all seeds, as one line."""
     faults: Counter[str] = sum((verdict.faults for verdict in verdicts), Counter())
     violations = sum(bool(verdict.violation) for verdict in verdicts)
     combined = hashlib.sha256(
@@ -69,7 +77,8 @@ def summed_up(verdicts: list[Verdict]) -> str:
     return (
         f"seeds={len(verdicts)} rounds={sum(verdict.rounds for verdict in verdicts)} "
         f"commits={sum(verdict.commits for verdict in verdicts)} "
-        f"node_rounds={sum(verdict.node_rounds for verdict in verdicts)} faults={sum(faults.values())} "
+        f"node_rounds={sum(verdict.node_rounds for verdict in verdicts)} "
+        f"faults={sum(faults.values())} "
         f"({' '.join(f'{kind}={count}' for kind, count in sorted(faults.items()))}) "
         f"violations={violations} history={combined}"
     )

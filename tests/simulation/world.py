@@ -1,15 +1,16 @@
 """A world in one thread: a clock that jumps from action to action, and processes that are killed
 between two of them.
 
-`World` is an asyncio event loop. The product's own coroutines run on it unchanged; only nothing
-ever waits: when nobody has anything to do, the clock jumps to the next timer. Everything random is
-drawn from one `random.Random(seed)`, actions of one instant run in the order in which they were
-planned, tasks have an order of their own (asyncio keeps them in sets): a seed is a history.
+`World` is an asyncio event loop. The product's own coroutines run on it unchanged, but nothing ever
+waits: when no action is due, the clock jumps to the next timer. Everything random is drawn from one
+`random.Random(seed)`, actions of one instant run in the order in which they were planned, tasks
+have an order of their own (asyncio keeps them in sets): a seed is a history.
 
-    Process     whatever was started in its context: tasks, timers, work in threads. `kill` stops all of it between
-                two actions, for ever, without a `finally`: as SIGKILL does. `stop` and `resume` are SIGSTOP, SIGCONT.
-    a thread    (`asyncio.to_thread`) runs in one action, some moments after it was asked for; its end is told when
-                the time that it says it took (`Process.busy`) is over.
+    Process     everything that was started in its context: tasks, timers, work in threads. `kill`
+                stops all of it between two actions, for ever, without a `finally`, as SIGKILL
+                does. `stop` and `resume` are SIGSTOP and SIGCONT.
+    a thread    (`asyncio.to_thread`) runs in one action, some moments after it was asked for; its
+                end is told when the time that it claims to have taken (`Process.busy`) is over.
     Killed      raised by a disk in the middle of a write: the process dies there.
 """
 
@@ -31,18 +32,18 @@ ACTIONS_PER_INSTANT_MAX = 50_000
 """More than this at one instant is a loop in which time stands still."""
 
 CANCELS_MAX = 10
-"""How often a task is asked to end when the world does."""
+"""Times that a task is cancelled when the world ends."""
 
 THREAD_MS = (0, 0, 0, 1, 1, 2, 5)
-"""What it takes to hand work to a thread, and to hear of its end."""
+"""Times to hand work to a thread, and to hear of its end: one of them is drawn."""
 
 
 class Killed(BaseException):
-    """The process that is running died of this very instruction."""
+    """The running process died in this instruction."""
 
 
 class Process:
-    """One life of one program: what runs in `context`."""
+    """One life of one program: everything that runs in `context`."""
 
     def __init__(
         self, name: str, clock_offset_us: int = 0, drift_ppm: int = 0, wall_offset_us: int = 0
@@ -67,11 +68,11 @@ class Process:
         return self.state == "runs"
 
     def busy(self, milliseconds: float) -> None:
-        """The work in a thread takes so long: the clock of this process goes on meanwhile."""
+        """The work in a thread takes this time, for which the process's clock goes on."""
         self._busy_us += int(milliseconds * 1000)
 
     def rested_us(self) -> int:
-        """How long the thread was busy, which is over now."""
+        """Return the time for which the thread was busy, and forget it."""
         busy_us, self._busy_us = self._busy_us, 0
         return busy_us
 
@@ -91,21 +92,21 @@ class Process:
             self.state = "stopped"
 
     def resume(self, world: "World") -> None:
-        """SIGCONT: what should have happened meanwhile happens now, in its order."""
+        """SIGCONT: actions that were due meanwhile happen now, in their order."""
         if self.state == "stopped":
             self.state = "runs"
             world.queue(self.parked)
             self.parked = []
 
     def bury(self, world: "World") -> None:
-        """The world is over: let what is left come to its end."""
+        """The world is over: let the remaining actions happen."""
         self.state, self.steps_left, self.on_death = "runs", None, lambda: None
         world.queue(self.parked)
         self.parked = []
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
-"""To whom the running code belongs; None: to the world itself."""
+"""The process that the running code belongs to; None: the world itself."""
 
 
 _NOBODY = Context()
@@ -125,26 +126,28 @@ class Handle:
         self.stopped = False
         self._when = 0.0
 
+    def plan(self, when: float) -> None:
+        """Set the time that it is planned for."""
+        self._when = when
+
     def cancel(self) -> None:
-        """Do not do it."""
         self.stopped = True
 
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
         return self.stopped
 
     def when(self) -> float:
-        """When it is planned for, in seconds of the loop's clock."""
+        """The time that it is planned for, in seconds of the loop's clock."""
         return self._when
 
 
 class Task(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on where in memory it lies."""
+    """A task whose place in a set does not depend on its address in memory."""
 
     _serials = count()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.serial = next(Task._serials)
+        self.serial = next(self._serials)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
@@ -186,18 +189,19 @@ class World(asyncio.AbstractEventLoop):
 
     def say(self, text: str, *arguments: Any) -> None:
         """Write a line of history; `%s` in the text stand for the arguments, which must be
-        frozen."""
+        frozen.
+        """
         self._log.append((self.now_us, text, arguments))
 
     def history(self, last: int = 0) -> list[str]:
-        """The newest lines, all by default: milliseconds since the beginning, and what happened."""
+        """The newest lines, all by default: milliseconds since the beginning, and the event."""
         return [
             f"{at // 1000 - 1_000_000:>8} {_shortened(text % arguments)}"
             for at, text, arguments in self._log[-last:]
         ]
 
     def fingerprint(self) -> str:
-        """A hash of the whole history: of the seed and of nothing else."""
+        """A hash of the whole history, which depends on the seed alone."""
         hasher = hashlib.sha256()
         for at_us, text, arguments in self._log:
             hasher.update(f"{at_us} {text % arguments}\n".encode())
@@ -206,10 +210,11 @@ class World(asyncio.AbstractEventLoop):
     # ---- running
 
     def run_until(self, done: Callable[[], bool], limit_ms: int) -> bool:
-        """Let things happen until `done()`, asked whenever time would pass, or until the clock
-        would pass `limit_ms`.
+        """Let actions happen until `done()`, which is asked each time before time passes, or until
+        the clock would pass `limit_ms`.
 
-        Returns whether it is done."""
+        Returns whether it is done.
+        """
         asyncio._set_running_loop(self)
         try:
             at_once = 0
@@ -257,8 +262,7 @@ class World(asyncio.AbstractEventLoop):
                 raise
 
     def end(self) -> None:
-        """Cancel everything and let it come to its end, so that nothing is left to the garbage
-        collector."""
+        """Cancel all tasks and let them end, so that none is left to the garbage collector."""
         self.over = True
         for _ in range(CANCELS_MAX):  # one that waits for another to end swallows the first
             for task in sorted(self._tasks, key=lambda task: task.serial):
@@ -269,7 +273,7 @@ class World(asyncio.AbstractEventLoop):
                 return
 
     def queue(self, handles: list[Handle]) -> None:
-        """Let these happen now."""
+        """Let these actions happen now."""
         self._ready.extend(handles)
 
     # ---- what asyncio asks of a loop
@@ -299,7 +303,7 @@ class World(asyncio.AbstractEventLoop):
         return self._plan(round(when * MICRO), Handle(callback, args, context))
 
     def _plan(self, at_us: int, handle: Handle) -> Handle:
-        handle._when = at_us / MICRO
+        handle.plan(at_us / MICRO)
         heapq.heappush(self._timers, (at_us, next(self._sequence), handle))
         return handle
 
@@ -357,5 +361,4 @@ class World(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Told when an error was dropped unseen: by then its process is gone, or the world is
-        over."""
+        """Ignore an error that no task took: its process is gone by then, or the world is over."""

@@ -1,6 +1,4 @@
-"""Another process of this machine, to be killed or stopped by a test: a test module that is run as
-a program.
-"""
+"""Another process of this machine, for a test to kill or stop: a test module, run as a program."""
 
 import asyncio
 import contextlib

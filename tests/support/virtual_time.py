@@ -1,8 +1,8 @@
-"""Time that passes only while everybody waits: hours of links in milliseconds, the same each time.
+"""Time that passes only while every task waits: hours of links in milliseconds, reproducible.
 
-    virtually(main())      run a coroutine to its end in its own loop; `loop_ms()` is its clock
+    virtually(main())      run a coroutine to its end in a loop of its own; `loop_ms()` is its clock
 
-For what has neither threads nor sockets: nothing from outside can arrive while time leaps.
+For code without threads and sockets: nothing from outside can arrive while time leaps.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class _Leaping(selectors.SelectSelector):
-    """Waits for nothing: the time that it was to wait has passed."""
+    """Returns at once; the time that it was to wait has passed."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         if not found and timeout != 0:
-            assert timeout is not None, "everybody waits for somebody, and nobody for a time"
+            assert timeout is not None, "every task waits for another one, and none for a time"
             self.now += timeout
         return found
 
@@ -38,7 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtually(main: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, run in virtual time that begins at 0; tasks that it left are
+    """The result of a coroutine, run in virtual time that begins at 0; tasks that it leaves are
     cancelled.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -1,1 +1,4 @@
-"""A laboratory of network namespaces with shaped links. It knows nothing of Lockstep."""
+"""A laboratory of network namespaces with shaped links.
+
+It knows nothing of Lockstep but exit codes, error types and signals.
+"""

@@ -1,7 +1,8 @@
-"""Clears a laboratory away when its owner is gone, even by SIGKILL.
+"""Removes a laboratory when its owner is gone, even by SIGKILL.
 
-The guard is started by the owner and reads a pipe of which only the owner holds the other end. The
-kernel closes it when the owner dies; an owner that ends in order has removed everything before."""
+The owner starts the guard, which reads a pipe whose other end only the owner holds. The kernel
+closes that end when the owner dies; an owner that ends in order has removed everything before.
+"""
 
 import os
 import sys
@@ -12,22 +13,22 @@ from protocol.errors import UnavailableError
 
 
 def guard(laboratory: str) -> None:
-    """Waits for the end of standard input, then removes what is left of a laboratory."""
+    """Waits for the end of standard input, then removes the leftovers of a laboratory."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # The kernel closes what a dying process had open in any order: the pipe ends, and the lock may
-    # come free later.
+    # The kernel closes the files of a dying process in any order: the lock may be released after
+    # the pipe.
     ownership = Ownership(laboratory, patient=True)
     remove(laboratories().get(laboratory, []))
     ownership.release()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The guard's process: ID of the laboratory."""
+    """Runs the guard's process; the argument is the ID of the laboratory."""
     try:
         guard(arguments[0])
     except UnavailableError as error:
-        sys.exit(f"error: {error}; try `lockstep wan down`")
+        sys.exit(f"error: {error}; `lockstep wan down` removes leftovers")
 
 
 if __name__ == "__main__":

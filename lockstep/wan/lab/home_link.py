@@ -1,31 +1,32 @@
-"""What a home link does to the packets that cross it, as values and arithmetic.
+"""The effect of a home link on the packets that cross it, as values and arithmetic. Pure.
 
       home ==> [ queue | rate ] ==> delay + jitter, loss ==> internet       up
       home <== delay + jitter, loss <== [ queue | rate ] <== internet       down
 
-A packet waits for the link's rate in a queue of bounded size, then travels for the delay. A link
-that is asked for more than its rate fills the queue and then drops, as a modem does. The queue
-holds what the link carries in a round trip and `queue_s` more: less would cap the rate of a long
-link, much more would be seconds of waiting.
+A packet waits for the link's rate in a queue of bounded size, then travels for the delay. When
+packets come faster than the rate, the queue fills and further ones are dropped, as by a modem. The
+queue holds the bytes of a round trip and of `queue_s` more: a shorter one would cap the rate of a
+long link, a much longer one would mean seconds of waiting.
 
-Jitter wanders: an extra between minus and plus `jitter_s` that changes along straight lines, so
-that packets keep their order and the mean delay stays what was asked, under load too."""
+Jitter wanders: it is an extra between minus and plus `jitter_s` that changes along straight lines,
+so that packets keep their order and the mean delay stays as asked, under load too.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 FRAME_BYTES_MAX = 1514
-"""Largest Ethernet frame: 1500 bytes of packet and its header."""
+"""Size of the largest Ethernet frame: a packet of 1500 bytes and its header."""
 
 QUEUE_S = 0.1
-"""Of a home router, which has this or more."""
+"""Time that a full queue adds; home routers have this or more."""
 
 QUEUE_FRAMES_MIN = 16
-"""Of a slow link: TCP starts with a burst of ten packets."""
+"""Smallest queue, for slow links: TCP starts with a burst of ten packets."""
 
 BURST_S = 0.001
-"""A token bucket may send this much at once: the timer's grain, far below any delay here."""
+"""Size of a token bucket, as time at the rate: the timer's grain, far below any delay here."""
 
 WANDER_S = 0.1
 """Time from one random value of the jitter to the next. The slope 2 * jitter_s / WANDER_S must stay
@@ -40,13 +41,13 @@ class LinkDirection:
     """Bits per second of whole Ethernet frames; 0: as fast as the machine."""
 
     delay_s: float = 0.0
-    """Mean time on the way, without the wait for the rate."""
+    """Mean travel time, without the wait for the rate."""
 
     jitter_s: float = 0.0
     """Greatest deviation from `delay_s`."""
 
     loss: float = 0.0
-    """Share of the packets that do not arrive, each by itself."""
+    """Share of the packets that are lost, each independently."""
 
     queue_s: float = QUEUE_S
     """Time that a full queue adds to a round trip."""
@@ -61,13 +62,14 @@ class LinkDirection:
 
     @property
     def burst_bytes(self) -> int:
-        """What may leave at once: two frames, or the timer's grain of a fast link."""
+        """Bytes that may leave at once: two frames, or the timer's grain on a fast link."""
         return max(round(self.rate_bit_s / 8 * BURST_S), 2 * FRAME_BYTES_MAX)
 
     @property
     def held_frames(self) -> int:
-        """Most frames that queue and way hold together, were all of them small ones of a tenth of
-        the largest."""
+        """Limit on the frames in the queue and under way together, for small frames of a tenth of
+        the largest.
+        """
         held = self.queue_bytes + self.rate_bit_s / 8 * (self.delay_s + self.jitter_s)
         return 1000 + round(10 * held / FRAME_BYTES_MAX)
 
@@ -77,22 +79,22 @@ class HomeLink:
     """Both directions, seen from the home."""
 
     up: LinkDirection | None = None
-    """From the home; None: left as it is."""
+    """From the home; None: not shaped."""
 
     down: LinkDirection | None = None
-    """To the home; None: left as it is."""
+    """To the home; None: not shaped."""
 
     @property
     def rtt_s(self) -> float:
-        """Mean round trip of a lone packet."""
+        """Mean round trip of a packet that waits for no other."""
         return sum(way.delay_s for way in (self.up, self.down) if way)
 
     def slowed(self, factor: float) -> "HomeLink":
-        """The same link at a share of its rates."""
+        """The same link with its rates times `factor`."""
         return HomeLink(_slowed(self.up, factor), _slowed(self.down, factor))
 
     def document(self) -> dict[str, Any]:
-        """JSON-able; `home_link` reads it."""
+        """The link as a document that JSON can hold; `home_link` reads it."""
         return asdict(self)
 
 
@@ -110,18 +112,20 @@ def _slowed(way: LinkDirection | None, factor: float) -> LinkDirection | None:
 
 
 class PacketFate:
-    """When a packet that enters a way now leaves it."""
+    """Draws the arrival of each packet that enters one direction of a link."""
 
     def __init__(self, way: LinkDirection, uniform: Callable[[], float]) -> None:
-        """`uniform` draws from [0, 1)."""
+        """`uniform()` draws from [0, 1)."""
         self.way = way
         self._uniform = uniform
         self._from_s = self._until_s = 0.0
         self._from = self._until = 0.0
 
     def arrival_s(self, now_s: float) -> float | None:
-        """The instant, on the clock of `now_s`, which must not go back; None: the packet is
-        lost."""
+        """Draws the instant of arrival of a packet that enters at `now_s`; None: it is lost.
+
+        `now_s` must not go back.
+        """
         way = self.way
         if way.loss and self._uniform() < way.loss:
             return None

@@ -1,15 +1,17 @@
 """A laboratory: computers in network namespaces, each behind a home link of its own.
 
-    homes = (Home("node-0", read_profiles().profile("cable").link()), Home("node-1", nat="masquerade"), Home("relay"))
+    cable = HomeLink(LinkDirection(50_000_000, 0.0125), LinkDirection(250_000_000, 0.0125))
+    homes = (Home("node-0", cable), Home("node-1", nat="masquerade"), Home("relay"))
     with Laboratory(Plan(homes)) as lab:
-        server = lab.start("relay", [sys.executable, "-m", "http.server"])       # a process in a namespace
-        with lab.inside("node-1"):                                               # or a socket in one
+        server = lab.start("relay", [sys.executable, "-m", "http.server"])  # a process inside
+        with lab.inside("node-1"):                                          # a socket inside
             client = socket.create_connection((lab.address("relay"), 8000))
         lab.cut("node-0"); lab.restore("node-0"); lab.slow("node-0", 0.1); lab.move("node-0")
 
-Needs root and iproute2. Leaving the block kills every process in the namespaces and removes them; a
+Needs root and iproute2. Leaving the block kills every process in the namespaces and removes them. A
 guard process does so when this one is killed, and `lockstep wan down` when the guard was killed
-too."""
+too.
+"""
 
 import contextlib
 import json
@@ -25,10 +27,11 @@ from typing import Any, Literal
 from lockstep.exit_codes import UsageError
 from lockstep.wan.lab import namespaces
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
+from lockstep.wan.lab.iproute import run_command, run_commands
 from lockstep.wan.lab.nat import masquerade
 from lockstep.wan.lab.packet_delay import real_time
 from lockstep.wan.lab.probe import Measured, measure, udp_socket
-from lockstep.wan.lab.shaping import run, run_all, words
+from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import Placed, Plan, Shaped, address_commands
 from protocol.errors import LocalProtocolError, UnavailableError
 
@@ -37,13 +40,13 @@ Direction = Literal["both", "up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the kernel counted at the internet's end of a home's line, in bytes of whole frames."""
+    """The kernel's counts at the internet's end of a home's line, in bytes of whole frames."""
 
     up_bytes: int
-    """Arrived from the home."""
+    """Bytes that arrived from the home."""
 
     down_bytes: int
-    """Sent to the home; its line may have lost some."""
+    """Bytes sent to the home; its line may have lost some."""
 
 
 class Shaper:
@@ -61,7 +64,7 @@ class Shaper:
         ]
         self.shaped = shaped
         self.said = ""
-        """Its last line."""
+        """Last line of the process's output."""
         with namespaces.inside(shaped.namespace):
             self._process = subprocess.Popen(
                 command,
@@ -74,18 +77,17 @@ class Shaper:
 
     @property
     def mechanism(self) -> str:
-        """How the link is shaped."""
+        """The mechanism by which the link is shaped."""
         return self.said.partition(" by ")[2].partition(":")[0]
 
     def wait(self) -> None:
-        """Waits until it has done what it was told last; `UnavailableError` with its reason when it
-        could not."""
+        """Waits until the process has done the last order; `UnavailableError` when it could not."""
         assert self._process.stdout
         self.said = self._process.stdout.readline().strip()
         self.check()
 
     def check(self) -> None:
-        """Raises `UnavailableError` when it is gone: its link carries nothing any more."""
+        """Raises `UnavailableError` when the process is gone: its link carries nothing any more."""
         if not self.mechanism or self._process.poll() is not None:
             raise UnavailableError(
                 f"link of {self.shaped.namespace}: {self.said or 'its process was killed'}"
@@ -101,7 +103,7 @@ class Shaper:
         self.wait()
 
     def stop(self) -> None:
-        """Lets it go; the namespace is about to be removed."""
+        """Kills the process; its namespace is about to be removed."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -111,10 +113,10 @@ class Shaper:
 
 
 class Laboratory:
-    """A plan made real, between `__enter__` and `__exit__`."""
+    """A plan that is built on entry and removed on exit."""
 
     def __init__(self, plan: Plan, *, seed: int = 0) -> None:
-        """`seed` of jitter and loss where they are drawn by our own relay."""
+        """`seed` is that of jitter and loss where `packet_delay` draws them."""
         self.id = secrets.token_hex(3)
         self.places = plan.placed(self.id)
         self._plan = plan
@@ -139,11 +141,16 @@ class Laboratory:
 
     @property
     def mechanism(self) -> str:
-        """How links are shaped here: "netem" or "tbf+relay"; empty when none is."""
+        """The mechanism that shapes links: "netem" or "tbf+delay"; empty without shaped links."""
         return next((shaper.mechanism for shaper in self._shapers.values()), "")
 
+    @property
+    def guard_pid(self) -> int | None:
+        """Process ID of the guard; None while nothing is built."""
+        return self._guard.pid if self._guard else None
+
     def close(self) -> None:
-        """Removes everything; may be called twice."""
+        """Removes everything; a second call does nothing."""
         for shaper in self._shapers.values():
             shaper.stop()
         self._shapers.clear()
@@ -163,16 +170,17 @@ class Laboratory:
             shaper.check()
 
     def address(self, name: str) -> str:
-        """Of a computer's own interface; behind NAT a private one."""
+        """Address of a computer's own interface; behind NAT a private one."""
         return self._place(name).address
 
     def public_address(self, name: str) -> str:
-        """Where the internet sees a computer until it moves."""
+        """Address at which the internet sees a computer until it moves."""
         return self._place(name).public_address()
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """The command that runs another on a computer: for `asyncio.create_subprocess_exec` and the
-        like."""
+        """The command that runs another one on a computer, for `asyncio.create_subprocess_exec` and
+        the like.
+        """
         return ["ip", "netns", "exec", self._place(name).namespace, *arguments]
 
     def start(self, name: str, arguments: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -182,13 +190,14 @@ class Laboratory:
 
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Puts this thread onto a computer's network, see `namespaces.inside`: nothing may be
-        awaited within."""
+        """Puts this thread onto a computer's network; nothing may be awaited within, see
+        `namespaces.inside`.
+        """
         with namespaces.inside(self._place(name).namespace):
             yield
 
     def cut(self, name: str, way: Direction = "both") -> None:
-        """Pulls the plug of a line, or loses every packet of one way of a shaped one."""
+        """Unplugs a line, or loses every packet of one direction of a shaped one."""
         if way == "both":
             self._switch(name, "down")
             return
@@ -197,23 +206,25 @@ class Laboratory:
         self._shaper(name).change(replace(link, **{way: deaf}))
 
     def restore(self, name: str) -> None:
-        """Undoes `cut` and `slow`: the line is as planned."""
+        """Undoes `cut` and `slow`: the line is as planned again."""
         self._switch(name, "up")
         if link := self._place(name).home.link:
             self._shaper(name).change(link)
 
     def slow(self, name: str, factor: float) -> None:
-        """Leaves a line this share of its planned rates."""
+        """Multiplies a line's planned rates by `factor`."""
         self._shaper(name).change(self._link(name).slowed(factor))
 
     def move(self, name: str, *, back: bool = False) -> None:
-        """Gives a home its other public address, as a laptop has that moves to another network."""
-        run_all(address_commands(self._place(name), moved=not back))
+        """Gives a home its other public address, like a laptop that moves to another network."""
+        run_commands(address_commands(self._place(name), moved=not back))
 
     def counters(self, name: str) -> Counters:
-        """What crossed a home's line so far."""
+        """Reads the traffic of a home's line so far."""
         place = self._place(name)
-        shown = json.loads(run(words(f"ip -n {place.internet} -s -j link show dev {place.port}")))
+        shown = json.loads(
+            run_command(words(f"ip -n {place.internet} -s -j link show dev {place.port}"))
+        )
         counts = shown[0]["stats64"]
         return Counters(counts["rx"]["bytes"], counts["tx"]["bytes"])
 
@@ -228,13 +239,12 @@ class Laboratory:
             return measure(home, far, place.home.link or HomeLink())
 
     def _build(self) -> None:
-        # In a session of its own, so that what ends this process, such as Ctrl-C, does not end its
-        # guard.
+        # In a session of its own: Ctrl-C, which ends this process, must not end its guard.
         command = [sys.executable, "-m", "lockstep.wan.lab.guard", self.id]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         for namespace, forwards in self._plan.forwarding(self.id):
             namespaces.add(namespace, forwards=forwards)
-        run_all(self._plan.commands(self.id))
+        run_commands(self._plan.commands(self.id))
         for router in self._plan.routers(self.id):
             with namespaces.inside(router):
                 masquerade()
@@ -254,7 +264,7 @@ class Laboratory:
         link = self._place(name).home.link
         if link is None:
             raise LocalProtocolError(
-                f"the line of {name} is not shaped: it can only be cut both ways"
+                f"the line of {name} is not shaped: it can only be cut in both directions"
             )
         return link
 
@@ -265,15 +275,15 @@ class Laboratory:
 
     def _switch(self, name: str, state: str) -> None:
         place = self._place(name)
-        run(words(f"ip -n {place.internet} link set {place.port} {state}"))
+        run_command(words(f"ip -n {place.internet} link set {place.port} {state}"))
 
 
 def unable() -> str:
-    """Why no laboratory can be built here, in one line; empty when one can."""
+    """The reason why no laboratory can be built here; empty when one can."""
     if sys.platform != "linux":
         return f"a WAN laboratory needs Linux's network namespaces; this is {sys.platform}"
     if os.geteuid():
-        return "a WAN laboratory needs root, for network namespaces: sudo lockstep wan ..."
+        return "a WAN laboratory needs root, for network namespaces: run the command with sudo"
     if missing := [tool for tool in ("ip", "tc") if not shutil.which(tool)]:
         return f"a WAN laboratory needs the commands {' and '.join(missing)}: install iproute2"
     return ""

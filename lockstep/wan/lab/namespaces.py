@@ -1,8 +1,10 @@
-"""Network namespaces: made, entered, and cleared away whoever left them.
+"""Network namespaces: makes them, enters them, and removes leftovers.
 
-A laboratory's namespaces are called lockstep-ID-NAME. While its owner lives, the owner holds a lock
-on the file `/run/lockstep/ID.lock`; the kernel lets go of it however the owner ends, so a
-laboratory whose lock is free is a leftover, and only such are removed unasked."""
+A laboratory's namespaces are called lockstep-ID-NAME. Its owner holds a lock on the file
+`/run/lockstep/ID.lock` for as long as it lives; the kernel releases the lock however the owner
+ends. So a laboratory whose lock is free is a leftover, and only leftovers are removed without
+being asked for.
+"""
 
 import contextlib
 import ctypes
@@ -14,7 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.wan.lab.shaping import run, words
+from lockstep.wan.lab.iproute import run_command
+from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import PREFIX
 from protocol.errors import UnavailableError
 
@@ -22,7 +25,7 @@ RUN_DIRECTORY = Path("/run/lockstep")
 NETNS_DIRECTORY = Path("/run/netns")
 
 END_S = 10.0
-"""From killing the processes of a namespace to giving up on them: the kernel needs milliseconds."""
+"""Longest wait for the killed processes of a namespace; the kernel needs milliseconds."""
 
 _CLONE_NEWNET = 0x40000000
 _ID = re.compile(rf"{PREFIX}([0-9a-f]{{6}})-.+")
@@ -30,11 +33,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Ownership:
-    """The lock that says that a laboratory is in use."""
+    """The lock of a laboratory that is in use."""
 
     def __init__(self, laboratory: str, *, patient: bool = False) -> None:
-        """Takes the lock; when another process has it, waits for that one's end, or raises
-        `UnavailableError`."""
+        """Takes the lock. When another process has it: waits for that process's end if `patient`,
+        else raises `UnavailableError`.
+        """
         RUN_DIRECTORY.mkdir(parents=True, exist_ok=True)
         self._path = RUN_DIRECTORY / f"{laboratory}.lock"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -50,16 +54,16 @@ class Ownership:
         os.write(self._descriptor, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Lets go, after everything has been removed."""
+        """Releases the lock, after everything has been removed."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Puts this thread into a network namespace: sockets opened, and processes started, within are
-    of that namespace for good. Nothing may be awaited within: the event loop's other tasks would be
-    there too."""
+    """Puts this thread into a network namespace: sockets opened and processes started within stay
+    in it. Nothing may be awaited within, or the event loop's other tasks would run there too.
+    """
     with open("/proc/thread-self/ns/net", "rb") as home:
         _enter(NETNS_DIRECTORY / namespace)
         try:
@@ -69,14 +73,15 @@ def inside(namespace: str) -> Iterator[None]:
 
 
 def exists(namespace: str) -> bool:
-    """Whether there is one of this name."""
+    """Whether a namespace of this name exists."""
     return (NETNS_DIRECTORY / namespace).exists()
 
 
 def add(namespace: str, *, forwards: bool) -> None:
-    """Makes an empty namespace. Packets may come back by another interface than they left by
-    (`shape`)."""
-    run(words(f"ip netns add {namespace}"))
+    """Makes an empty namespace. Its reverse path filters are off: shaped packets arrive by another
+    interface than their answers leave by.
+    """
+    run_command(words(f"ip netns add {namespace}"))
     switches = {
         "ipv4/ip_forward": int(forwards),
         "ipv4/conf/all/rp_filter": 0,
@@ -90,8 +95,9 @@ def add(namespace: str, *, forwards: bool) -> None:
 
 
 def laboratories() -> dict[str, list[str]]:
-    """Namespaces by the laboratory that they belong to; a name of our prefix and no such form is
-    one by itself."""
+    """Namespaces by laboratory; a name with the prefix but not of the form is a laboratory of its
+    own.
+    """
     found: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError):
         for path in sorted(NETNS_DIRECTORY.glob(f"{PREFIX}*")):
@@ -101,8 +107,9 @@ def laboratories() -> dict[str, list[str]]:
 
 
 def remove(namespaces: list[str]) -> None:
-    """Kills what runs in the namespaces and removes them; `UnavailableError` when something does
-    not die."""
+    """Kills the processes in the namespaces and removes the namespaces; `UnavailableError` when a
+    process does not die.
+    """
     deadline_s = time.monotonic() + END_S
     while alive := [pid for namespace in namespaces for pid in _processes(namespace)]:
         for pid in alive:
@@ -115,17 +122,16 @@ def remove(namespaces: list[str]) -> None:
         time.sleep(0.01)
     for namespace in namespaces:
         try:
-            run(words(f"ip netns del {namespace}"))
+            run_command(words(f"ip netns del {namespace}"))
         except UnavailableError:
-            if exists(
-                namespace
-            ):  # else another one that clears away, such as the guard, was faster
+            if exists(namespace):  # else another process, such as the guard, removed it first
                 raise
 
 
 def remove_leftovers(*, even_in_use: bool = False) -> tuple[list[str], list[str]]:
-    """Removes every laboratory that nobody owns; the namespaces removed, and why others were not,
-    in words."""
+    """Removes every laboratory without an owner; returns the namespaces removed, and the reasons
+    why others were kept.
+    """
     removed, kept = [], []
     for laboratory, namespaces in laboratories().items():
         try:
@@ -146,7 +152,7 @@ def _processes(namespace: str) -> list[int]:
     if not exists(namespace):
         return []
     with contextlib.suppress(UnavailableError):
-        return [int(pid) for pid in run(words(f"ip netns pids {namespace}")).split()]
+        return [int(pid) for pid in run_command(words(f"ip netns pids {namespace}")).split()]
     return []
 
 

@@ -1,17 +1,19 @@
-"""A home router's address translation, told to the kernel directly: nftables speaks netlink, and
-needs no tool.
+"""The address translation of a home router, as nftables rules.
 
     table ip lockstep {
-      chain out { type nat hook postrouting priority 100;   oifname "wan" masquerade }
-      chain in  { type filter hook input priority 0;        iifname "wan" ct state new,invalid drop }
+      chain out { type nat hook postrouting priority 100; oifname "wan" masquerade }
+      chain in  { type filter hook input priority 0; iifname "wan" ct state new,invalid drop }
     }
 
-That is a port-restricted cone: a connection keeps its port where the router has it free, and lets
-packets in only from the address and port that it was opened to. What nobody asked for is dropped in
+This is a port-restricted cone: a connection keeps its port if the router has it free, and lets
+packets in only from the address and port that it was opened to. Unasked packets are dropped in
 silence: an answer, such as a reset, would make a hole-punching peer give up, and a packet that the
-router took for itself would hold its port.
+router took for itself would occupy its port.
 
-Sources: linux/netfilter/nf_tables.h, nfnetlink.h; the batch form is required by the kernel.
+The rules go to the kernel over netlink and not through `nft`: Debian's base system, the test
+machines and the node image have iproute2 but no nftables, and the tests of NAT and hole punching
+would be skipped there. Sources: linux/netfilter/nf_tables.h, nfnetlink.h; the kernel requires the
+batch form.
 """
 
 import os
@@ -105,7 +107,7 @@ def _rule(chain: str, expressions: Iterable[bytes]) -> bytes:
 
 
 def masquerade_messages() -> list[tuple[int, bytes]]:
-    """Kind and attributes of each message of the rule set above."""
+    """Kind and attributes of each message of the rules above."""
     drop = _expression("immediate", _number(1, 0), nested(2, nested(2, _number(1, _DROP))))
     return [
         (_NEW_TABLE, _text(1, _TABLE)),
@@ -120,8 +122,7 @@ def masquerade_messages() -> list[tuple[int, bytes]]:
 
 
 def masquerade() -> None:
-    """Makes this network namespace a home router; `UnavailableError` where the kernel has no
-    nftables NAT."""
+    """Makes this network namespace a home router; `UnavailableError` when the kernel cannot."""
     messages = masquerade_messages()
     batch = [_message(_BATCH_BEGIN, 0, 0, resource=_NFTABLES)]
     flags = _ACK | _CREATE | _APPEND

@@ -1,10 +1,11 @@
 """Measures a link with two UDP sockets, one at each end, both held by this process.
 
-    echo     small packets at part of the rate, sent back by the far end: round trip, loss of each way
-    flood    large packets above the rate: what arrives is the rate
+    echo     small packets below the rate, sent back by the far end: round trip, loss by direction
+    flood    large packets above the rate: the rate at which they arrive is the link's
 
-One clock, one thread: no clocks to compare, and nothing to install at either end. The sockets may
-live in different network namespaces (`namespaces.inside`)."""
+There is one clock and one thread: no clocks to compare, nothing to install at either end. The
+sockets may live in different network namespaces (`namespaces.inside`).
+"""
 
 import contextlib
 import select
@@ -18,27 +19,37 @@ from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from protocol.errors import UnavailableError
 
 HEADER_BYTES = 42
-"""Ethernet, IPv4 and UDP: a link's rate counts whole frames."""
+"""Size of the headers of Ethernet, IPv4 and UDP: a link's rate counts whole frames."""
 
 FLOOD_PACKET_BYTES = 1400
+"""Content of one packet of a flood."""
+
 FLOOD_S = 0.8
+"""Duration of a flood."""
+
 FLOOD_EXCESS = 1.15
-"""Offered rate over asked rate: enough to fill the link, not to drown the machine."""
+"""Offered rate over asked rate: enough to fill the link, without loading the machine much more."""
 
 UNLIMITED_BIT_S = 500_000_000
-"""Offered to a way without a rate."""
+"""Offered rate of a direction without a rate."""
 
 ECHO_PACKET_BYTES = 32
+"""Content of one echo packet."""
+
 ECHO_S = 1.0
+"""Time in which echo packets are sent."""
+
 ECHO_SHARE = 0.4
-"""Part of the slower way's rate that echo packets take: no queue may form."""
+"""Share of the slower direction's rate that echo packets take: no queue may form."""
 
 ECHO_PACKETS_PER_S_MAX = 1000
+"""Limit on the rate of echo packets on a fast link."""
+
 DRAIN_S = 0.5
-"""How long to wait for what is still on its way, beyond the delay that was asked for."""
+"""Wait for packets that are still on their way, beyond the asked delay."""
 
 BUFFER_BYTES = 8_000_000
-"""Of a receiving socket: the reader may be kept waiting by other processes."""
+"""Receive buffer of a socket: other processes may delay the reader."""
 
 _SO_RCVBUFFORCE = 33
 _STAMP = struct.Struct("!Id")  # number, instant of sending
@@ -46,13 +57,13 @@ _STAMP = struct.Struct("!Id")  # number, instant of sending
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one link was found to do."""
+    """The measurement of one link."""
 
     up_bit_s: float
-    """Rate from the home, in whole frames."""
+    """Rate from the home, in bits per second of whole frames."""
 
     down_bit_s: float
-    """Rate to the home."""
+    """Rate to the home, in bits per second of whole frames."""
 
     rtt_s: float
     """Median round trip of small packets."""
@@ -64,11 +75,11 @@ class Measured:
     """Share of their echoes that did not come back."""
 
     packets: int
-    """Small packets sent: how much the two shares are worth."""
+    """Number of small packets sent, on which the two shares rest."""
 
 
 def udp_socket(address: str) -> socket.socket:
-    """A bound, non-blocking socket with a large buffer; port 0: any."""
+    """A non-blocking socket with a large buffer, bound to a free port."""
     endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     endpoint.setblocking(False)
     with contextlib.suppress(PermissionError):
@@ -78,12 +89,13 @@ def udp_socket(address: str) -> socket.socket:
 
 
 def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured:
-    """Measures the link between two sockets of `udp_socket`; `link` is what was asked for.
+    """Measures the link between two sockets of `udp_socket`; `link` holds the asked figures.
 
-    Raises `UnavailableError` when nothing crosses it."""
+    Raises `UnavailableError` when nothing crosses it.
+    """
     up, down = link.up or LinkDirection(), link.down or LinkDirection()
     echo = _Echo(home, far, link)
-    echo.run()
+    echo.exchange()
     if not echo.trips_s:
         raise UnavailableError(
             f"nothing crosses the link between {home.getsockname()[0]} and {far.getsockname()[0]}"
@@ -109,12 +121,12 @@ class _Echo:
         self.arrived = 0
         self.trips_s: list[float] = []
         self.home_address: tuple[str, int] = home.getsockname()
-        """Where the far end sees the home, which a router may have translated."""
+        """Address at which the far end sees the home; a router may have translated it."""
         self._home, self._far = home, far
         self._wait_s = link.rtt_s + DRAIN_S
         self._every_s = 1 / min(packets_per_s, ECHO_PACKETS_PER_S_MAX)
 
-    def run(self) -> None:
+    def exchange(self) -> None:
         begin_s = time.monotonic()
         target = self._far.getsockname()
         end_s = begin_s + ECHO_S
@@ -151,7 +163,7 @@ def _flood(
     way: LinkDirection,
     rtt_s: float,
 ) -> float:
-    """Bits per second that arrive, counting frames."""
+    """Floods one direction; returns the bits per second that arrive, counting whole frames."""
     frame_bits = 8 * (FLOOD_PACKET_BYTES + HEADER_BYTES)
     every_s = frame_bits / (FLOOD_EXCESS * (way.rate_bit_s or UNLIMITED_BIT_S))
     packet = bytes(FLOOD_PACKET_BYTES)
@@ -181,8 +193,9 @@ def _flood(
 
 
 def _received(endpoint: socket.socket, size: int) -> list[tuple[bytes, tuple[str, int]]]:
-    """Everything of one size that waits in a socket: late packets of another measurement are of
-    another size."""
+    """Takes the packets of one size that wait in a socket; late packets of the other measurement
+    have another size and are dropped.
+    """
     packets = []
     with contextlib.suppress(BlockingIOError):
         while True:

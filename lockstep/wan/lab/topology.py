@@ -1,16 +1,17 @@
-"""The laboratory on paper: which namespaces there are, how they are joined, which commands make it
-so. Pure.
+"""The plan of a laboratory: its namespaces, their cables, and the commands that make them. Pure.
 
     node-0 [eth0 ========= to-node-0] internet [to-coordinator ---- eth0] coordinator
-    node-1 [eth0 -- lan] node-1-nat [wan ===== to-node-1]                   ---- a cable   ==== a shaped link
+    node-1 [eth0 -- lan] node-1-nat [wan ===== to-node-1]
+
+    ---- a cable    ==== a shaped link
 
 Every home has a subnet of the internet: gateway .1, home .2, and .3 for a home that moves
-(`Lab.move`). A home behind NAT has a router of its own and a private address, the same in every
-such house, as in life. With several regions each has an internet namespace, and each pair of them a
-link that is long and has any rate.
+(`Laboratory.move`). A home behind NAT has a router of its own and a private address, the same in
+every such house, as in life. With several regions each has an internet namespace, and each pair of
+them a link with a delay and no limit on its rate.
 
-The public addresses are of 11.0.0.0/8, and no packet leaves the machine: addresses that the
-software under test knows to be private, such as 10.0.0.0/8, it would not take for reachable ones.
+The public addresses are of 11.0.0.0/8; no packet leaves the machine. The software under test would
+not take private addresses, such as those of 10.0.0.0/8, for reachable ones.
 """
 
 import re
@@ -21,14 +22,14 @@ from itertools import combinations, islice
 from typing import Literal
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
-from lockstep.wan.lab.shaping import Command, words
+from lockstep.wan.lab.tc_commands import Command, words
 from protocol.errors import SettingsError
 
 PREFIX = "lockstep-"
-"""Of every namespace of every laboratory."""
+"""Prefix of the name of every namespace of every laboratory."""
 
 HOMES_MAX = 256
-"""More processes than any machine runs at once."""
+"""Limit on the homes of a laboratory: more processes than any machine runs at once."""
 
 Nat = Literal["none", "masquerade"]
 
@@ -44,16 +45,16 @@ class Home:
     """One computer of the laboratory and its way to the internet."""
 
     name: str
-    """Short, lower case: "node-0"."""
+    """Name, at most 12 of a-z, 0-9 and -, such as "node-0"."""
 
     link: HomeLink | None = None
-    """What shapes its line; None: as fast as the machine."""
+    """Link that shapes the line; None: as fast as the machine."""
 
     nat: Nat = "none"
-    """Whether a router stands between, and of which kind: "masquerade" is port-restricted."""
+    """Router between home and internet: none, or "masquerade", which is port-restricted."""
 
     region: str = ""
-    """Where its line ends; must be one of the plan's."""
+    """Region in which the line ends; must be one of the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,14 @@ class Placed:
 
     home: Home
     namespace: str
-    """Where its processes run."""
+    """Namespace of the home's processes."""
     edge: str
-    """Namespace of the interface that leads to the internet: its own, or its router's."""
+    """Namespace of the interface that leads to the internet: the home's, or its router's."""
     edge_interface: str
     internet: str
     """Namespace at the other end of the line."""
     port: str
-    """Interface at that end: what it receives went up."""
+    """Interface at that end; it receives the traffic that goes up."""
     subnet: IPv4Network
 
     @property
@@ -87,18 +88,18 @@ class Placed:
         return str(self.subnet[1])
 
     def public_address(self, *, moved: bool = False) -> str:
-        """Where the internet sees the home."""
+        """Address at which the internet sees the home."""
         return str(self.subnet[3 if moved else 2])
 
     @property
     def address(self) -> str:
-        """Of the home's own interface, eth0."""
+        """Address of the home's own interface, eth0."""
         return LAN_ADDRESS if self.home.nat != "none" else self.public_address()
 
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """An interface that gets a link's manners."""
+    """An interface and the link that shapes it."""
 
     namespace: str
     interface: str
@@ -107,7 +108,7 @@ class Shaped:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A laboratory, complete but for its name."""
+    """A laboratory without its name."""
 
     homes: tuple[Home, ...]
     lines: tuple[RegionDistance, ...] = ()
@@ -135,7 +136,7 @@ class Plan:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """In order of their first home."""
+        """Regions in the order of their first homes."""
         return tuple(dict.fromkeys(home.region for home in self.homes))
 
     def placed(self, laboratory: str) -> dict[str, Placed]:
@@ -147,11 +148,11 @@ class Plan:
         }
 
     def namespaces(self, laboratory: str) -> list[str]:
-        """Every namespace."""
+        """Names of all namespaces."""
         return [namespace for namespace, _ in self.forwarding(laboratory)]
 
     def forwarding(self, laboratory: str) -> list[tuple[str, bool]]:
-        """Every namespace, and whether packets pass through it."""
+        """All namespaces, each with whether it forwards packets."""
         placed = self.placed(laboratory).values()
         homes = [(place.namespace, False) for place in placed]
         routers = [(place.edge, True) for place in placed if place.edge != place.namespace]
@@ -162,11 +163,11 @@ class Plan:
         ]
 
     def commands(self, laboratory: str) -> list[Command]:
-        """What joins the namespaces, which must exist and be empty."""
+        """Commands that connect the namespaces, which must exist and be empty."""
         return [words(line) for line in self._lines(laboratory)]
 
     def routers(self, laboratory: str) -> list[str]:
-        """Namespaces whose interface "lan" is to be hidden behind their interface "wan"."""
+        """Namespaces that hide their interface "lan" behind their interface "wan"."""
         return [
             place.edge
             for place in self.placed(laboratory).values()
@@ -174,7 +175,7 @@ class Plan:
         ]
 
     def shaped(self, laboratory: str) -> list[Shaped]:
-        """Every link, homes first and in their order."""
+        """Every link: those of the homes in their order, then those between regions."""
         placed = self.placed(laboratory).values()
         homes = [
             Shaped(place.edge, place.edge_interface, place.home.link)
@@ -208,21 +209,24 @@ class Plan:
     ) -> Iterator[str]:
         ends = ((line.here, line.there, subnet[1]), (line.there, line.here, subnet[2]))
         here, there = _internet(laboratory, line.here), _internet(laboratory, line.there)
-        yield f"ip -n {here} link add r-{line.there} type veth peer name r-{line.here} netns {there}"
+        veth = f"r-{line.there} type veth peer name r-{line.here}"
+        yield f"ip -n {here} link add {veth} netns {there}"
         for own, other, address in ends:
-            yield f"ip -n {_internet(laboratory, own)} addr add {address}/{_LINE_BITS} dev r-{other}"
-            yield f"ip -n {_internet(laboratory, own)} link set r-{other} up"
+            at = f"ip -n {_internet(laboratory, own)}"
+            yield f"{at} addr add {address}/{_LINE_BITS} dev r-{other}"
+            yield f"{at} link set r-{other} up"
         for own, other, gateway in (
             (line.here, line.there, subnet[2]),
             (line.there, line.here, subnet[1]),
         ):
+            at = f"ip -n {_internet(laboratory, own)}"
             for place in self.placed(laboratory).values():
                 if place.home.region == other:
-                    yield f"ip -n {_internet(laboratory, own)} route add {place.subnet} via {gateway}"
+                    yield f"{at} route add {place.subnet} via {gateway}"
 
 
 def address_commands(place: Placed, *, moved: bool) -> list[Command]:
-    """Gives a home its other public address; connections from the old one break."""
+    """Commands that give a home its other public address; connections from the old one break."""
     old, new = place.public_address(moved=not moved), place.public_address(moved=moved)
     at = f"ip -n {place.edge}"
     return [

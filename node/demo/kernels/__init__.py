@@ -1,15 +1,10 @@
-"""DeMo's work on one chunk after another, compiled for this processor: what `fused.py` hands to its threads.
+"""DeMo's work on one chunk after another, compiled for this processor; cpu_kernels.py drives it.
 
-A chunk of 64 x 64 float32 fills a third of a first-level cache. A kernel takes it through all steps there, so that only
-the momentum, the gradients and the parameters cross the memory, and it never holds Python's lock. The arithmetic is
-that of transform.py, orthogonal.py, largest.py and aggregate.py, which stay for wherever there is no compiler, and to
-which the tests hold the kernels: the same bits in all that nodes must agree on.
+A chunk of 64 x 64 float32 fills a third of a first-level cache. A kernel takes it through all steps
+there, so that only the momentum, the gradients and the parameters cross the memory, and it never
+holds Python's lock. The arithmetic is that of dct.py, orthogonalise.py, top_k.py and plain.py, and
+tests hold the kernels to it: the same bits in everything that nodes must agree on.
 
-numba keeps machine code on disk until a file of this folder changes, so the folder holds all that kernels are made of,
-numbers and all.
+numba keeps machine code on disk until a file of this folder changes, so the folder holds everything
+that kernels are made of, numbers included. constants.py is used without numba, too.
 """
-
-from node.demo.kernels.steps import SCRATCH, accumulate, guess, update
-from node.demo.kernels.top_k import extract
-
-__all__ = ["SCRATCH", "accumulate", "extract", "guess", "update"]

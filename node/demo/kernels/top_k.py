@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from node.demo.kernels.kernel import (
+from node.demo.kernels.compile import (
     CHUNKS,
     ENTRIES,
     FLAGS,
@@ -26,7 +26,7 @@ _F4, _I4 = np.float32, np.int32
 
 
 def _count_trailing_zeros(_: Any, bits: types.Integer) -> Any:
-    """Place of the lowest one among 64 bits that are not all zero."""
+    """Place of the lowest bit among 64 bits that are not all zero."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -53,9 +53,11 @@ def _kth_largest(bits, count, rank):
 
 @inner
 def _mark_largest(bits, marks, spare, top_k):
-    """Set the bits, [64] of row's columns, of the `top_k` largest of the magnitudes [16, 256]; any of equals.
+    """Set the bits of the `top_k` largest magnitudes, in `marks` [64], one word of columns per row.
 
-    As in `largest`: the k-th largest of 256 maxima is at most the k-th largest entry, and few entries more reach it."""
+    Any of equals. As in `top_k.largest`: the k-th largest of 256 maxima is at most the k-th largest
+    entry, and few entries more reach it. `bits` is [16, 256], `spare` int32 [3, 4096].
+    """
     peaks, reached, places = spare[0], spare[1], spare[2]
     threshold = _I4(0)
     for group in range(PEAKS):
@@ -87,7 +89,7 @@ def _mark_largest(bits, marks, spare, top_k):
 
 @kernel(CHUNKS, (WORD, WORD), (NUMBER, FLAGS), (PLACES, MATRIX))
 def extract(momentum, place, leaving, out):
-    """`Engine.extract`: places in ascending order and what stood there; alpha of it leaves what is active."""
+    """`Backend.extract`: alpha of the k largest leaves chunks that are active."""
     first, stop = place
     alpha, active = leaving
     places, previous = out
@@ -95,7 +97,9 @@ def extract(momentum, place, leaving, out):
     marks = np.empty(SIDE, np.uint64)
     for number in range(first, stop):
         chunk = momentum[number]
-        _mark_largest(chunk.view(_I4).reshape(ENTRIES // PEAKS, PEAKS), marks, spare, places.shape[1])
+        _mark_largest(
+            chunk.view(_I4).reshape(ENTRIES // PEAKS, PEAKS), marks, spare, places.shape[1]
+        )
         share = alpha if active[number] else _F4(0)
         slot = 0
         for row in range(SIDE):

@@ -1,1 +1,3 @@
-"""Pure: decides what is offered to whom and pulled from whom. No IO, no clock, no logging."""
+"""Pure: decides what is offered to which peer and pulled from which one. No IO, no clock, no
+logging.
+"""

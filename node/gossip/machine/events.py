@@ -1,5 +1,6 @@
-"""The words of `node.gossip.machine.exchange`: its limits, the events it takes and the effects it
-asks for."""
+"""The words of `node.gossip.machine.exchange`: its limits, the events that it takes and the effects
+that it asks for. Import the module and write `events.Offered`: others define an `Offered` too.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,17 +10,17 @@ from protocol.ids import Digest, PeerId
 
 @dataclass(frozen=True, slots=True)
 class SwarmLimits:
-    """What the run file and this node's own settings bound."""
+    """Bounds that the run file and this node's own settings set."""
 
     payload_bytes_max: int
-    """Size of a payload at most, in bytes."""
+    """Largest payload, in bytes."""
 
     neighbours: int
-    """Peers to whom a node offers what it holds."""
+    """Peers that a node offers its held payloads to."""
 
     pulls_max: int = 16
-    """Pulls at once, with those that wait in their sources' queues: a downlink is filled by several
-    thin uplinks."""
+    """Pulls at once, including those that wait in their sources' queues: it takes several thin
+    uplinks to fill a downlink."""
 
     pulls_per_peer: int = 2
     """Pulls at once from one peer: the second hides the round trip of the first."""
@@ -34,7 +35,8 @@ class SwarmLimits:
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
     """The members of the run, this node among them if it is one, and the relays: peers that hold
-    and forward payloads as members do, and are the authors of none."""
+    and forward payloads as members do, and are the authors of none.
+    """
 
     members: frozenset[PeerId]
     relays: frozenset[PeerId] = frozenset()
@@ -42,8 +44,9 @@ class MembersChanged:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """To exactly these peers a link is open now. Before the first of these events everybody counts
-    as linked."""
+    """Links are open to exactly these peers now. Before the first of these events all peers count
+    as linked.
+    """
 
     peers: frozenset[PeerId]
 
@@ -57,7 +60,7 @@ class RoundStarted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """This node's own payload of the round is in its log."""
+    """This node's own payload of the round is in its payload log."""
 
     round: int
     digest: Digest
@@ -66,8 +69,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The log already holds this payload, verified: from before a restart or an interrupted
-    catch-up."""
+    """The payload log already holds this payload, verified: from before a restart or an interrupted
+    catch-up.
+    """
 
     round: int
     digest: Digest
@@ -101,14 +105,14 @@ class OfferFailed:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A payload that a commit names, and who is known to hold it."""
+    """A payload that a commit names, with its known holders."""
 
     digest: Digest
     size: int
-    """As its author announced it; the true size when `held`."""
+    """Bytes as its author announced them; the true size when `held`."""
     holders: tuple[PeerId, ...]
     held: bool = False
-    """The log has it already, verified."""
+    """The payload log has it already, verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A pull ended well: `size` bytes with the right digest are in the log."""
+    """A pull ended well: `size` bytes with the right digest are in the payload log."""
 
     digest: Digest
     source: PeerId
@@ -166,8 +170,7 @@ class PullFailed:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The peer took all bytes of this payload from this node: it is a holder, unless it finds them
-    wrong."""
+    """The peer took all bytes of this payload from this node, and is a holder now."""
 
     peer: PeerId
     digest: Digest
@@ -175,14 +178,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The log lost a payload that was held: its file is damaged or gone."""
+    """The payload log lost a payload that was held: its file is damaged or gone."""
 
     digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The round is decided and applied, or nobody here waits for it any more: forget it."""
+    """The round is decided and applied, or this node waits for it no more: forget it."""
 
     round: int
 
@@ -192,7 +195,7 @@ class Tick:
     """Time passed."""
 
     idle: bool = False
-    """Nobody wants anything of this node."""
+    """No peer waits for anything from this node."""
 
 
 Event = (
@@ -220,35 +223,35 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Tell the peer that this node holds these payloads of the round: at most OFFERS_MAX (digest,
-    size)."""
+    """Tell the peer that this node holds these payloads of the round, at most OFFERS_MAX pairs of
+    (digest, size).
+    """
 
     peer: PeerId
     round: int
     payloads: tuple[tuple[Digest, int], ...]
     idle: bool = False
-    """And that its uplink has nothing to send."""
+    """Tell it also that this node's uplink has nothing to send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Fetch a payload, going on where an earlier pull of it stopped.
-
-    `exact`: the source itself stated the size, so that another total is its fault. Otherwise the
-    size is what the author announced, and only the digest says what the payload is. `replayed`: its
-    round was decided without this node, which catches up with it."""
+    """Fetch a payload, going on where an earlier pull of it stopped."""
 
     source: PeerId
     digest: Digest
     size: int
     round: int
     exact: bool
+    """The source itself stated the size, so that another total is its fault. Otherwise the author
+    announced the size, and only the digest identifies the payload."""
     replayed: bool = False
+    """The round was decided without this node, which catches up with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Stop the pull of this digest from this source, and keep what has arrived."""
+    """Stop the pull of this payload from this source, and keep the bytes that arrived."""
 
     source: PeerId
     digest: Digest
@@ -256,13 +259,14 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Ask the source to serve no more of this than it has begun to send. If it waits in the
-    source's queue or between two parts, it ends as `WITHDRAWN` and no byte was sent in vain."""
+    """Ask the source to send no more of this payload than it has begun to. A pull that waits in the
+    source's queue or between two parts ends as `WITHDRAWN`, and no byte was sent in vain.
+    """
 
     source: PeerId
     digest: Digest
     unless_soon: bool = False
-    """A source whose queue is short goes on to the end."""
+    """A source whose queue is short serves the pull to its end all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +279,7 @@ class ReportHolding:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The offer was not taken, by nobody's fault: the peer should offer again later."""
+    """The offer was not taken, and nobody is at fault: the peer should offer again later."""
 
     peer: PeerId
     reason: str
@@ -284,24 +288,35 @@ class Refuse:
 @dataclass(frozen=True, slots=True)
 class Blame:
     """The peer did what no honest peer does; its offer was not taken or its bytes were thrown
-    away."""
+    away.
+    """
 
     peer: PeerId
     reason: str
 
 
-Effect = Offer | Pull | Drop | Withdraw | ReportHolding | Refuse | Blame
+@dataclass(frozen=True, slots=True)
+class NotRetained:
+    """Every linked member failed several times to give a payload that a commit names. The exchange
+    goes on asking: whether to wait is for the node to decide.
+    """
+
+    round: int
+    digest: Digest
 
 
-# ---- what can be asked
+Effect = Offer | Pull | Drop | Withdraw | ReportHolding | Refuse | Blame | NotRetained
+
+
+# ---- answers
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A payload that a commit names and this node does not hold yet, for a person's eye."""
+    """A payload that a commit names and this node does not hold yet; a status page shows it."""
 
     digest: Digest
     source: PeerId | None
-    """From whom it is being pulled."""
+    """The peer that it is being pulled from; None: no pull is under way."""
     holders: int
-    """Members that are believed to hold it."""
+    """Number of its known holders."""

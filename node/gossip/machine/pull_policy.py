@@ -1,50 +1,50 @@
-"""Pulls under way: which to begin, and which to move to another source. Pure, a part of the
-exchange.
+"""Pulls under way: which to begin, and which to move to another source. Pure.
 
               begin              Progressed               Pulled
     (missing) -------> waiting -----------------> arriving -------> (held)
         ^                 |                           |
-        |                 +--------- Withdraw --------+      the source ends it: WITHDRAWN, no byte was sent in vain
+        |                 +--------- Withdraw --------+      the source ends it: WITHDRAWN,
+        |                 |                           |      and no byte was sent in vain
         +-- PullFailed ---+                           |
-                          +- Drop and Pull elsewhere -+      silent for too long: what is on its way is lost
+                          +- Drop and Pull elsewhere -+      silent for too long: what is on
+                                                             its way is lost
 
-A waiting pull stands in its source's queue (`node.links.upload_queue`). While nobody else holds the
-payload, waiting is no stall: its only holder is asked by everybody and serves them one after the
-other. When another holder is the better source, the pull is withdrawn and begins there; how long
-this node waits at each so far is held against both. A like one is no better: where all are alike
-everybody stands in every queue, and who leaves one only lengthens another. But one that says that
-it is idle has no queue: one waiting pull goes there, unless its turn comes soon where it is.
+A waiting pull stands in its source's queue (`node.links.upload_queue`). While no other peer holds
+the payload, waiting is no stall: its only holder is asked by all and serves them one after the
+other. When another holder is the better source, the pull is withdrawn and begins there; the time
+that this node has waited at each so far counts against both. A source of the same speed class is
+not better: moving between equal queues helps nobody. But a holder that says that it is idle has no
+queue: one waiting pull goes there, unless its turn comes soon where it is.
 
-An arriving pull is withdrawn when all that arrives is far slower than another holder is: the
-payload of a thin uplink is had from whoever got it first. Not when this pull alone is slow, for
-then this node's downlink may be the thin one.
+An arriving pull is withdrawn when all arriving pulls together are far slower than another holder
+is: the payload of a thin uplink is better fetched from a peer that already has it. A single slow
+pull is not withdrawn, for then this node's own downlink may be the thin one.
 
 A pull that hears nothing for too long is dropped if there is another source, and goes on if there
-is none. That a source is gone is for its link to notice, which ends the pull."""
+is none. Whether a source is gone is for its link to notice, which ends the pull.
+
+Part of the exchange: nothing here changes except through `Exchange.handle`.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from node.gossip.machine.events import Drop, Effect, Progressed, Pull, SwarmLimits, Withdraw
-from node.gossip.machine.sources import Payload, Sources, rate_of
+from node.gossip.machine import events
+from node.gossip.machine.payloads import Payload
+from node.gossip.machine.rounds import MissingPayload
+from node.gossip.machine.sources import Sources, rate_of
 from protocol.ids import Digest, PeerId
 
-PATIENCE = 4
-"""A pull may be this many times as slow as the fastest source, or all pulls as another holder,
-before one moves."""
+SLOWNESS_MAX = 4
+"""Factor by which a pull may be slower than the fastest source, or all pulls together than another
+holder, before one moves."""
 
 WAIT_MS = 300
-"""Least time that a pull stands in a queue before it moves: a round trip between continents is no
+"""Shortest wait of a pull in a queue before it moves: a round trip between continents is no
 queue."""
 
-
-class MissingPayload(NamedTuple):
-    """A payload that this node lacks, in the oldest round that knows it."""
-
-    round: int
-    digest: Digest
-    payload: Payload
+DEADLINE_DOUBLINGS_MAX = 8
+"""Doublings of a payload's deadline at most, one for each attempt: 256 times the first one."""
 
 
 @dataclass(slots=True)
@@ -62,19 +62,26 @@ class LivePull:
     withdrawn: bool = False
     """Its source was asked to end it."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it stands in its source's queue: no byte has arrived."""
+        return self.begun_ms is None
+
     def rate(self, now_ms: int) -> int:
         """Bytes per second since the first ones; 0 while nothing more has come."""
-        return (
-            0
-            if self.begun_ms is None or not self.arrived
-            else rate_of(self.arrived, now_ms - self.begun_ms)
-        )
+        if self.begun_ms is None or not self.arrived:
+            return 0
+        return rate_of(self.arrived, now_ms - self.begun_ms)
+
+    def may_move(self, now_ms: int) -> bool:
+        """Whether to look for another source at all: a cheap test before an expensive one."""
+        return now_ms - self.started_ms >= WAIT_MS if self.waits else self.arrived > 0
 
 
 class PullPolicy:
-    """The pulls of one exchange, at most one per digest."""
+    """The pulls of one exchange, at most one per payload."""
 
-    def __init__(self, limits: SwarmLimits, sources: Sources) -> None:
+    def __init__(self, limits: events.SwarmLimits, sources: Sources) -> None:
         self._limits = limits
         self._sources = sources
         self._pulls: dict[Digest, LivePull] = {}
@@ -90,153 +97,156 @@ class PullPolicy:
         """Whether a further pull may begin."""
         return len(self._pulls) < self._limits.pulls_max
 
-    def source(self, digest: Digest) -> PeerId | None:
-        """From whom a payload is being pulled."""
-        return self._pulls[digest].source if digest in self._pulls else None
+    @property
+    def sources(self) -> dict[Digest, PeerId]:
+        """The source of each pull."""
+        return {digest: pull.source for digest, pull in self._pulls.items()}
+
+    # ---- what happened
 
     def ended(self, digest: Digest, source: PeerId) -> bool:
-        """A pull ended by itself; False for one that was dropped before the news of its end
-        came."""
-        if self.source(digest) != source:
+        """A pull ended by itself. Returns False for one that was dropped before the news of its end
+        came.
+        """
+        if digest not in self._pulls or self._pulls[digest].source != source:
             return False
         del self._pulls[digest]
         return True
 
-    def drop(self, digest: Digest) -> list[Effect]:
+    def drop(self, digest: Digest) -> list[events.Effect]:
         """Stop a pull, if there is one."""
         pull = self._pulls.pop(digest, None)
-        return [Drop(pull.source, digest)] if pull else []
+        return [events.Drop(pull.source, digest)] if pull else []
 
-    def progressed(self, event: Progressed, now_ms: int) -> None:
-        """Bytes arrived: with the first of them the wait is over, and the time that their sending
-        may take begins."""
+    def progressed(self, event: events.Progressed, now_ms: int) -> None:
+        """Bytes arrived. The first of them end the wait, and from there the rate is measured."""
         pull = self._pulls.get(event.digest)
         if pull is None or pull.source != event.source:
             return  # late: dropped before the bytes came
         if pull.begun_ms is None:
             pull.begun_ms = now_ms
-            pull.withdrawn = (
-                False  # the source knew better; should it be slow, it may be asked again
-            )
+            # The source began all the same. Should it be slow, it may be asked to end once more.
+            pull.withdrawn = False
         else:
             pull.arrived += event.size
         pull.deadline_ms = now_ms + self._limits.stall_ms
 
-    def begin(self, wishes: Sequence[MissingPayload], now_ms: int) -> list[Effect]:
-        """Pull the first of these for which there is room and a source."""
-        effects: list[Effect] = []
-        if not wishes:  # as at almost every tick
+    # ---- decisions
+
+    def begin(self, missing: Sequence[MissingPayload], now_ms: int) -> list[events.Effect]:
+        """Pull the first of these payloads for which there is room and a source."""
+        effects: list[events.Effect] = []
+        if not missing:  # as at almost every tick
             return effects
         reachable, busy = self._sources.reachable(now_ms), self._busy()
-        for wish in wishes:
+        for wanted in missing:
             if not self.room or not reachable - busy:
                 break
-            source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
-            if (
-                source is not None and wish.digest not in self._pulls
-            ):  # two rounds may know one digest
-                effects.append(self._pull(wish, source, now_ms))
+            source = self._sources.best(wanted.digest, wanted.payload, reachable, busy, now_ms)
+            # Two rounds may know one payload: it is pulled once.
+            if source is not None and wanted.digest not in self._pulls:
+                effects.append(self._pull(wanted, source, now_ms))
                 busy = self._busy()
         return effects
 
-    def move(self, wishes: Iterable[MissingPayload], now_ms: int) -> list[Effect]:
-        """Move those of these pulls that are better off elsewhere; the others go on."""
-        effects: list[Effect] = []
-        for wish in wishes:
-            pull = self._pulls[wish.digest]
-            overdue = now_ms >= pull.deadline_ms
-            if not overdue and (pull.withdrawn or not self._may_move(pull, now_ms)):
+    def move(self, pulled: Iterable[MissingPayload], now_ms: int) -> list[events.Effect]:
+        """Move those of these pulls that have a better source elsewhere; the others go on."""
+        effects: list[events.Effect] = []
+        for missing in pulled:
+            pull, digest = self._pulls[missing.digest], missing.digest
+            source = self._better_source(missing, pull, now_ms)
+            if source is None:
                 continue
-            busy, reachable = self._busy() | {pull.source}, self._sources.reachable(now_ms)
-            source = self._sources.best(wish.digest, wish.payload, reachable, busy, now_ms)
-            if source is None or not (overdue or self._is_better(source, pull, wish, now_ms)):
-                continue
-            ceiling = pull.rate(now_ms) or rate_of(wish.payload.size, now_ms - pull.started_ms)
-            self._sources.no_faster(pull.source, ceiling)
-            if overdue:
-                effects += [Drop(pull.source, wish.digest), self._pull(wish, source, now_ms)]
+            payload = missing.payload
+            ceiling = pull.rate(now_ms) or rate_of(payload.size, now_ms - pull.started_ms)
+            self._sources.cap_rate(pull.source, ceiling)
+            if now_ms >= pull.deadline_ms:
+                drop = events.Drop(pull.source, digest)
+                effects += [drop, self._pull(missing, source, now_ms)]
             else:
                 pull.withdrawn = True
-                effects.append(Withdraw(pull.source, wish.digest))
+                effects.append(events.Withdraw(pull.source, digest))
         return effects
 
-    def come_over(
-        self, host: PeerId, wishes: Iterable[MissingPayload], now_ms: int
-    ) -> list[Effect]:
-        """Move one pull that waits elsewhere to an idle holder: of those that wait where this node
-        waits for most, the one that has waited longest."""
-        if host not in self._sources or host in self._busy():
+    def switch_to_idle(
+        self, holder: PeerId, pulled: Iterable[MissingPayload], now_ms: int
+    ) -> list[events.Effect]:
+        """Move one waiting pull to an idle holder: among the waiting pulls, take the source with
+        the most of them, and there the oldest.
+        """
+        if holder not in self._sources or holder in self._busy():
             return []
-        movable = [wish for wish in wishes if self._may_come_over(host, wish, now_ms)]
+        movable = [missing for missing in pulled if self._may_switch(holder, missing, now_ms)]
         if not movable:
             return []
-        wish = min(movable, key=self._by_queue)
-        pull = self._pulls[wish.digest]
-        pull.withdrawn, wish.payload.host = True, host
-        return [Withdraw(pull.source, wish.digest, unless_soon=True)]
+        chosen = min(movable, key=self._by_queue)
+        pull = self._pulls[chosen.digest]
+        pull.withdrawn, chosen.payload.idle_holder = True, holder
+        return [events.Withdraw(pull.source, chosen.digest, unless_soon=True)]
 
-    def _may_come_over(self, host: PeerId, wish: MissingPayload, now_ms: int) -> bool:
-        """Whether it waits elsewhere, and the host is a holder that is no worse apart from its
-        queue."""
-        pull, payload = self._pulls[wish.digest], wish.payload
-        if pull.withdrawn or pull.begun_ms is not None or not self._may_move(pull, now_ms):
+    def _better_source(self, missing: MissingPayload, pull: LivePull, now_ms: int) -> PeerId | None:
+        """The source that a pull should move to; any free one if it is overdue."""
+        overdue = now_ms >= pull.deadline_ms
+        if not overdue and (pull.withdrawn or not pull.may_move(now_ms)):
+            return None
+        busy, reachable = self._busy() | {pull.source}, self._sources.reachable(now_ms)
+        source = self._sources.best(missing.digest, missing.payload, reachable, busy, now_ms)
+        if source is None or overdue or self._is_better(source, pull, missing.payload, now_ms):
+            return source
+        return None
+
+    def _may_switch(self, holder: PeerId, missing: MissingPayload, now_ms: int) -> bool:
+        """Whether a pull waits elsewhere, and `holder` is no worse a source but for its queue."""
+        pull, payload = self._pulls[missing.digest], missing.payload
+        if pull.withdrawn or not pull.waits or not pull.may_move(now_ms):
             return False
-        if pull.source == host or host not in payload.holders:
+        if pull.source == holder or holder not in payload.holders:
             return False
         standing = self._sources.standing
-        return pull.source not in self._sources or standing(payload, host) <= standing(
+        return pull.source not in self._sources or standing(payload, holder) <= standing(
             payload, pull.source
         )
 
-    def _by_queue(self, wish: MissingPayload) -> tuple[int, int, Digest]:
-        pull = self._pulls[wish.digest]
-        return -len(self._waiting_at(pull.source)), pull.started_ms, wish.digest
+    def _by_queue(self, missing: MissingPayload) -> tuple[int, int, Digest]:
+        pull = self._pulls[missing.digest]
+        return -len(self._waiting_at(pull.source)), pull.started_ms, missing.digest
 
-    def _may_move(self, pull: LivePull, now_ms: int) -> bool:
-        """Whether to look for another source at all: a cheap test before a dear one."""
-        return (
-            pull.arrived > 0 if pull.begun_ms is not None else now_ms - pull.started_ms >= WAIT_MS
-        )
-
-    def _is_better(self, source: PeerId, pull: LivePull, wish: MissingPayload, now_ms: int) -> bool:
+    def _is_better(self, source: PeerId, pull: LivePull, payload: Payload, now_ms: int) -> bool:
         if pull.source not in self._sources:
             return True
-        if pull.begun_ms is not None:
+        if not pull.waits:
             total = sum(pull.rate(now_ms) for pull in self._pulls.values())
-            return (self._sources.rate(source) or self._sources.fastest) > PATIENCE * total
-        here = self._standing(wish.payload, pull.source, now_ms)
-        return self._standing(wish.payload, source, now_ms) < here
+            return (self._sources.rate(source) or self._sources.fastest) > SLOWNESS_MAX * total
+        here = self._standing(payload, pull.source, now_ms)
+        return self._standing(payload, source, now_ms) < here
 
     def _standing(self, payload: Payload, peer: PeerId, now_ms: int) -> tuple[int, int, int]:
-        """A peer as a source, no faster than if it had sent the payload while pulls wait there."""
+        """A peer as a source. While pulls wait there it counts as no faster than if it had sent the
+        payload in the time of the longest wait.
+        """
         since_ms = min((pull.started_ms for pull in self._waiting_at(peer)), default=None)
         ceiling = 0 if since_ms is None else rate_of(payload.size, now_ms - since_ms)
         return self._sources.standing(payload, peer, ceiling)
 
     def _waiting_at(self, peer: PeerId) -> list[LivePull]:
-        return [
-            pull for pull in self._pulls.values() if pull.source == peer and pull.begun_ms is None
-        ]
+        return [pull for pull in self._pulls.values() if pull.source == peer and pull.waits]
 
     def _busy(self) -> set[PeerId]:
         """Sources from which no further pull may start."""
         live = [pull.source for pull in self._pulls.values()]
         return {peer for peer in live if live.count(peer) >= self._limits.pulls_per_peer}
 
-    def _pull(self, wish: MissingPayload, source: PeerId, now_ms: int) -> Pull:
-        deadline_ms = self._deadline_ms(wish.payload, now_ms)
-        wish.payload.attempts += 1
-        wish.payload.host = None
-        self._pulls[wish.digest] = LivePull(source, now_ms, deadline_ms)
-        payload = wish.payload
-        return Pull(
-            source, wish.digest, payload.size, wish.round, not payload.wanted, payload.replayed
-        )
+    def _pull(self, missing: MissingPayload, source: PeerId, now_ms: int) -> events.Pull:
+        number, digest, payload = missing
+        self._pulls[digest] = LivePull(source, now_ms, self._deadline_ms(payload, now_ms))
+        payload.attempts += 1
+        payload.idle_holder = None
+        exact = not payload.wanted
+        return events.Pull(source, digest, payload.size, number, exact, payload.replayed)
 
     def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
-        # Each further attempt gets twice the time: on a link that is slow for everybody, switching
-        # helps nobody.
-        expected_ms = (
-            self._limits.stall_ms + PATIENCE * 1000 * payload.size // self._sources.fastest
-        )
-        return now_ms + (expected_ms << min(payload.attempts, 8))
+        # Each further attempt gets twice the time: on a link that is slow to every source,
+        # switching helps nobody.
+        sending_ms = SLOWNESS_MAX * 1000 * payload.size // self._sources.fastest
+        doublings = min(payload.attempts, DEADLINE_DOUBLINGS_MAX)
+        return now_ms + ((self._limits.stall_ms + sending_ms) << doublings)

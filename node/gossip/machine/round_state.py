@@ -1,10 +1,13 @@
-"""One round as the exchange sees it: its payloads, and to whom they are offered. Pure, a part of
-the exchange."""
+"""One round as the exchange sees it: its payloads, and the peers that they are offered to. Pure.
+
+Part of the exchange: nothing here changes except through `Exchange.handle`.
+"""
 
 from dataclasses import dataclass, field
 
-from node.gossip.machine.events import Effect, Offer
-from node.gossip.machine.sources import Payload, Sources
+from node.gossip.machine import events
+from node.gossip.machine.payloads import Payload
+from node.gossip.machine.sources import Sources
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.neighbours import neighbours
@@ -12,16 +15,17 @@ from protocol.neighbours import neighbours
 
 @dataclass(frozen=True, slots=True)
 class PeerSet:
-    """Who takes part, as far as this node knows."""
+    """The peers of the run, as far as this node knows."""
 
     members: tuple[PeerId, ...] = ()
     relays: tuple[PeerId, ...] = ()
     linked: frozenset[PeerId] | None = None
-    """To whom a link is open; None while nothing is known of links."""
+    """Peers to which a link is open; None while nothing is known of links."""
 
     def neighbours(self, round: int, own: PeerId, count: int) -> list[PeerId]:
-        """To whom a node offers in a round: its neighbours by hash and all relays; a relay to all
-        members."""
+        """Peers that a node offers to in a round: a member's neighbours by hash and all relays; all
+        members, if it is a relay.
+        """
         members = (
             self.members
             if own in self.relays
@@ -37,17 +41,23 @@ class Round:
     open: bool = False
     committed: bool = False
     payloads_max: int = 0
+    """Payloads that peers may offer, one for each member."""
     neighbours: list[PeerId] = field(default_factory=list)
     callers: set[PeerId] = field(default_factory=set)
-    """Who offered to this node."""
+    """Peers that offered to this node."""
     payloads: dict[Digest, Payload] = field(default_factory=dict)
 
-    def offers(self, number: int, sources: Sources, now_ms: int) -> list[Effect]:
-        """What is held, own first, to everybody whom it was not offered yet and who is not known to
-        hold it."""
+    def holds(self, digest: Digest) -> bool:
+        """Whether this node holds the payload, verified."""
+        return digest in self.payloads and self.payloads[digest].held
+
+    def offers(self, number: int, sources: Sources, now_ms: int) -> list[events.Effect]:
+        """Offers of held payloads, own first, to every peer that was not offered them and is not a
+        known holder; counts them as made.
+        """
         if not self.open:
             return []
-        offers: list[Effect] = []
+        offers: list[events.Effect] = []
         held = [item for item in sorted(self.payloads.items(), key=_own_first) if item[1].held]
         for peer in self._takers:
             news = [
@@ -57,15 +67,14 @@ class Round:
                 continue
             for first in range(0, len(news), OFFERS_MAX):
                 part = news[first : first + OFFERS_MAX]
-                offers.append(
-                    Offer(peer, number, tuple((digest, payload.size) for digest, payload in part))
-                )
+                listed = tuple((digest, payload.size) for digest, payload in part)
+                offers.append(events.Offer(peer, number, listed))
             for _, payload in news:
                 payload.told.add(peer)
         return offers
 
     def waiting(self, sources: Sources, now_ms: int) -> list[PeerId]:
-        """Who may be waiting for something that it was offered."""
+        """Peers that may be waiting for a payload that they were offered."""
         if not self.open:
             return []
         held = [payload for payload in self.payloads.values() if payload.held]
@@ -78,7 +87,7 @@ class Round:
 
     @property
     def _takers(self) -> list[PeerId]:
-        """To whom this node offers: its neighbours, and whoever offers to it."""
+        """Peers that this node offers to: its neighbours, and every peer that offers to it."""
         return [*self.neighbours, *sorted(self.callers.difference(self.neighbours))]
 
 

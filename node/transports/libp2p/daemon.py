@@ -1,20 +1,20 @@
-"""libp2p's daemon, p2pd, as a process of ours: found, started, watched and ended.
+"""libp2p's daemon, p2pd, as a process of this node: found, started, watched and ended.
 
-hivemind's wheel carries the program. It is started by ourselves and not by `hivemind.P2P`: the
-flags that matter cannot be reached from there, and finding a file takes no import, so that a relay
-runs without torch.
+hivemind's wheel carries the program. It is not started by `hivemind.P2P`, which does not pass the
+flags that matter; and to find a file no import is needed, so a relay runs without torch.
 
     -relayDataLimit -relayTimeLimit   else a relay cuts each circuit after 4 GiB or half an hour
     -forceReachability...             else it guesses for minutes whether others can dial it
-    -autonat                          also switches hole punching on, and lets who asks be dialled back
-    -announceAddrs                    what peers are told in place of all addresses that it hears of
+    -autonat                          switches hole punching on too, and dials peers back that ask
+    -announceAddrs                    told to peers in place of all addresses that it hears of
 
-Never -autoRelay: it knows the relays of its start alone, and sets one that it lost aside for an
-hour. Places at relays are taken by `node.transports.libp2p.reservations`.
+Never -autoRelay: it knows only the relays of its start, and sets a lost one aside for an hour.
+`node.transports.libp2p.reservations` takes the places at relays.
 
 The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only
-our user can enter. The daemon ends with our lifeline to it, so it outlives no owner, not even one
-that was killed; the directory that such an owner left is removed by the next one that starts."""
+our user can enter. The daemon ends with our lifeline to it, so it does not outlive its owner, even
+a killed one; the next daemon that starts removes the directory that such an owner left.
+"""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.libp2p.daemon_control import DaemonClient
-from node.transports.libp2p.protobuf import field
+from node.transports.libp2p.p2pd_pb2 import PrivateKey
 from protocol.errors import UnavailableError
 
 START_TIMEOUT_S = 60
-"""Longest wait for the daemon to be ready: eight at once on two busy cores took 3 s, and there are
-slower machines."""
+"""Longest wait for the daemon to be ready: eight at once on two busy cores took 3 s, and some
+machines are slower."""
 
 STOP_TIMEOUT_S = 3
 """Time that the daemon gets to end by itself before it is killed."""
@@ -52,7 +52,7 @@ CIRCUITS_PER_PEER_MAX = 64
 """Relayed connections of one peer at once: its neighbours."""
 
 CIRCUIT_BUFFER_BYTES = 64 * 1024
-"""What a relay holds of each circuit and direction."""
+"""Buffer of a relay for each circuit and direction."""
 
 _UNLIMITED_BYTES = 1 << 62
 _UNLIMITED_TIME = "87600h"  # ten years
@@ -65,37 +65,39 @@ _LAST_WORDS_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """How a daemon is to run."""
+    """Options of a daemon."""
 
     listen: tuple[str, ...] = ()
-    """libp2p addresses at which it listens."""
+    """libp2p addresses at which the daemon listens."""
 
     announce: tuple[str, ...] = ()
-    """What it tells peers instead, HOST:PORT or libp2p's; nothing: what it finds out by itself."""
+    """Addresses that it tells peers instead, HOST:PORT or libp2p's; empty: those that it finds out
+    by itself."""
 
     public: bool = False
-    """Whether others can dial it for sure; one that is not punches holes."""
+    """Whether others can surely dial it; a daemon that is not public punches holes."""
 
     relays_for_others: bool = False
-    """Whether it carries circuits; it has to be public."""
+    """Whether it carries circuits; only a public daemon can."""
 
     upnp: bool = False
     """Whether it asks the router for a port."""
 
 
 def find_p2pd() -> Path:
-    """The daemon's program; `UnavailableError` with what to do when there is none."""
+    """The daemon's program; `UnavailableError` with the remedy when there is none."""
     spec = importlib.util.find_spec("hivemind")  # does not import it
     for package in (spec.submodule_search_locations or []) if spec else []:
         if (program := Path(package, "hivemind_cli", "p2pd")).is_file():
             return program
     raise UnavailableError(
-        "libp2p needs the program p2pd of hivemind's package; `pip install --no-deps hivemind` brings it"
+        "libp2p needs the program p2pd of hivemind's package, which is not installed; install it "
+        "with `pip install --no-deps hivemind`"
     )
 
 
 class Daemon:
-    """A running daemon. `Daemon.start` makes one; `stop` has to be called for each."""
+    """A running daemon. `Daemon.start` makes one; its owner calls `stop`."""
 
     def __init__(self, process: asyncio.subprocess.Process, directory: "SocketDirectory") -> None:
         self._process = process
@@ -105,16 +107,17 @@ class Daemon:
         self._lifeline: socket.socket | None = None
         self.client = DaemonClient(directory.path / _CONTROL)
         self.peer = ""
-        """Its peer id."""
+        """The daemon's peer id."""
         self.addresses: tuple[str, ...] = ()
-        """Where it believed to be reachable when it had started, without its peer id."""
+        """Addresses at which it believed to be reachable after its start, without its peer id."""
 
     @classmethod
     async def start(
         cls, key: Ed25519PrivateKey, settings: DaemonSettings, directory: "SocketDirectory"
     ) -> "Daemon":
-        """A daemon that answers. `UnavailableError` with its last words when there is none within
-        `START_TIMEOUT_S`."""
+        """Start a daemon and wait until it answers. `UnavailableError` with its last words when it
+        does not within `START_TIMEOUT_S`.
+        """
         daemon = cls(await _launch(key, settings, directory.path / _CONTROL), directory)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -130,22 +133,17 @@ class Daemon:
         return daemon
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
     def directory(self) -> Path:
-        """Where its socket is, and its owner's may be."""
+        """The directory of its socket; its owner may keep sockets there too."""
         return self._directory.path
 
     async def ended(self) -> str:
-        """Wait until it is dead; returns how it died."""
+        """Wait until the daemon is dead; returns how it died."""
         code = await self._process.wait()
         return f"status {code}, last words: {' '.join(self._words) or 'none'}"
 
     async def stop(self) -> None:
-        """End it. May be called twice."""
+        """End the daemon. May be called twice."""
         if self._lifeline is not None:
             self._lifeline.close()
         try:
@@ -174,15 +172,16 @@ class Daemon:
         self.peer, self.addresses = await self.client.identify()
 
     async def _listen(self) -> None:
-        """Take what the daemon says: a pipe that is not read would stop it."""
+        """Read the daemon's output: a full pipe would stop it."""
         assert self._process.stdout
         while piece := await self._process.stdout.read(64 * 1024):
             self._words.extend(piece.decode(errors="replace").splitlines()[-_LAST_WORDS_LINES:])
 
 
 class SocketDirectory:
-    """A new directory for sockets, which our user alone can enter. Those of processes that were
-    killed are removed."""
+    """A new directory for sockets, which only our user can enter. Directories that killed processes
+    left are removed.
+    """
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
@@ -195,7 +194,7 @@ class SocketDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove it with all that is in it. May be called twice."""
+        """Remove the directory with everything in it. May be called twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -203,13 +202,13 @@ class SocketDirectory:
 
 
 def _remove_ownerless(directory: Path) -> None:
-    """Remove the directory of a dead process: the system drops its lock with it. Others'
-    directories do not open."""
+    """Remove a directory whose owner is dead: the system drops the lock with its process.
+    Directories of other users do not open.
+    """
     with contextlib.suppress(OSError):
         lock = os.open(directory, os.O_RDONLY)
         try:
-            # Without the minute, one that was made this instant would vanish before its owner has
-            # locked it.
+            # The minute protects a directory that its owner has made and not locked yet.
             if time.time() - os.fstat(lock).st_mtime > _LEFT_OVER_S:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -222,7 +221,7 @@ async def _launch(
 ) -> asyncio.subprocess.Process:
     program, (reading, writing) = find_p2pd(), os.pipe()
     try:
-        os.write(writing, _private_key(key))
+        os.write(writing, private_key_message(key).SerializeToString())
         os.close(writing)
         return await asyncio.create_subprocess_exec(
             program,
@@ -233,7 +232,7 @@ async def _launch(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # a Ctrl-C for us is not one for it: it has to carry our last words
+            # A Ctrl-C here must not reach the daemon, which has to carry this node's goodbyes.
             start_new_session=True,
         )
     except OSError as error:
@@ -265,7 +264,7 @@ def _flags(settings: DaemonSettings) -> list[str]:
     return [f"-{name}={value}" for name, value in flags.items() if value != ""]
 
 
-def _private_key(key: Ed25519PrivateKey) -> bytes:
-    """libp2p's form of the key: a protobuf of its type, ed25519, and the secret with the public key
-    behind it."""
-    return field(1, 1) + field(2, key.private_bytes_raw() + key.public_key().public_bytes_raw())
+def private_key_message(key: Ed25519PrivateKey) -> PrivateKey:
+    """libp2p's form of a node's key."""
+    data = key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    return PrivateKey(type=PrivateKey.ED25519, data=data)

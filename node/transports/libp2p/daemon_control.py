@@ -1,111 +1,98 @@
-"""What libp2p's daemon is asked over its control socket, and how it hands streams over.
+"""Client of the control socket of libp2p's daemon.
 
-    ask     connect to the control socket, one sized request, one sized response, close
-    open    the same, and then the connection is the stream
-    inquire open, one sized message there, one back: how libp2p's own services are asked
-    accept  the daemon connects to a socket of ours, says who calls, and then the connection is the stream
+    ask      connect to the control socket, send one request, read one response, close
+    open     the same, and then the connection is the stream
+    inquire  open, send one message, read one: how libp2p's own services are asked
+    accept   the daemon connects to a socket of ours and names the caller, then as for open
 
-Every question is bounded in time, here and in the daemon: one that is stuck fails its caller and
-hangs nobody. The client that hivemind ships imports torch, bounds nothing, and copies every byte
-through asyncio's streams. Source: the messages of go-libp2p-daemon (pb/p2pd.proto in
-learning-at-home's fork)."""
+Messages are those of p2pd.proto, each behind its length. Every question has a time limit, here and
+in the daemon: a stuck one fails its caller and blocks nobody else. The client that hivemind ships
+imports torch, has no time limits, and copies every byte through asyncio's streams.
+"""
 
 import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from google.protobuf.message import DecodeError, Message
+
+from node.transports.libp2p.contact import Contact
 from node.transports.libp2p.multiaddr import decode, encode, id_bytes, id_text
-from node.transports.libp2p.protobuf import field, fields, read_varint, sized
+from node.transports.libp2p.p2pd_pb2 import (
+    ConnectRequest,
+    DisconnectRequest,
+    PeerInfo,
+    Request,
+    Response,
+    StreamHandlerRequest,
+    StreamInfo,
+    StreamOpenRequest,
+)
+from node.transports.libp2p.varint import read_varint, sized
 from protocol.errors import RemoteProtocolError, UnavailableError
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-"""A response of the daemon: a list of some ten thousand connections."""
+"""Bytes of a response: a list of some ten thousand connections."""
 
 ASK_TIMEOUT_S = 10
-"""Longest wait for an answer that needs no network, on a machine where everything is slow."""
+"""Longest wait for an answer that needs no network, on a slow machine."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _DISCONNECT, _PERSISTENT = (
-    0,
-    1,
-    2,
-    3,
-    5,
-    7,
-    9,
-)
-_ERROR, _STREAM_INFO, _IDENTITY, _PEERS = 2, 3, 4, 6  # fields of a response
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """A libp2p peer and one connection to it."""
-
-    peer: str
-    """Its libp2p peer id, which the connection has proven."""
-
-    address: str
-    """Where the other end of the connection is, as our daemon sees it."""
-
-    @property
-    def relayed(self) -> bool:
-        """Whether a relay carries the connection."""
-        return "/p2p-circuit" in self.address
+M = TypeVar("M", bound=Message)
 
 
 class DaemonClient:
-    """Questions to the daemon whose control socket is at `control`. Every one may raise
-    `UnavailableError`."""
+    """Asks the daemon whose control socket is at `control`. Every method may raise
+    `UnavailableError`.
+    """
 
     def __init__(self, control: Path) -> None:
         self._control = control
 
     async def identify(self) -> tuple[str, tuple[str, ...]]:
-        """(the daemon's peer id, addresses at which it believes to be reachable, without the peer
-        id)."""
-        answer = await self._ask(_request(_IDENTIFY))
-        with _understood():
-            identity = fields(_only(answer, _IDENTITY))
-            return id_text(_only(identity, 1)), tuple(map(_address, identity.get(2, [])))
+        """(the daemon's peer id, the addresses at which it believes to be reachable, without the
+        peer id).
+        """
+        answer = await self._ask(Request(type=Request.IDENTIFY))
+        if not answer.HasField("identity"):
+            raise UnavailableError(
+                "the libp2p daemon speaks another protocol: expected its identity, got none"
+            )
+        return id_text(answer.identity.id), tuple(map(_address, answer.identity.addresses))
 
     async def contacts(self) -> list[Contact]:
         """The open connections; a peer may have several."""
-        answer = await self._ask(_request(_LIST_PEERS))
-        with _understood():
-            return [_contact(info) for info in answer.get(_PEERS, [])]
+        answer = await self._ask(Request(type=Request.LIST_PEERS))
+        return [_contact_of(peer) for peer in answer.peers]
 
     async def connect(self, peer: str, addresses: tuple[str, ...], timeout_s: int) -> None:
-        """Connect to a peer at one of the addresses; nothing to do when there is a connection."""
-        where = b"".join(field(2, encode(address)) for address in addresses)
-        await self._ask(
-            _request(_CONNECT, 2, field(1, id_bytes(peer)) + where + field(3, timeout_s)), timeout_s
-        )
+        """Connect to a peer at one of the addresses, unless it is connected."""
+        await self._ask(connect_request(peer, addresses, timeout_s), timeout_s)
 
     async def disconnect(self, peer: str) -> None:
         """Close every connection to a peer, and with them every stream."""
-        await self._ask(_request(_DISCONNECT, 7, field(1, id_bytes(peer))))
+        await self._ask(disconnect_request(peer))
 
     async def handle(self, protocol: str, listener: Path) -> None:
-        """Let the daemon hand each stream of a protocol to the socket that listens at a path."""
-        handler = field(1, encode(f"/unix{listener}")) + field(2, protocol.encode()) + field(3, 0)
-        await self._ask(_request(_STREAM_HANDLER, 4, handler))
+        """Make the daemon hand each stream of a protocol to the socket that listens at a path."""
+        await self._ask(handler_request(protocol, listener))
 
     async def open(self, peer: str, protocol: str, timeout_s: int) -> tuple[socket.socket, Contact]:
-        """A stream to a connected peer: its socket, the caller's to close, and where it leads."""
-        target = field(1, id_bytes(peer)) + field(2, protocol.encode()) + field(3, timeout_s)
-        stream, answer = await self._converse(_request(_STREAM_OPEN, 3, target), timeout_s)
-        try:
-            with _understood():
-                return stream, _contact(_only(answer, _STREAM_INFO))
-        except UnavailableError:
+        """Open a stream to a connected peer: (its socket, which the caller closes, its contact)."""
+        stream, answer = await self._converse(open_request(peer, protocol, timeout_s), timeout_s)
+        if not answer.HasField("stream"):
             stream.close()
-            raise
+            raise UnavailableError(
+                "the libp2p daemon speaks another protocol: expected a stream, got none"
+            )
+        return stream, _contact(answer.stream)
 
     async def inquire(self, peer: str, protocol: str, message: bytes, timeout_s: int) -> bytes:
-        """What a connected peer answers to one message, or to a stream alone when the message is
-        empty."""
+        """The answer of a connected peer to one message, or to the opening of the stream when the
+        message is empty.
+        """
         stream, _ = await self.open(peer, protocol, timeout_s)
         with stream:
             try:
@@ -118,28 +105,25 @@ class DaemonClient:
                 raise UnavailableError(f"{peer} did not answer over {protocol}: {reason}") from None
 
     async def hold(self) -> socket.socket:
-        """A lifeline, the caller's to close: the daemon ends with it, however its owner died."""
-        lifeline, _ = await self._converse(_request(_PERSISTENT))
+        """A lifeline, which the caller closes: the daemon ends with it, however its owner died."""
+        lifeline, _ = await self._converse(Request(type=Request.PERSISTENT_CONN_UPGRADE))
         return lifeline
 
-    async def _ask(self, request: bytes, timeout_s: int = 0) -> dict[int, list[bytes]]:
+    async def _ask(self, request: Request, timeout_s: int = 0) -> Response:
         connection, answer = await self._converse(request, timeout_s)
         connection.close()
         return answer
 
     async def _converse(
-        self, request: bytes, timeout_s: int = 0
-    ) -> tuple[socket.socket, dict[int, list[bytes]]]:
-        """(the connection to the daemon, the fields of its response)."""
+        self, request: Request, timeout_s: int = 0
+    ) -> tuple[socket.socket, Response]:
+        """(the connection to the daemon, its response)."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             async with asyncio.timeout(timeout_s + ASK_TIMEOUT_S):
                 answer = await self._exchange(connection, request)
-            with _understood():
-                if _ERROR in answer:
-                    raise UnavailableError(
-                        _only(fields(_only(answer, _ERROR)), 1).decode(errors="replace")
-                    )
+            if answer.HasField("error"):
+                raise UnavailableError(answer.error.message.decode(errors="replace"))
         except TimeoutError:
             connection.close()
             raise UnavailableError(
@@ -150,26 +134,53 @@ class DaemonClient:
             raise
         return connection, answer
 
-    async def _exchange(self, connection: socket.socket, request: bytes) -> dict[int, list[bytes]]:
+    async def _exchange(self, connection: socket.socket, request: Request) -> Response:
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
         try:
             await loop.sock_connect(connection, str(self._control))
-            await loop.sock_sendall(connection, sized(request))
+            await loop.sock_sendall(connection, sized(request.SerializeToString()))
             with _understood():
-                return fields(await receive_sized(connection))
+                return parsed(Response, await receive_sized(connection))
         except OSError as error:
             raise UnavailableError(
                 f"the libp2p daemon is gone: {error.strerror or error}"
             ) from None
 
 
+def connect_request(peer: str, addresses: tuple[str, ...], timeout_s: int) -> Request:
+    """Asks for a connection to a peer at one of the addresses."""
+    where = [encode(address) for address in addresses]
+    connect = ConnectRequest(peer=id_bytes(peer), addresses=where, timeout_s=timeout_s)
+    return Request(type=Request.CONNECT, connect=connect)
+
+
+def disconnect_request(peer: str) -> Request:
+    """Asks to close every connection to a peer."""
+    return Request(type=Request.DISCONNECT, disconnect=DisconnectRequest(peer=id_bytes(peer)))
+
+
+def handler_request(protocol: str, listener: Path) -> Request:
+    """Asks for the streams of a protocol, at a unix socket."""
+    handler = StreamHandlerRequest(
+        listener=encode(f"/unix{listener}"), protocols=[protocol], balanced=False
+    )
+    return Request(type=Request.STREAM_HANDLER, stream_handler=handler)
+
+
+def open_request(peer: str, protocol: str, timeout_s: int) -> Request:
+    """Asks for a stream to a connected peer."""
+    target = StreamOpenRequest(peer=id_bytes(peer), protocols=[protocol], timeout_s=timeout_s)
+    return Request(type=Request.STREAM_OPEN, stream_open=target)
+
+
 async def receive_caller(stream: socket.socket) -> Contact:
-    """Who opened a stream that the daemon handed over. `UnavailableError` when it does not say in
-    time."""
+    """The peer that opened a stream which the daemon handed over. `UnavailableError` when the
+    daemon does not name it in time.
+    """
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
-            return _contact(await receive_sized(stream))
+            return _contact(parsed(StreamInfo, await receive_sized(stream)))
     except (OSError, TimeoutError, RemoteProtocolError) as error:
         raise UnavailableError(
             f"the libp2p daemon did not say who opened a stream: {error}"
@@ -177,8 +188,9 @@ async def receive_caller(stream: socket.socket) -> Contact:
 
 
 async def receive_sized(connection: socket.socket) -> bytes:
-    """One message, and not a byte behind it: what follows may be a stream's. `OSError` or
-    `RemoteProtocolError`."""
+    """One message, and no byte behind it, which may be a stream's. `OSError` or
+    `RemoteProtocolError`.
+    """
     prefix = b""
     while not prefix or prefix[-1] > 0x7F:
         prefix += await receive(connection, 1)
@@ -193,7 +205,7 @@ async def receive_sized(connection: socket.socket) -> bytes:
 
 
 async def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes; `OSError` when the connection ends before."""
+    """Exactly `size` bytes; `OSError` when the connection ends before."""
     loop, data = asyncio.get_running_loop(), b""
     while len(data) < size:
         piece = await loop.sock_recv(connection, size - len(data))
@@ -203,34 +215,41 @@ async def receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+def parsed(kind: type[M], data: bytes) -> M:
+    """The message of a kind that bytes are; `RemoteProtocolError` when they are none."""
+    try:
+        message = kind.FromString(data)
+    except DecodeError:
+        name = kind.DESCRIPTOR.name
+        raise RemoteProtocolError(
+            f"expected a {name}, got {len(data)} bytes that do not decode: {data[:40].hex()}"
+        ) from None
+    if not message.IsInitialized():
+        raise RemoteProtocolError(
+            f"expected a {kind.DESCRIPTOR.name} with every required field, got {data[:40].hex()}"
+        )
+    return message
+
+
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Translates what comes of an answer in another protocol: a daemon that is not ours is like
-    none."""
+    """Translates the errors of an answer in another protocol: a foreign daemon is like none."""
     try:
         yield
     except RemoteProtocolError as error:
         raise UnavailableError(f"the libp2p daemon speaks another protocol: {error}") from None
 
 
-def _request(kind: int, number: int = 0, body: bytes = b"") -> bytes:
-    return field(1, kind) + (field(number, body) if number else b"")
+def _contact(stream: StreamInfo) -> Contact:
+    return Contact(id_text(stream.peer), _address(stream.address) if stream.address else "")
 
 
-def _only(message: dict[int, list[bytes]], number: int) -> bytes:
-    values = message.get(number, [])
-    if len(values) != 1:
-        raise RemoteProtocolError(f"expected one field {number}, got {len(values)}")
-    return values[0]
-
-
-def _contact(info: bytes) -> Contact:
-    message = fields(info)
-    return Contact(id_text(_only(message, 1)), "".join(map(_address, message.get(2, []))))
+def _contact_of(peer: PeerInfo) -> Contact:
+    return Contact(id_text(peer.id), "".join(map(_address, peer.addresses)))
 
 
 def _address(binary: bytes) -> str:
-    """An address for people: one over a transport that is not known here is no reason to fail."""
+    """An address for people; one over a transport that is not known here is no reason to fail."""
     try:
         return decode(binary)
     except RemoteProtocolError:

@@ -1,36 +1,45 @@
-"""When to try for a direct way in place of a relayed one. Pure.
+"""Decides when to try for a direct connection in place of a relayed one. Pure.
 
-    relayed, and four others see us --> hang up, dial through the relay again --> the daemons punch a hole, or do not
-                                            ^                                                           |
-                                            +--------------- pause, doubling up to six hours <----------+
+    relayed, and four others see us --> hang up, dial through the relay --> a hole is punched or not
+                                            ^                                             |
+                                            +------ pause, doubling up to six hours <-----+
 
-libp2p punches when a relayed connection opens and at no other time, and only where both ends know
-their own public address by then: from four peers at four public addresses (`OBSERVERS_MIN`, in
-libp2p a constant). A connection that opened earlier stays relayed for ever. So it is closed once
-for a new one: the link breaks, is back in a second, and what was under way is resumed. One of the
-two ends does it, the one with the lower peer id.
+libp2p punches a hole only when a relayed connection opens, and only where both ends know their
+public address by then: from four peers at four public addresses (`OBSERVERS_MIN`, a constant of
+libp2p). A connection that opened earlier stays relayed for ever. So one of the two ends, the one
+with the lower peer id, closes it once for a new one: the link breaks, is back within a second, and
+the transfers under way are resumed.
 
 Seen with the daemon of hivemind 1.1.12, over TCP, through two port-restricted routers that keep
 ports, both ends dialling at once from the port that they listen on: it worked each time with four
-observers, never with three, and once in nine times while the daemons told peers their public
-addresses, which are then dialled first. Hence `announce` in `libp2p_pipes`. Behind a router that
-gives each connection another port no four observers agree, and the relay stays."""
+observers, never with three. It worked once in nine times while the daemons told peers their public
+addresses, which are then dialled first; hence `announce` in `transport`. Behind a router that gives
+each connection another port no four observers agree, and the relay stays.
+"""
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from node.transports.libp2p.daemon_control import Contact
+from cachetools import LRUCache
+
+from node.system.backoff import Backoff
+from node.transports.libp2p.contact import Contact
 from node.transports.libp2p.multiaddr import ip_of
 
 OBSERVERS_MIN = 4
-"""Peers at public addresses of their own that must see a node before libp2p believes what they
-see."""
+"""Peers at public addresses of their own that must see a node before libp2p believes them."""
 
-PAUSE_S = (60.0, 6 * 3600.0)
+PAUSE_MS = (60_000, 6 * 3_600_000)
 """First and longest pause between attempts with one peer; each breaks its link for a moment."""
 
 PEERS_MAX = 1024
-"""Peers whose attempts are remembered; the oldest is forgotten first."""
+"""Peers whose attempts are remembered; the least recently used is forgotten first."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    backoff: Backoff
+    until_ms: int
 
 
 class Attempts:
@@ -38,20 +47,19 @@ class Attempts:
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self._made: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # when the next may be, and the pause then
+        self._pauses: LRUCache[str, _Pause] = LRUCache(PEERS_MAX)
 
-    def due(self, peer: str, contacts: Sequence[Contact], now_s: float) -> bool:
-        """Whether to hang up on a peer that only a relay connects, and dial it again. Counts as an
-        attempt."""
-        next_s, pause_s = self._made.get(peer, (0.0, PAUSE_S[0]))
-        if self._own > peer or now_s < next_s or len(_observers(contacts)) < OBSERVERS_MIN:
+    def begin(self, peer: str, contacts: Sequence[Contact], now_ms: int) -> bool:
+        """Begin an attempt with a peer that only a relay connects, if one is due; returns whether
+        it is. The caller then hangs up and dials again.
+        """
+        pause = self._pauses.get(peer)
+        if self._own > peer or (pause and now_ms < pause.until_ms):
             return False
-        self._made[peer] = now_s + pause_s, min(2 * pause_s, PAUSE_S[1])
-        self._made.move_to_end(peer)
-        while len(self._made) > PEERS_MAX:
-            self._made.popitem(last=False)
+        if len(_observers(contacts)) < OBSERVERS_MIN:
+            return False
+        backoff = pause.backoff if pause else Backoff(*PAUSE_MS)
+        self._pauses[peer] = _Pause(backoff, now_ms + backoff.next())
         return True
 
 

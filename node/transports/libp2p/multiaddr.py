@@ -1,22 +1,29 @@
-"""libp2p's names: peer ids and the addresses that carry them.
+"""libp2p's names: peer ids, and the addresses that carry them. Pure.
 
-    /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW...                            a peer, dialled directly
-    /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW.../p2p-circuit/p2p/12D3KooV...   another one, through the first as a relay
-    /p2p/12D3KooV...                                                    one that only dials, or is linked already
+    /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW...     a peer, dialled directly
+    /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW.../p2p-circuit/p2p/12D3KooV...
+                                                 another one, through the first as a relay
+    /p2p/12D3KooV...                             a peer that dials, or is connected already
 
-A peer id is base58 over a multihash; for an ed25519 key that is the key itself behind six fixed
-bytes, so it is a function of the node's public key and nobody needs to be told. In binary, which is
-how the daemon takes addresses, each part is a code and its value. Only the parts that a TCP address
-can have are known here. Source: multiformats/multiaddr, libp2p/specs peer-ids."""
+A peer id is base58 over a multihash. For an ed25519 key that is the key itself behind six fixed
+bytes, so every node can compute it from a public key. In binary, the form that the daemon takes,
+each component is a code and its value. Only the components of a TCP address are known here.
+
+This stays our own code: py-multiaddr is marked pre-alpha and needs trio, psutil, py-cid and nine
+more packages. Source: multiformats/multiaddr, libp2p/specs peer-ids.
+"""
 
 import contextlib
 import ipaddress
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.transports.libp2p.protobuf import read_sized, read_varint, sized, varint
+from node.transports.libp2p.varint import read_sized, read_varint, sized, varint
+from protocol.addresses import split_address
 from protocol.errors import RemoteProtocolError, SettingsError
+
+CIRCUIT = "/p2p-circuit"
+"""Marks an address through a relay."""
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ED25519_ID = bytes.fromhex("002408011220")
@@ -27,14 +34,14 @@ _PEER_ID_BYTES_MAX = 64
 """A multihash of any key: ed25519 needs 38, SHA-256 of an RSA key 34."""
 
 _TEXT_MAX = 512
-"""Characters of an address: two peer ids and a host name need half of it."""
+"""Characters of an address: two peer ids and a host name need half of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Component:
     code: int
     size: int | None
-    """Bytes of its value; None: it says so itself."""
+    """Bytes of the value; None: its length stands before it."""
     encode: Callable[[str], bytes] = str.encode
     decode: Callable[[bytes], str] = bytes.decode
 
@@ -59,37 +66,37 @@ def _unbase58(text: str) -> bytes:
     return data
 
 
-_PARTS = {
-    "ip4": _Part(
+_COMPONENTS = {
+    "ip4": _Component(
         4,
         4,
         lambda text: ipaddress.IPv4Address(text).packed,
         lambda data: str(ipaddress.IPv4Address(data)),
     ),
-    "ip6": _Part(
+    "ip6": _Component(
         41,
         16,
         lambda text: ipaddress.IPv6Address(text).packed,
         lambda data: str(ipaddress.IPv6Address(data)),
     ),
-    "tcp": _Part(
+    "tcp": _Component(
         6,
         2,
         lambda text: int(text).to_bytes(2, "big"),
         lambda data: str(int.from_bytes(data, "big")),
     ),
-    "dns": _Part(53, None),
-    "dns4": _Part(54, None),
-    "dns6": _Part(55, None),
-    "unix": _Part(400, None),
-    "p2p": _Part(421, None, _unbase58, _base58),
-    "p2p-circuit": _Part(290, 0),
+    "dns": _Component(53, None),
+    "dns4": _Component(54, None),
+    "dns6": _Component(55, None),
+    "unix": _Component(400, None),
+    "p2p": _Component(421, None, _unbase58, _base58),
+    "p2p-circuit": _Component(290, 0),
 }
-_NAMES = {part.code: name for name, part in _PARTS.items()}
+_NAMES = {component.code: name for name, component in _COMPONENTS.items()}
 
 
 def libp2p_id(public_key: bytes) -> str:
-    """The libp2p peer id of the node that holds the given raw 32-byte ed25519 public key."""
+    """The libp2p peer id of a node, from its raw ed25519 public key of 32 bytes."""
     return _base58(_ED25519_ID + public_key)
 
 
@@ -104,7 +111,7 @@ def id_bytes(peer: str) -> bytes:
 
 
 def id_text(peer: bytes) -> str:
-    """A peer id as people read it."""
+    """A peer id as text."""
     return _base58(peer)
 
 
@@ -117,38 +124,41 @@ def encode(address: str) -> bytes:
         binary = b""
         while words:
             name = words.pop(0)
-            part = _PARTS[name]
-            value = "" if part.size == 0 else words.pop(0)
+            component = _COMPONENTS[name]
+            value = "" if component.size == 0 else words.pop(0)
             data = (
-                ("/" + "/".join((value, *words))).encode() if name == "unix" else part.encode(value)
+                ("/" + "/".join((value, *words))).encode()
+                if name == "unix"
+                else component.encode(value)
             )
-            binary += varint(part.code) + (sized(data) if part.size is None else data)
+            binary += varint(component.code) + (sized(data) if component.size is None else data)
             if name == "unix":  # a path, which takes the rest
                 break
         return binary
     except (ValueError, KeyError, IndexError, OverflowError):
         raise SettingsError(
-            f"expected an address like /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW..., found {address[:80]!r}"
+            "expected an address like /ip4/192.0.2.7/tcp/50702/p2p/12D3KooW..., "
+            f"found {address[:80]!r}"
         ) from None
 
 
 def decode(binary: bytes) -> str:
-    """An address as people read it; `RemoteProtocolError` for parts that are not known here."""
+    """An address as text; `RemoteProtocolError` for components that are not known here."""
     text, at = "", 0
     while at < len(binary):
         code, at = read_varint(binary, at)
         if code not in _NAMES:
             raise RemoteProtocolError(
-                f"expected an address over TCP, got the part {code} after {text!r}"
+                f"expected an address over TCP, got component {code} after {text!r}"
             )
         name = _NAMES[code]
-        part = _PARTS[name]
-        if part.size is None:
+        component = _COMPONENTS[name]
+        if component.size is None:
             data, at = read_sized(binary, at)
         else:
-            data, at = binary[at : at + part.size], at + part.size
+            data, at = binary[at : at + component.size], at + component.size
         try:
-            text += f"/{name}" + ("" if part.size == 0 else f"/{part.decode(data)}")
+            text += f"/{name}" + ("" if component.size == 0 else f"/{component.decode(data)}")
         except ValueError:
             raise RemoteProtocolError(
                 f"expected a value for /{name} after {text!r}, got {data.hex()!r}"
@@ -157,10 +167,9 @@ def decode(binary: bytes) -> str:
 
 
 def split_peer(address: str) -> tuple[str, str]:
-    """(where, who) of an announced address: what the daemon can dial, perhaps nothing, and the peer
-    id at its end.
-
-    `SettingsError` when it cannot be dialled."""
+    """(where, peer) of an announced address: the address that the daemon can dial, perhaps empty,
+    and the peer id at the end. `SettingsError` when it cannot be dialled.
+    """
     where, mark, peer = address.rpartition("/p2p/")
     if not mark:
         raise SettingsError(
@@ -172,25 +181,28 @@ def split_peer(address: str) -> tuple[str, str]:
 
 
 def from_host_port(address: str) -> str:
-    """libp2p's form of HOST:PORT; one that is libp2p's already stays. `SettingsError` for
-    neither."""
+    """libp2p's form of HOST:PORT; an address in libp2p's form stays. `SettingsError` for
+    neither.
+    """
     if address.startswith("/"):
         return address
-    host, _, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
+    host, port = split_address(address)
     try:
-        kind = "ip6" if ipaddress.ip_address(bare).version == 6 else "ip4"
+        kind = "ip6" if ipaddress.ip_address(host).version == 6 else "ip4"
     except ValueError:
         kind = "dns"
-    converted = f"/{kind}/{bare}/tcp/{port}"
-    if not bare or "/" in bare or (kind == "dns" and ":" in bare):
-        raise SettingsError(f"expected HOST:PORT or [IPV6]:PORT, found {address[:80]!r}")
+    converted = f"/{kind}/{host}/tcp/{port}"
     encode(converted)
     return converted
 
 
+def is_circuit(address: str) -> bool:
+    """Whether an address leads through a relay."""
+    return CIRCUIT in address
+
+
 def ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that an address begins with, if it does."""
+    """The IP address that an address begins with; None when it begins with another component."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host_of(address))
     return None
@@ -204,14 +216,11 @@ def host_of(address: str) -> str:
 
 def tcp_port(address: str) -> int:
     """The TCP port that an address names; 0 when it names none."""
-    _, mark, rest = address.partition("/tcp/")
-    return int(rest.partition("/")[0]) if mark else 0
-
-
-def of_socket(bound: socket.socket) -> str:
-    """The address that a TCP socket is bound to."""
-    ip, port = bound.getsockname()[:2]
-    return from_host_port(f"{ip}:{port}")
+    words = address.split("/")[1:]
+    for name, value in zip(words[::2], words[1::2], strict=False):
+        if name == "tcp" and value.isascii() and value.isdecimal():
+            return int(value)
+    return 0
 
 
 def with_port(address: str, port: int) -> str:

@@ -2,12 +2,13 @@
 end from a break.
 
     a write    length (4 bytes, up to PIPE_BYTES_MAX) and that many bytes
-    a close    length 0, then silence until the other end has said so too, `LINGER_S` at most
+    a close    length 0, the goodbye; then silence until the other end's, `LINGER_S` at most
 
 The daemon turns a peer's close, its death and a broken connection into the same end of file, and
-throws away what is on its way as soon as either direction ends. So an end of file without a goodbye
-is a break, and who says goodbye lets the other end go first. Bytes go between the socket and the
-caller's memory without a copy in between."""
+drops the bytes on their way as soon as either direction ends. So an end of file without a goodbye
+is a break, and the end that says goodbye lets the other end go first. Bytes go between the socket
+and the caller's memory without a copy in between.
+"""
 
 import asyncio
 import contextlib
@@ -15,43 +16,39 @@ import socket
 from collections.abc import Callable
 
 from node.transports.base import PIPE_BYTES_MAX
+from node.transports.libp2p.contact import Contact
+from node.transports.libp2p.multiaddr import libp2p_id
 from protocol.errors import LocalProtocolError, UnavailableError
 
 LINGER_S = 1.0
 """Longest wait for the other end after a goodbye: a few round trips around the world."""
 
 READ_BYTES_MAX = 256 * 1024
-"""Most that one read asks of the socket, which seldom holds more."""
+"""Bytes that one read asks of the socket, which seldom holds more."""
 
 _HEADER_BYTES = 4
 _GOODBYE = bytes(_HEADER_BYTES)
 
 
 class SocketPipe:
-    """A `node.transports.base.Pipe` over a connected socket, which is the pipe's from now on.
+    """A `node.transports.base.Pipe` over a connected socket, which belongs to the pipe from now on.
 
-    `peer` is the transport's own name of the other end, which it has proven. `on_close` is called
-    when the pipe has let go of its socket; until then its maker has to keep it, for nobody else
-    may."""
+    `contact` is the connection that carries it. `on_close` is called when the pipe has let go of
+    its socket; until then its maker must hold a reference, for nothing else may.
+    """
 
     def __init__(
         self,
         connection: socket.socket,
-        *,
-        remote: str,
-        peer: str,
-        relayed: bool,
+        contact: Contact,
         on_close: Callable[["SocketPipe"], None],
     ) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._loop = asyncio.get_running_loop()
-        self._remote = remote
-        self._peer = peer
-        self._relayed = relayed
+        self._contact = contact
         self._on_close = on_close
         self._header = b""
-        self._left = 0  # bytes of the incoming write that are still to come
+        self._left = 0  # bytes of the incoming write that have not arrived
         self._unwaited = 0  # bytes read since the event loop last had its turn
         self._writing = False
         self._ended = False  # the other end has said goodbye
@@ -63,34 +60,31 @@ class SocketPipe:
 
     @property
     def remote(self) -> str:
-        """The address of the other end."""
-        return self._remote
-
-    @property
-    def peer(self) -> str:
-        """The proven name of the other end."""
-        return self._peer
+        """The address of the other end, with its libp2p peer id."""
+        return f"{self._contact.address}/p2p/{self._contact.peer}"
 
     @property
     def relayed(self) -> bool:
-        """Whether a third machine carries its bytes."""
-        return self._relayed
+        """See `Pipe`."""
+        return self._contact.relayed
+
+    def proves(self, public_key: bytes) -> bool:
+        """Whether the key is the one that libp2p has proven."""
+        return libp2p_id(public_key) == self._contact.peer
 
     async def read(self) -> bytes:
-        """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it
-        loses nothing."""
+        """See `Pipe`."""
         self._check()
-        if self._unwaited > PIPE_BYTES_MAX:  # a fast peer must not keep everybody else from running
+        if self._unwaited > PIPE_BYTES_MAX:  # a fast peer must not keep other tasks from running
             self._unwaited = 0
             await asyncio.sleep(0)
         return await self._next()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand bytes over; returns when the socket has taken them. Cancelling it breaks the
-        pipe."""
+        """See `Pipe`."""
         self._check()
         if self._ended:
-            raise UnavailableError(f"{self._remote} has closed the pipe")
+            raise UnavailableError(f"{self.remote} has closed the pipe")
         if len(data) > PIPE_BYTES_MAX or self._writing:
             raise LocalProtocolError(
                 f"expected one write at a time of at most {PIPE_BYTES_MAX} bytes, got {len(data)}"
@@ -108,7 +102,7 @@ class SocketPipe:
         self._writing = False
 
     async def close(self) -> None:
-        """Say goodbye, wait a moment for the other end's, and let go. May be called twice."""
+        """Say goodbye, wait a moment for the other end's, and let go; see `Pipe`."""
         if self._closed:
             await self._gone.wait()
             return
@@ -119,7 +113,7 @@ class SocketPipe:
                 async with asyncio.timeout(LINGER_S):
                     await self._discard()
         except (UnavailableError, TimeoutError):
-            pass  # it broke, or its other end has no time for us
+            pass  # it broke, or the other end did not answer in time
         finally:
             self._socket.close()
             self._gone.set()
@@ -137,7 +131,7 @@ class SocketPipe:
                     self._say_goodbye()  # the other end waits for it
         if self._left > PIPE_BYTES_MAX:
             raise self._break(
-                f"it announced a write of {self._left} bytes, {PIPE_BYTES_MAX} are allowed"
+                f"expected writes of at most {PIPE_BYTES_MAX} bytes, got one of {self._left}"
             )
         data = await self._receive(min(self._left, READ_BYTES_MAX), closing)
         self._left -= len(data)
@@ -145,35 +139,41 @@ class SocketPipe:
         return data
 
     async def _discard(self) -> None:
-        """Read until the other end's goodbye, but not for ever: one that goes on writing learns it
-        by a break."""
+        """Read until the other end's goodbye, but at most `PIPE_BYTES_MAX`: an end that goes on
+        writing sees a break.
+        """
         discarded = 0
         while discarded < PIPE_BYTES_MAX and (data := await self._next(closing=True)):
             discarded += len(data)
 
     async def _receive(self, size: int, closing: bool) -> bytes:
-        """What the socket holds, as soon as it holds something. Cancelled, it leaves all of that
-        there."""
+        """The bytes that the socket holds, at most `size`, once it holds any. Cancelling it takes
+        none.
+        """
+        loop = asyncio.get_running_loop()
         while True:
             self._check(closing)
             try:
                 data = self._socket.recv(size)
             except BlockingIOError:
-                await self._until_ready(self._loop.add_reader, self._loop.remove_reader)
+                await self._until_ready(loop.add_reader, loop.remove_reader)
                 continue
             except OSError as error:
                 raise self._break(error.strerror or str(error)) from None
             if not data:
-                raise self._break("it, or a daemon on the way, died or lost its connection")
+                raise self._break(
+                    "the other end, or a daemon on the way, died or lost its connection"
+                )
             return data
 
     async def _send(self, pending: list[memoryview]) -> None:
+        loop = asyncio.get_running_loop()
         while pending:
             self._check()
             try:
                 sent = self._socket.sendmsg(pending)
             except BlockingIOError:
-                await self._until_ready(self._loop.add_writer, self._loop.remove_writer)
+                await self._until_ready(loop.add_writer, loop.remove_writer)
                 continue
             except OSError as error:
                 raise self._break(error.strerror or str(error)) from None
@@ -186,21 +186,21 @@ class SocketPipe:
         self, add: Callable[..., None], remove: Callable[[socket.socket], bool]
     ) -> None:
         self._unwaited = 0
-        ready = self._loop.create_future()
+        ready = asyncio.get_running_loop().create_future()
         add(self._socket, _done, ready)
         self._waiting.add(ready)
         try:
             await ready
         finally:
-            if (
-                ready in self._waiting
-            ):  # else `_wake` has removed it, and the place may be taken again
+            # Otherwise `_wake` has removed it, and another wait may have taken its place.
+            if ready in self._waiting:
                 self._waiting.discard(ready)
                 remove(self._socket)
 
     def _say_goodbye(self) -> bool:
-        """Whether a goodbye left: not behind half a write, nor over a pipe that is broken or
-        full."""
+        """Send the goodbye unless it was sent; returns whether it has left. It does not behind half
+        a write, nor over a broken or full pipe.
+        """
         if self._broken or self._writing or self._said_goodbye:
             return self._said_goodbye
         with contextlib.suppress(OSError):
@@ -208,28 +208,28 @@ class SocketPipe:
         return self._said_goodbye
 
     def _wake(self) -> None:
-        """Let a read and a write that wait look again."""
+        """Let a waiting read and a waiting write look again."""
         if self._waiting:
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket)
+            loop.remove_writer(self._socket)
         for ready in self._waiting:
             _done(ready)
         self._waiting.clear()
 
     def _check(self, closing: bool = False) -> None:
         if self._closed and not closing:
-            raise UnavailableError(f"the pipe to {self._remote} was closed here")
+            raise UnavailableError(f"the pipe to {self.remote} was closed here")
         if self._broken:
-            raise UnavailableError(f"the pipe to {self._remote} broke: {self._broken}")
+            raise UnavailableError(f"the pipe to {self.remote} broke: {self._broken}")
 
     def _break(self, reason: str) -> UnavailableError:
-        """Remember why, tell the daemon, and wake who waits: what is left of the pipe is of no
-        use."""
+        """Record the reason, tell the daemon, and wake a waiting read and write."""
         self._broken = self._broken or reason
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._wake()
-        return UnavailableError(f"the pipe to {self._remote} broke: {self._broken}")
+        return UnavailableError(f"the pipe to {self.remote} broke: {self._broken}")
 
 
 def _done(ready: "asyncio.Future[None]") -> None:

@@ -1,14 +1,16 @@
 """A transport that is a libp2p relay too: it carries circuits between nodes that cannot dial each
 other, without torch.
 
-    start a daemon --> two short-lived private nodes send `PROOF_BYTES` to each other through it --> it may be announced
-          ^                      cut off? start another daemon, a few times                  |
-          +----------------------------------------------------------------------------------+
+    start a daemon --> two short-lived nodes send each other `PROOF_BYTES` through it --> announce
+          ^                  cut off? start another daemon, a few times        |
+          +--------------------------------------------------------------------+
 
-The daemon sets its relay up twice, once with our limits and once with libp2p's own, which cut every
-circuit at 128 KB without a word. Which one stays is a race inside the daemon, lost in one start of
-four or so; no flag decides it. So no relay is believed that has not proven itself, and a new daemon
-is tried until one has. The loser says so itself when it gives a place, before a byte is sent."""
+The daemon sets its relay up twice, once with our limits and once with libp2p's own, which silently
+cut every circuit at 128 KB. Which one stays is a race inside the daemon, lost in about one start of
+four; no flag decides it. So no relay is announced before it has proven itself, and new daemons are
+tried until one does. A bad one already tells its limit when it grants a reservation, before any
+byte is sent.
+"""
 
 import asyncio
 import contextlib
@@ -21,10 +23,10 @@ from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import UnavailableError
 
 PROOF_BYTES = 2 * PIPE_BYTES_MAX
-"""Sent through a relay to prove it: sixteen times what a bad one carries."""
+"""Bytes sent through a relay to prove it: sixteen times as many as a bad one carries."""
 
 PROOF_TIMEOUT_S = 30
-"""Longest time for a proof, on a machine that does other things too."""
+"""Longest time for a proof, on a busy machine."""
 
 
 def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransport:
@@ -34,8 +36,11 @@ def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransp
 
 async def prove(relay: str) -> None:
     """Send `PROOF_BYTES` both ways between two nodes that only the relay connects;
-    `UnavailableError` when it fails."""
-    settings = Libp2pSettings(listen="127.0.0.1:0", relays=(relay,), hidden=True, direct_wait_s=0)
+    `UnavailableError` when it fails.
+    """
+    settings = Libp2pSettings(
+        listen="127.0.0.1:0", relays=(relay,), behind_router_for_test=True, direct_wait_s=0
+    )
     nodes = [Libp2pTransport(Ed25519PrivateKey.generate(), settings) for _ in range(2)]
     try:
         async with asyncio.timeout(PROOF_TIMEOUT_S):
@@ -77,4 +82,4 @@ async def _receive(pipe: Pipe) -> None:
         data = await pipe.read()
         received += len(data)
         if not data:
-            raise UnavailableError(f"it ended after {received} bytes")
+            raise UnavailableError(f"the pipe ended after {received} bytes")

@@ -1,19 +1,20 @@
-"""Places at relays, each of which carries circuits to this node; and what relays see of it.
+"""Reservations at relays, which carry circuits to this node; and the address that relays see.
 
-    use(relays) --> for each, one task:  connect --> reserve --> look --> ping, and reserve again now and then
-                                            ^                                 |
-                                            +------- pause, doubling <-- lost or refused
+    use(relays) --> for each, one task:  connect --> reserve --> look --> ping, reserve again later
+                                            ^                               |
+                                            +------ pause, doubling <-- lost or refused
 
-A relay carries circuits to who has reserved a place and stays connected. Places are taken here,
-over streams of the daemon, and not by the daemon: its own way knows the relays of its start alone,
+A relay carries circuits to a node that has reserved a place and stays connected. Reservations are
+made here, over streams of the daemon, and not by the daemon: it knows only the relays of its start,
 and after a restart of a relay, or half a minute without network, it waits an hour. So relays come,
 go and come back without a new daemon. The pings also keep the router's mapping. A circuit that
-comes in needs nothing of us: the daemon takes it from any relay.
+comes in needs nothing of this node: the daemon takes it from any relay.
 
-A look: the relay says from which address it sees us, and dials that back from a port that nobody
-has opened. When it gets through, a stranger can dial us: `direct`. A private address it does not
-dial; one that it sees and that is our own has no translation between, and whoever is told of this
-relay at its private address is inside too.
+A look: the relay tells from which address it sees this node, and dials that address back from a
+port that nobody has opened. If it gets through, a stranger can dial this node: `direct`. A relay
+does not dial a private address. If it sees one, and the address is this machine's own, no router
+translates between the two, and every node that is told of the relay's private address is inside the
+same network.
 
 Sources: libp2p/specs relay/circuit-v2.md, identify, autonat/autonat-v1.md.
 """
@@ -27,24 +28,41 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
-from node.transports.libp2p.daemon_control import DaemonClient, receive
-from node.transports.libp2p.multiaddr import decode, encode, id_bytes, ip_of, split_peer, tcp_port
-from node.transports.libp2p.protobuf import field, fields, numbers
+from node.system.backoff import Backoff
+from node.transports.libp2p.circuit_pb2 import (
+    Dial,
+    DialBackMessage,
+    DialResponse,
+    HopMessage,
+    Identify,
+    Target,
+)
+from node.transports.libp2p.daemon_control import DaemonClient, parsed, receive
+from node.transports.libp2p.multiaddr import (
+    CIRCUIT,
+    decode,
+    encode,
+    id_bytes,
+    ip_of,
+    is_circuit,
+    split_peer,
+    tcp_port,
+)
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
 
-PLACES_MAX = 4
+RELAYS_MAX = 4
 """Relays that a node uses at once: it announces one address for each."""
 
 CIRCUIT_BYTES_MIN = 1 << 30
-"""What a relay lets through a circuit at least; libp2p's default of 128 KB breaks a link with every
-payload."""
+"""Least bytes that a relay must carry for each circuit; libp2p's default of 128 KB breaks a link
+with every payload."""
 
 PING_INTERVAL_S = 15.0
 """Pause between pings: the mapping of a home router lasts 30 s at least, and libp2p hangs up after
 60 s without one."""
 
 PINGS = 80
-"""Between two reservations: twenty minutes, of the hour that one lasts."""
+"""Pings between two reservations: twenty minutes, of the hour that one lasts."""
 
 ANSWER_TIMEOUT_S = 10
 """Longest wait for a relay's answer."""
@@ -53,147 +71,151 @@ LOOK_TIMEOUT_S = 30
 """Longest wait for a relay that dials us back: it gives up after 15 s."""
 
 LOOK_INTERVAL_S = 600.0
-"""Pause between looks; a relay answers three of a node, and thirty of all nodes, in a minute."""
+"""Pause between looks; a relay answers three of one node, and thirty of all nodes, in a minute."""
 
-RETRY_S = (6.0, 60.0)
-"""First and longest pause between attempts to take a place; libp2p itself does not dial again
-within 5 s."""
+RETRY_MS = (6_000, 60_000)
+"""First and longest pause between attempts to reserve; libp2p itself does not dial again within
+5 s."""
 
-WAIT_S, LOOK_WAIT_S = 5.0, 1.0
-"""How long a start waits for the first place, and then for the first look: long enough when it goes
-well."""
+WAIT_S = 5.0
+"""Longest wait of a start for the first reservation: more than it takes when nothing fails."""
 
-_HOP, _IDENTIFY, _DIAL_BACK = (
-    "/libp2p/circuit/relay/0.2.0/hop",
-    "/ipfs/id/1.0.0",
-    "/libp2p/autonat/1.0.0",
-)
-_PING, _PING_BYTES = "/ipfs/ping/1.0.0", 32
-_CIRCUIT = "/p2p-circuit"
-_RESERVE, _RESERVATION, _LIMIT, _LIMIT_DATA = 0, 3, 4, 2
-_OBSERVED = 4
-_DIAL, _DIAL_ANSWER, _REACHED, _UNREACHED = 0, 3, 0, 100
+LOOK_WAIT_S = 1.0
+"""Longest wait of a start for the first look after that."""
+
+_HOP = "/libp2p/circuit/relay/0.2.0/hop"
+_IDENTIFY = "/ipfs/id/1.0.0"
+_DIAL_BACK = "/libp2p/autonat/1.0.0"
+_PING = "/ipfs/ping/1.0.0"
+_PING_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Place:
-    """What is known of one relay."""
+class Reservation:
+    """This node's reservation at one relay, or its wish for one."""
 
-    peer: str
+    relay: str
+    """The relay's libp2p peer id."""
     where: str
+    """The relay's address, without its peer id."""
     task: asyncio.Task[None] | None = None
-    taken: bool = False
-    """Whether it has been ours since the relay is in use."""
+    made: bool = False
+    """Whether the relay has granted it since the relay is in use."""
     trouble: str = ""
-    """Why the last attempt to take or hold it ended; empty while there is hope."""
+    """Why the last attempt to make or hold it ended; empty during the first one and while it is
+    held."""
     looked: bool = False
     look_s: float = 0.0
-    """When the next look is due, by the monotonic clock."""
+    """Time of the next look, by the monotonic clock."""
     direct: str = ""
-    """Where the relay found us, without our peer id."""
+    """Address at which the relay reached this node, without this node's peer id."""
 
     @property
     def circuit(self) -> str:
-        """Where peers dial us through this relay, without our peer id."""
-        return f"{self.where}/p2p/{self.peer}{_CIRCUIT}"
+        """Address at which peers dial this node through the relay, without this node's peer id."""
+        return f"{self.where}/p2p/{self.relay}{CIRCUIT}"
 
 
 class Reservations:
-    """The places of the daemon with the libp2p peer id `peer`. `changed` is called whenever
-    `circuits` or `direct` may have; `port()` is where the daemon listens; `looks`: whether relays
-    are asked to look."""
+    """The reservations of the daemon with the libp2p peer id `peer`. `changed` is called whenever
+    `circuits` or `direct` may have changed; `port()` is the port on which the daemon listens;
+    `looks`: whether relays are asked to look.
+    """
 
     def __init__(
         self, peer: str, port: Callable[[], int], changed: Callable[[], None], *, looks: bool = True
     ) -> None:
         self.used = False
-        """Whether a relay has ever given us a place."""
+        """Whether any relay has ever granted a reservation."""
         self._peer = peer
         self._port = port
         self._changed = changed
         self._looks = looks
         self._last: tuple[str, ...] = ()
         self._client: DaemonClient | None = None
-        self._places: dict[str, _Place] = {}
+        self._reservations: dict[str, Reservation] = {}
         self._news = asyncio.Event()
 
     @property
     def circuits(self) -> tuple[str, ...]:
-        """Where peers dial us through relays, without our peer id. A relay that is lost for a while
-        keeps its line."""
-        return tuple(place.circuit for place in self._places.values() if place.taken)
+        """Addresses at which peers dial this node through relays, without this node's peer id. A
+        relay that is lost for a while keeps its address.
+        """
+        return tuple(each.circuit for each in self._reservations.values() if each.made)
 
     @property
     def direct(self) -> tuple[str, ...]:
-        """Where relays have reached us directly, without our peer id; the last ones to do so, when
-        all are gone."""
-        if not self._places:
+        """Addresses at which relays have reached this node, without its peer id; the last ones,
+        when no relay is in use any more.
+        """
+        if not self._reservations:
             return self._last
-        return tuple(dict.fromkeys(place.direct for place in self._places.values() if place.direct))
+        found = (each.direct for each in self._reservations.values() if each.direct)
+        return tuple(dict.fromkeys(found))
 
     @property
     def trouble(self) -> str:
-        """Why there is no place at any relay; empty while there is one, or hope."""
-        places = self._places.values()
-        return (
-            "; ".join(place.trouble for place in places)
-            if all(place.trouble for place in places)
-            else ""
-        )
+        """Why no relay has granted a reservation; empty while one has, or may soon."""
+        troubles = [each.trouble for each in self._reservations.values()]
+        return "; ".join(troubles) if all(troubles) else ""
 
     def use(self, relays: Sequence[str]) -> None:
-        """The relays of the run from now on, each with its peer id; what is none is passed over."""
+        """Use these relays of the run from now on, each with its peer id; other addresses are
+        skipped.
+        """
         self._last = self.direct
-        wanted = {place.peer: place for place in _chosen(self._peer, relays)}
-        old, self._places = self._places, {}
-        for peer, place in wanted.items():
-            same = old.get(peer)
-            self._places[peer] = same if same and same.where == place.where else place
+        wanted = {each.relay: each for each in choose_relays(self._peer, relays)}
+        old, self._reservations = self._reservations, {}
+        for relay, reservation in wanted.items():
+            same = old.get(relay)
+            kept = same if same and same.where == reservation.where else reservation
+            self._reservations[relay] = kept
         for gone in old.values():
-            if gone.task and self._places.get(gone.peer) is not gone:
+            if gone.task and self._reservations.get(gone.relay) is not gone:
                 gone.task.cancel()
         self._start()
         self._tell()
 
     def renew(self, client: DaemonClient) -> None:
-        """Take every place anew: there is another daemon."""
+        """Make every reservation anew: another daemon runs."""
         self._client = client
-        for place in self._places.values():
-            if place.task:
-                place.task.cancel()
-            place.task = None
+        for reservation in self._reservations.values():
+            if reservation.task:
+                reservation.task.cancel()
+            reservation.task = None
         self._start()
 
     async def settle(self) -> None:
-        """Wait a moment until peers can reach us: one that dials too early waits for its second
-        try. No longer than until every relay has refused."""
-        if not self._places:
+        """Wait a moment until peers can reach this node, for one that dials too early waits until
+        its next try; return early when every relay has refused.
+        """
+        if not self._reservations:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 await self._until(
-                    lambda: any(place.taken for place in self._places.values()) or self.trouble
+                    lambda: any(each.made for each in self._reservations.values()) or self.trouble
                 )
             if self.trouble:
                 return
             async with asyncio.timeout(LOOK_WAIT_S if self._looks else 0):
-                await self._until(lambda: any(place.looked for place in self._places.values()))
+                await self._until(lambda: any(each.looked for each in self._reservations.values()))
 
     async def stop(self) -> None:
-        """Give up every place."""
-        tasks = [place.task for place in self._places.values() if place.task]
+        """Give up every reservation."""
+        tasks = [each.task for each in self._reservations.values() if each.task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._client = None
-        for place in self._places.values():
-            place.task = None
+        for reservation in self._reservations.values():
+            reservation.task = None
 
     def _start(self) -> None:
         if self._client is not None:
-            for place in self._places.values():
-                place.task = place.task or asyncio.create_task(self._keep(self._client, place))
+            for each in self._reservations.values():
+                each.task = each.task or asyncio.create_task(self._keep(self._client, each))
 
     def _tell(self) -> None:
         self._news.set()
@@ -204,111 +226,133 @@ class Reservations:
             self._news.clear()
             await self._news.wait()
 
-    # ---- one place
+    # ---- one reservation
 
-    async def _keep(self, client: DaemonClient, place: _Place) -> None:
-        pause_s = RETRY_S[0]
+    async def _keep(self, client: DaemonClient, reservation: Reservation) -> None:
+        backoff = Backoff(*RETRY_MS)
+        relay, where = reservation.relay, reservation.where
         while True:
             since_s = time.monotonic()
             try:
-                await client.connect(place.peer, (place.where,), ANSWER_TIMEOUT_S)
-                await self._hold(client, place)
+                await client.connect(relay, (where,), ANSWER_TIMEOUT_S)
+                await self._hold(client, reservation)
             except (UnavailableError, RemoteProtocolError) as error:
-                place.trouble = f"no place at the relay {place.circuit}: {error}"
-                _log.info("%s", place.trouble)
+                reservation.trouble = f"no reservation at the relay {where}/p2p/{relay}: {error}"
+                _log.info(
+                    "no reservation at a relay",
+                    extra={"relay": f"{where}/p2p/{relay}", "reason": str(error)},
+                )
                 self._news.set()
-            if time.monotonic() - since_s > RETRY_S[1]:  # it was ours for a while
-                pause_s = RETRY_S[0]
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_S[1])
+            if 1000 * (time.monotonic() - since_s) > RETRY_MS[1]:  # it was held for a while
+                backoff.reset()
+            await asyncio.sleep(backoff.next() / 1000)
 
-    async def _hold(self, client: DaemonClient, place: _Place) -> None:
-        """Hold a place until it is lost; `UnavailableError` or `RemoteProtocolError` says how."""
+    async def _hold(self, client: DaemonClient, reservation: Reservation) -> None:
+        """Hold a reservation until it is lost; `UnavailableError` or `RemoteProtocolError` says
+        why.
+        """
         try:
-            stream, _ = await client.open(place.peer, _PING, ANSWER_TIMEOUT_S)
+            stream, _ = await client.open(reservation.relay, _PING, ANSWER_TIMEOUT_S)
             with stream:
                 while True:
-                    await _reserve(client, place.peer)
-                    place.taken, place.trouble = True, ""
+                    await _reserve(client, reservation.relay)
+                    reservation.made, reservation.trouble = True, ""
                     self.used = True
                     self._tell()
                     for _ in range(PINGS):
-                        await self._look_again(client, place)
+                        await self._look_again(client, reservation)
                         await _ping(stream)
         except UnavailableError:
-            # A connection that is dead in silence would be taken for a good one for most of a
+            # The daemon would take a connection that died silently for a good one for most of a
             # minute.
-            await client.disconnect(place.peer)
+            await client.disconnect(reservation.relay)
             raise
 
-    async def _look_again(self, client: DaemonClient, place: _Place) -> None:
-        if not self._looks or time.monotonic() < place.look_s:
+    async def _look_again(self, client: DaemonClient, reservation: Reservation) -> None:
+        if not self._looks or time.monotonic() < reservation.look_s:
             return
-        place.look_s = time.monotonic() + LOOK_INTERVAL_S
+        reservation.look_s = time.monotonic() + LOOK_INTERVAL_S
         try:
-            place.direct = await self._look(client, place)
+            reservation.direct = await self._look(client, reservation.relay)
         except (UnavailableError, RemoteProtocolError) as error:
-            _log.info("the relay %s did not look: %s", place.circuit, error)  # what was known holds
-        place.looked = True
+            # An earlier result stays.
+            _log.info(
+                "a relay did not look", extra={"relay": reservation.relay, "reason": str(error)}
+            )
+        reservation.looked = True
         self._tell()
 
-    async def _look(self, client: DaemonClient, place: _Place) -> str:
-        """Where the relay reaches us directly, or nothing."""
-        seen = decode(
-            _only(
-                fields(await client.inquire(place.peer, _IDENTIFY, b"", ANSWER_TIMEOUT_S)),
-                _OBSERVED,
-            )
-        )
+    async def _look(self, client: DaemonClient, relay: str) -> str:
+        """The address at which a relay reaches this node directly; empty when it does not."""
+        answer = await client.inquire(relay, _IDENTIFY, b"", ANSWER_TIMEOUT_S)
+        identity = parsed(Identify, answer)
+        if not identity.HasField("observed_address"):
+            raise RemoteProtocolError("expected the address that the relay sees, got none")
+        seen = decode(identity.observed_address)
         ip = ip_of(seen)
         if ip is None:
             return ""
         listens = f"/ip{ip.version}/{ip}/tcp/{self._port()}"
         if not ip.is_global:
             return seen if seen == listens and _is_ours(str(ip)) else ""
-        us = field(1, id_bytes(self._peer)) + field(2, encode(listens))
-        question = field(1, _DIAL) + field(2, field(1, us))
-        found = _only(
-            fields(await client.inquire(place.peer, _DIAL_BACK, question, LOOK_TIMEOUT_S)),
-            _DIAL_ANSWER,
-        )
-        status = numbers(found).get(1)
-        if status not in (_REACHED, _UNREACHED):
-            raise UnavailableError(f"it refused to dial back, status {status}")
-        return (
-            listens
-            if status == _REACHED and tcp_port(decode(_only(fields(found), 3))) == self._port()
-            else ""
-        )
+        question = dial_back_message(self._peer, listens).SerializeToString()
+        answer = await client.inquire(relay, _DIAL_BACK, question, LOOK_TIMEOUT_S)
+        reached = reached_port(parsed(DialBackMessage, answer))
+        return listens if reached == self._port() else ""
 
 
-def _chosen(own: str, relays: Sequence[str]) -> list[_Place]:
-    """At most `PLACES_MAX` relays, others for each node, so that none has to carry all of them."""
-    places: dict[str, _Place] = {}
-    for relay in relays:
+def choose_relays(own: str, relays: Sequence[str]) -> list[Reservation]:
+    """At most `RELAYS_MAX` relays, different ones for each node, so that no relay carries all."""
+    found: dict[str, Reservation] = {}
+    for address in relays:
         with suppress(SettingsError):
-            where, peer = split_peer(relay)
-            if where and _CIRCUIT not in where and peer != own:
-                places.setdefault(peer, _Place(peer, where))  # its favourite address
-    return sorted(
-        places.values(), key=lambda place: sha256(f"{own} {place.peer}".encode()).digest()
-    )[:PLACES_MAX]
+            where, relay = split_peer(address)
+            if where and not is_circuit(where) and relay != own:
+                found.setdefault(relay, Reservation(relay, where))  # the first address is preferred
+    return sorted(found.values(), key=lambda each: sha256(f"{own} {each.relay}".encode()).digest())[
+        :RELAYS_MAX
+    ]
 
 
-async def _reserve(client: DaemonClient, peer: str) -> None:
-    answer = fields(await client.inquire(peer, _HOP, field(1, _RESERVE), ANSWER_TIMEOUT_S))
-    if _RESERVATION not in answer:
-        raise RemoteProtocolError("expected a reservation, it refused")
-    for limit in answer.get(_LIMIT, []):
-        if 0 < (carried := numbers(limit).get(_LIMIT_DATA, 0)) < CIRCUIT_BYTES_MIN:
-            raise RemoteProtocolError(
-                f"expected {CIRCUIT_BYTES_MIN} bytes for each circuit, it carries {carried}"
-            )
+def reserve_message() -> HopMessage:
+    """Asks a relay for a reservation."""
+    return HopMessage(type=HopMessage.RESERVE)
+
+
+def dial_back_message(peer: str, address: str) -> DialBackMessage:
+    """Asks a relay to dial a peer back at an address."""
+    target = Target(id=id_bytes(peer), addresses=[encode(address)])
+    return DialBackMessage(type=DialBackMessage.DIAL, dial=Dial(target=target))
+
+
+def reached_port(message: DialBackMessage) -> int:
+    """The TCP port at which a relay got through, 0 when nobody answered it; `RemoteProtocolError`
+    when it did not dial.
+    """
+    response = message.response
+    if response.HasField("status") and response.status == DialResponse.OK:
+        return tcp_port(decode(response.address))
+    if response.HasField("status") and response.status == DialResponse.DIAL_ERROR:
+        return 0
+    status = DialResponse.Status.Name(response.status) if response.HasField("status") else "none"
+    raise RemoteProtocolError(f"expected a relay that dials back, it refused with status {status}")
+
+
+async def _reserve(client: DaemonClient, relay: str) -> None:
+    question = reserve_message().SerializeToString()
+    answer = parsed(HopMessage, await client.inquire(relay, _HOP, question, ANSWER_TIMEOUT_S))
+    if not answer.HasField("reservation"):
+        raise RemoteProtocolError("expected a reservation, the relay refused")
+    if 0 < (carried := answer.limit.data_bytes) < CIRCUIT_BYTES_MIN:
+        raise RemoteProtocolError(
+            f"expected {CIRCUIT_BYTES_MIN} bytes for each circuit, the relay carries {carried}"
+        )
 
 
 async def _ping(stream: socket.socket) -> None:
     """Ping once, then wait for `PING_INTERVAL_S`, or until the stream ends; `UnavailableError` when
-    it does."""
+    it does.
+    """
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await asyncio.get_running_loop().sock_sendall(stream, bytes(_PING_BYTES))
@@ -316,22 +360,15 @@ async def _ping(stream: socket.socket) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PING_INTERVAL_S):
                 await receive(stream, 1)
-                raise RemoteProtocolError("expected silence after a ping, it said something")
+                raise RemoteProtocolError("expected silence after a ping, got a byte")
     except TimeoutError:
-        raise UnavailableError(f"it did not answer within {ANSWER_TIMEOUT_S} s") from None
+        raise UnavailableError(f"no answer to a ping within {ANSWER_TIMEOUT_S} s") from None
     except OSError as error:
-        raise UnavailableError(f"it is gone: {error}") from None
-
-
-def _only(message: dict[int, list[bytes]], number: int) -> bytes:
-    values = message.get(number, [])
-    if len(values) != 1:
-        raise RemoteProtocolError(f"expected one field {number}, got {len(values)}")
-    return values[0]
+        raise UnavailableError(f"the connection is gone: {error}") from None
 
 
 def _is_ours(ip: str) -> bool:
-    """Whether an address belongs to this machine: nobody else's can be bound to."""
+    """Whether an address belongs to this machine: no other address can be bound to."""
     with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
         try:
             probe.bind((ip, 0))

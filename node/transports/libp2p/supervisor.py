@@ -1,11 +1,12 @@
 """Keeps one libp2p daemon alive at one address with one identity.
 
     start --> running --> died, or does not answer --> pause, start another --> running ...
-                                                      (doubling up to `RESTART_MAX_S`)
+                                                      (doubling up to `RESTART_MS[1]`)
 
 The port is held by a socket of ours that does not listen, so that it stays ours while there is no
-daemon; the daemon shares it (SO_REUSEPORT). What a new daemon needs before it is of use, its owner
-does in `prepare`; a daemon for which that fails is replaced like one that died."""
+daemon; the daemon shares it (SO_REUSEPORT). The owner prepares each new daemon in `prepare`; a
+daemon for which that fails is replaced like one that died.
+"""
 
 import asyncio
 import errno
@@ -17,25 +18,28 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.system.backoff import Backoff
 from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory
 from node.transports.libp2p.daemon_control import DaemonClient
-from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, of_socket, with_port
+from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, with_port
+from protocol.addresses import split_address
 from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
 
 HEALTH_INTERVAL_S = 10.0
-"""How often the daemon is asked whether it lives; no answer in `daemon_client.ASK_TIMEOUT_S` is one
-too."""
+"""Pause between two questions whether the daemon lives; one that does not answer within
+`daemon_control.ASK_TIMEOUT_S` is replaced."""
 
-RESTART_FIRST_S, RESTART_MAX_S = 0.5, 30.0
-"""Pauses between attempts to start another daemon; each is twice the one before."""
+RESTART_MS = (500, 30_000)
+"""First and longest pause between attempts to start another daemon."""
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _log = logging.getLogger(__name__)
 
 
 class DaemonSupervisor:
-    """One daemon that is replaced when it dies. `listen` is HOST:PORT or [HOST]:PORT, port 0 for
-    any free one."""
+    """One daemon that is replaced when it dies. `listen` is HOST:PORT or [IPV6]:PORT, port 0 for
+    any free one; `starts_max` daemons are tried until one is prepared.
+    """
 
     def __init__(
         self,
@@ -49,15 +53,15 @@ class DaemonSupervisor:
         self.peer = libp2p_id(key.public_key().public_bytes_raw())
         """The daemon's libp2p peer id."""
         self.port = 0
-        """The port it listens on, once started."""
+        """The port of a supervisor that has started."""
         self.restarts = 0
-        """Daemons that had to be replaced."""
+        """Daemons that were replaced."""
         self._key = key
         self._listen = listen
         self._settings = settings
         self._prepare = prepare
         self._starts_max = starts_max
-        self._port: socket.socket | None = None
+        self._held: socket.socket | None = None
         self._directory: SocketDirectory | None = None
         self._daemon: Daemon | None = None
         self._trouble = "it has not been started"
@@ -65,16 +69,17 @@ class DaemonSupervisor:
 
     async def start(self) -> None:
         """Start the daemon. Raises `AddressInUseError`, `SettingsError`, or `UnavailableError` with
-        its last words."""
+        its last words.
+        """
         if self._directory is not None:
             raise LocalProtocolError(f"expected a daemon that is not started, got {self.peer}")
         self._directory = SocketDirectory()
         try:
-            self._port = await _reserve(self._listen)
-            self.port = self._port.getsockname()[1]
+            self._held = await _reserve(self._listen)
+            self.port = self._held.getsockname()[1]
             self._settings = replace(
                 self._settings,
-                listen=(of_socket(self._port),),
+                listen=(_tcp_address(*self._held.getsockname()[:2]),),
                 announce=tuple(
                     with_port(from_host_port(address), self.port)
                     for address in self._settings.announce
@@ -96,25 +101,18 @@ class DaemonSupervisor:
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
             await daemon.stop()
-        if self._port is not None:
-            self._port.close()
+        if self._held is not None:
+            self._held.close()
         if self._directory is not None:
             self._directory.remove()
-        self._port = self._directory = None
+        self._held = self._directory = None
 
     @property
     def client(self) -> DaemonClient:
-        """For questions to the daemon; `UnavailableError` while there is none."""
+        """Asks the daemon; `UnavailableError` while there is none."""
         if self._daemon is None:
             raise UnavailableError(f"no libp2p daemon is running here: {self._trouble}")
         return self._daemon.client
-
-    @property
-    def pid(self) -> int:
-        """The daemon's process; `UnavailableError` while there is none."""
-        if self._daemon is None:
-            raise UnavailableError(f"no libp2p daemon is running here: {self._trouble}")
-        return self._daemon.pid
 
     @property
     def is_running(self) -> bool:
@@ -123,17 +121,18 @@ class DaemonSupervisor:
 
     @property
     def directory(self) -> Path:
-        """Where the sockets are; for a keeper that is started."""
+        """Directory of the sockets; for a supervisor that has started."""
         assert self._directory
         return self._directory.path
 
     @property
     def local_address(self) -> str:
-        """Where this machine reaches the daemon, without its peer id; for a keeper that is
-        started."""
-        assert self._port
-        host = self._port.getsockname()[0]
-        return from_host_port(f"{_LOOPBACK.get(host, host)}:{self.port}")
+        """Address at which this machine reaches the daemon, without its peer id; for a supervisor
+        that has started.
+        """
+        assert self._held
+        host = self._held.getsockname()[0]
+        return _tcp_address(_LOOPBACK.get(host, host), self.port)
 
     async def _start_first(self) -> Daemon:
         for attempt in range(1, self._starts_max + 1):
@@ -143,7 +142,8 @@ class DaemonSupervisor:
                 if attempt == self._starts_max:
                     raise
                 _log.info(
-                    "libp2p daemon %d of %d is of no use: %s", attempt, self._starts_max, error
+                    "libp2p daemon rejected",
+                    extra={"attempt": attempt, "of": self._starts_max, "reason": str(error)},
                 )
         raise AssertionError("unreachable: starts_max is at least 1")
 
@@ -159,16 +159,17 @@ class DaemonSupervisor:
 
     async def _watch(self) -> None:
         while self._daemon is not None:
-            self._trouble = await self._until_useless(self._daemon)
+            self._trouble = await self._until_broken(self._daemon)
             dead, self._daemon = self._daemon, None
             _log.warning(
-                "the libp2p daemon of %s is gone, starting another: %s", self.peer, self._trouble
+                "libp2p daemon lost, starting another",
+                extra={"libp2p_peer": self.peer, "reason": self._trouble},
             )
             await dead.stop()
             self._daemon = await self._replace()
             self.restarts += 1
 
-    async def _until_useless(self, daemon: Daemon) -> str:
+    async def _until_broken(self, daemon: Daemon) -> str:
         """Wait until a daemon has to be replaced; returns why."""
         tasks = [asyncio.ensure_future(sign) for sign in (daemon.ended(), _until_silent(daemon))]
         try:
@@ -180,21 +181,21 @@ class DaemonSupervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _replace(self) -> Daemon:
-        pause_s = RESTART_FIRST_S
+        backoff = Backoff(*RESTART_MS)
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(backoff.next() / 1000)
             try:
                 return await self._start_one()
             except UnavailableError as error:
                 self._trouble = str(error)
-                pause_s = min(2 * pause_s, RESTART_MAX_S)
                 _log.warning(
-                    "no new libp2p daemon for %s, again in %.1f s: %s", self.peer, pause_s, error
+                    "libp2p daemon did not start, trying again",
+                    extra={"libp2p_peer": self.peer, "reason": self._trouble},
                 )
 
 
 async def _until_silent(daemon: Daemon) -> str:
-    """Wait until a daemon does not answer; returns that in words."""
+    """Wait until a daemon does not answer; returns why."""
     try:
         while True:
             await asyncio.sleep(HEALTH_INTERVAL_S)
@@ -205,33 +206,31 @@ async def _until_silent(daemon: Daemon) -> str:
 
 async def _reserve(listen: str) -> socket.socket:
     """A socket that holds a port for the daemon. Raises `AddressInUseError` or `SettingsError`."""
-    from_host_port(listen)  # refuses what is not HOST:PORT
-    host, _, port = listen.rpartition(":")
+    host, port = split_address(listen)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
-            host.removeprefix("[").removesuffix("]"),
-            int(port),
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, kind, protocol, _, address = found[0]
         held = socket.socket(family, kind, protocol)
     except OSError as error:
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
     try:
-        held.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # connections of an earlier daemon may linger
+        # Connections of an earlier daemon may linger; once bound, the port is shared with nobody
+        # but the daemon.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(address)
-        held.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 0
-        )  # from here on nobody else may have it
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # but the daemon
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         held.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressInUseError(
-                f"cannot listen on {listen}: another process does; choose another port"
+                f"cannot listen on {listen}: another process uses the port; choose another one"
             ) from None
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
     return held
+
+
+def _tcp_address(ip: str, port: int) -> str:
+    return f"/ip{6 if ':' in ip else 4}/{ip}/tcp/{port}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from node.demo.transform import integer_matrix, product
+from node.demo.dct import integer_matrix, product
 from node.system.malloc import keep_freed_memory
 from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
 from tests.benchmarks.engine.shapes import Shapes

@@ -10,7 +10,7 @@ from torch import Tensor
 from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.votes import Contribution
+from node.demo.vote_sum import Contribution
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, sealed
 from tests.benchmarks.engine.straightforward import Straightforward
@@ -64,11 +64,13 @@ class Ours:
         clock.lap("extract")
         own = self._encoded(sent, 0)
         clock.lap("encode")
-        self._decoded = [(1, decode(payload, self._shape)[1]) for payload in [own, *self._others]]
+        self._decoded = [
+            Contribution(1, decode(payload, self._shape)[1]) for payload in [own, *self._others]
+        ]
         clock.lap("decode")
         self._apply("sign")
         clock.lap("apply")
-        self.coefficients, self.payload_bytes = len(self._decoded[0][1].indices), len(own)
+        self.coefficients, self.payload_bytes = len(self._decoded[0].coefficients.indices), len(own)
         return clock.laps
 
     def _apply(self, rule: Rule) -> None:

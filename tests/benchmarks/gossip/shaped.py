@@ -41,7 +41,7 @@ from lockstep.wan.profiles import Profile, read_profiles
 from tests.benchmarks.gossip.worker import Place
 from tests.benchmarks.links.measure import machine
 from tests.benchmarks.wan.slow_motion import slow_motion
-from tests.simulation.gossip import bound_ms, home
+from tests.simulation.gossip_setting import bound_ms, home
 
 NEIGHBOURS = 8
 """Neighbours of a node, as in the default run file."""

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.simulation.gossip import (
+from tests.simulation.fluid import push_to_all_ms
+from tests.simulation.gossip import gossip
+from tests.simulation.gossip_setting import (
     EQUAL,
     PROFILES,
     Home,
     Setting,
     bound_ms,
-    gossip,
     home,
     links_among,
-    push_to_all_ms,
 )
 
 SIZES = {"1 MB": 1_000_000, "30 kB": 30_000}

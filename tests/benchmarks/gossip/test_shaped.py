@@ -78,7 +78,7 @@ def test_three_nodes_get_all_payloads_in_both_ways_and_not_before_the_bound() ->
         min(row["push_s"]) >= 0.9 * row["push_bound_s"]
     )  # what a queue holds arrives after the last byte has left
     assert sum(row["upload_shares"]) == pytest.approx(1)
-    assert row["shaped_by"] in ("netem", "tbf+relay")
+    assert row["shaped_by"] in ("netem", "tbf+delay")
     assert 0 <= row["duplicate_share"] < 1
     assert f"| {row['bound_s']:.2f} |" in line(row)
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -251,4 +251,4 @@ def _say(answer: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(_serve(Place(**json.loads(sys.argv[1]))))
+    run_event_loop(_serve(Place(**json.loads(sys.argv[1]))))

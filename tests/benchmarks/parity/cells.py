@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
-from node.demo.scaling import Scale
+from node.demo.gradient_scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
 

@@ -19,16 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply, as_guess, look_ahead
+from node.demo.aggregate import apply, look_ahead
+from node.demo.dct import dct_matrix, exact_products, inverse_signs_
 from node.demo.engine import Engine, Extraction
-from node.demo.orthogonal import inverse_orthogonal_
-from node.demo.scaling import GradientScaling
-from node.demo.transform import dct_matrix, exact_products, inverse_signs
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.orthogonalise import inverse_orthogonal_
+from node.demo.plain import Plain, Sent, Views, as_guess, guess_votes
+from node.demo.vote_sum import Contribution, Rule
 from node.model.training import GradientAccumulation
-from node.replica.vote_history import Ballot, VoteHistory
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
-from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
 from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.runfile import RetentionSpec
 from tests.benchmarks.parity.cells import Transform
@@ -45,23 +47,26 @@ class Traffic:
     down_bytes: float
 
 
-class PlainEngine(Engine):
-    """DeMo without its transform. The momentum is in parameter space, each chunk transposed, as the
-    engine stores coefficients.
+class WithoutTransform(Plain):
+    """DeMo without its transform, with the sign. The momentum is in parameter space, each chunk
+    transposed, as the engine stores coefficients.
     """
 
-    def _kernels(self) -> None:
-        return None
+    def accumulate(
+        self,
+        gradients: Views,
+        momentum: Tensor,
+        decay: float,
+        active: Tensor | None = None,
+        *,
+        start: int = 0,
+    ) -> None:
+        chunks = torch.empty_like(momentum)
+        self._layout.gather_strip(gradients, 0, chunks)
+        torch.add(chunks.mT, momentum, alpha=decay, out=momentum)
 
-    def _forward(self, chunks: Tensor) -> Tensor:
-        return chunks.mT
-
-    def _inverse(self, coefficients: Tensor) -> Tensor:
-        return coefficients.mT
-
-    @property
-    def _strip_dtype(self) -> torch.dtype:
-        return torch.float32
+    def guess(self, momentum: Tensor, sent: Sent, rule: Rule) -> Tensor:
+        return as_guess(guess_votes(momentum, *sent).mT.sign())
 
 
 class DemoAuthors:
@@ -69,9 +74,9 @@ class DemoAuthors:
 
     def __init__(self, fixture: Fixture) -> None:
         self._fixture, cell = fixture, fixture.cell
+        backend = WithoutTransform(fixture.layout) if cell.transform == "off" else None
         self.engines = [
-            (PlainEngine if cell.transform == "off" else Engine)(fixture.layout, cell.demo, "cpu")
-            for _ in range(cell.authors)
+            Engine(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)
         ]
         self._scalings = [
             GradientScaling(cell.gradients, fixture.layout.shapes, "cpu") for _ in self.engines
@@ -181,8 +186,11 @@ class DemoAuthors:
         if self._fixture.cell.guess == "last":
             self._last_update = self._guess(sent)
         if self._fixture.cell.transform == "exact":
-            ballots = [Ballot(step, 1, *each) for each in zip(containers, sent, strict=True)]
-            contributions = self._earlier.joined(step, step, ballots)
+            counted = [
+                CountedPayload(step, container, Contribution(1, coefficients))
+                for container, coefficients in zip(containers, sent, strict=True)
+            ]
+            contributions = self._earlier.joined(step, step, counted)
             apply(
                 layout, self.committed, contributions, rate, decay, rule=self._fixture.cell.update
             )
@@ -220,7 +228,8 @@ def vote_sums(sent: Sequence[Coefficients], chunks: int) -> Tensor:
 def update_signs(sums: Tensor, transform: Transform) -> Tensor:
     """int8 [chunks, 64, 64]: the update U of vote sums S, float32 of the same shape."""
     if transform == "exact":
-        return inverse_signs(sums).to(torch.int8)
+        with exact_products(sums.device):
+            return inverse_signs_(sums.mT.contiguous(), VOTE_SUM_MAX).to(torch.int8)
     if transform == "float":
         matrix = dct_matrix(sums.device)
         sums = matrix.T @ sums @ matrix

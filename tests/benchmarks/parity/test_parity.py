@@ -13,8 +13,9 @@ from torch import Tensor
 from node.data.corpus import Corpus
 from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
-from node.demo.scaling import Scale
-from node.replica.replica import Pending, Replica
+from node.demo.gradient_scaling import Scale
+from node.replica.position import Pending
+from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry
 from protocol.errors import SettingsError

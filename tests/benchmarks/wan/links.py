@@ -24,10 +24,11 @@ from typing import Any
 
 import msgspec
 
-from lockstep.cluster.local import Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
+from lockstep.cluster.child import Child
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.cluster.names import COORDINATOR
+from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
-from lockstep.wan.faults import COORDINATOR
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 from lockstep.wan.profiles import read_profiles

@@ -1,5 +1,6 @@
 """Drives `Rounds` by hand: members with short names, payloads with known digests, time that only
-the test moves."""
+the test moves.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -9,14 +10,15 @@ from coordinator.machine.events import (
     Applied,
     AskResync,
     CommitRound,
+    Disconnected,
     Effect,
     Event,
-    Held,
+    Holding,
     Joined,
+    Lapsed,
     Left,
     OpenRound,
-    Parted,
-    Readied,
+    Ready,
     SkipRound,
 )
 from coordinator.machine.membership import Member
@@ -32,7 +34,8 @@ Kind = TypeVar("Kind")
 
 def run_spec(**sections: dict[str, Any]) -> RunSpec:
     """A run file whose rounds take 1000 + 500 + 1500 ms and whose leases outlive several of
-    them."""
+    them.
+    """
     base: dict[str, dict[str, Any]] = {
         "schedule": {"steps": 100, "warmup_steps": 0},
         "rounds": {
@@ -67,16 +70,17 @@ def payload_digest(peer: PeerId, round: int) -> Digest:
 
 
 def state_digest(round: int) -> int:
-    """What an honest replica's parameters hash to after a round."""
+    """Digest of an honest replica's parameters after a round."""
     return 1000 + round
 
 
 class Driver:
-    """One machine, its clock and everything it has said."""
+    """One machine, its clock and all effects that it has returned."""
 
     def __init__(self, *peers: PeerId, **sections: dict[str, Any]) -> None:
         """`peers` join at once; the first round opens with all of them, unless `sections` say
-        otherwise."""
+        otherwise.
+        """
         sections["membership"] = {"start_members": max(1, len(peers))} | sections.get(
             "membership", {}
         )
@@ -88,8 +92,9 @@ class Driver:
     # ---- what happens
 
     def tell(self, event: Event) -> list[Effect]:
-        """Handle one event now."""
+        """Handle one event now; every invariant must hold afterwards."""
         effects = self.machine.handle(event, self.now_ms)
+        self.machine.validate()
         self.effects += effects
         return effects
 
@@ -125,27 +130,32 @@ class Driver:
         self, peer: PeerId, *, momentum: bool = True, digest: int | None = None, obeyed: bool = True
     ) -> list[Effect]:
         """Ready with the head's state, made after the last request to start over if it was
-        `obeyed`."""
-        head = self.machine.head_round
+        `obeyed`.
+        """
+        head = self.machine.state.head_round
         asked = [
             effect.number for effect in of_kind(AskResync, self.effects) if effect.peer == peer
         ]
         resyncs = asked[-1] if asked and obeyed else 0
         return self.tell(
-            Readied(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
+            Ready(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
         )
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""
-        return [effect for peer in peers for effect in self.tell(Parted(peer))]
+        return [effect for peer in peers for effect in self.tell(Disconnected(peer))]
+
+    def lapse(self, *peers: PeerId) -> list[Effect]:
+        """Their leases run out."""
+        return [effect for peer in peers for effect in self.tell(Lapsed(peer))]
 
     def leave(self, *peers: PeerId) -> list[Effect]:
         return [effect for peer in peers for effect in self.tell(Left(peer, "goodbye"))]
 
     def announce(self, peer: PeerId, round: int, **changes: Any) -> list[Effect]:
-        """An honest announcement of the whole share, but for `changes`."""
-        flight = self.machine.flight(round)
-        assignment = flight.assignments.get(peer) if flight else None
+        """An honest announcement of the whole share, except for `changes`."""
+        undecided = self.machine.undecided(round)
+        assignment = undecided.assignments.get(peer) if undecided else None
         fields: dict[str, Any] = {
             "digest": b"" if assignment and assignment.muted else payload_digest(peer, round),
             "payload_bytes": 100,
@@ -157,7 +167,7 @@ class Driver:
 
     def hold(self, peer: PeerId, round: int, authors: Iterable[PeerId]) -> list[Effect]:
         return self.tell(
-            Held(peer, round, tuple(payload_digest(author, round) for author in authors))
+            Holding(peer, round, tuple(payload_digest(author, round) for author in authors))
         )
 
     def exchange(self, round: int, *peers: PeerId) -> list[Effect]:
@@ -194,6 +204,22 @@ class Driver:
     def authors(self) -> list[PeerId]:
         """Contributors of the newest commit."""
         return [entry.author for entry in self.commits[-1].commit.entries]
+
+
+PHASES = ("waiting", "computing", "exchanging", "finished")
+
+
+def driver_in(phase: str) -> Driver:
+    """A run in this phase."""
+    driver = Driver(A, B, schedule={"steps": 1})
+    if phase == "waiting":
+        driver = Driver(A, membership={"start_members": 2})
+    elif phase == "exchanging":
+        driver.announce(A, 0)
+        driver.wait(1000)
+    elif phase == "finished":
+        driver.exchange(0, A, B)
+    return driver
 
 
 def of_kind(kind: type[Kind], effects: Iterable[object]) -> list[Kind]:

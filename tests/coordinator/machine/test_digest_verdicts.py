@@ -1,5 +1,6 @@
-"""Replicas that differ: told once, muted, refused; level votes are decided by the replay of the
-log."""
+"""Replicas that differ: told to resync once, muted, refused. The replay of the log decides level
+votes.
+"""
 
 import pytest
 
@@ -9,13 +10,13 @@ from coordinator.machine.events import (
     AskResync,
     Effect,
     Evict,
-    Readied,
+    Ready,
     RecordDigest,
     Refuse,
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.state_snapshot import durable, recall, remember
+from coordinator.state_snapshot import decode_state, encode_state
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import RUN, A, B, C, D, Driver, E, of_kind, state_digest
 
@@ -28,8 +29,9 @@ def asked(effects: list[Effect]) -> list[PeerId]:
 
 def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = None) -> list[Effect]:
     """The newest round is exchanged and applied by `peers`; those in `wrong` come to another
-    digest."""
-    round, effects = driver.machine.in_flight[-1].round, list[Effect]()
+    digest.
+    """
+    round, effects = driver.machine.state.undecided[-1].round, list[Effect]()
     driver.exchange(round, *peers)
     for peer in peers:
         effects += driver.apply(peer, round, (wrong or {}).get(peer))
@@ -37,9 +39,9 @@ def a_round(driver: Driver, *peers: PeerId, wrong: dict[PeerId, int] | None = No
 
 
 def muted(driver: Driver) -> list[PeerId]:
-    """Who is muted in the newest round."""
-    flight = driver.machine.in_flight[-1]
-    return [peer for peer, assignment in flight.assignments.items() if assignment.muted]
+    """Members that are muted in the newest round."""
+    undecided = driver.machine.state.undecided[-1]
+    return [peer for peer, assignment in undecided.assignments.items() if assignment.muted]
 
 
 # ---- the record
@@ -51,7 +53,7 @@ def test_a_digest_is_recorded_when_it_has_won_and_when_all_have_reported() -> No
     assert driver.apply(A, 0) == []
     assert driver.apply(B, 0) == [RecordDigest(0, state_digest(0), 2, 0, b"")]
     assert driver.apply(C, 0) == [RecordDigest(0, state_digest(0), 3, 0, b"")]
-    assert driver.machine.votes.rounds_disputed == 0
+    assert driver.machine.state.verdicts.tally.rounds_disputed == 0
 
 
 def test_a_crowd_that_joins_later_cannot_turn_the_record_over() -> None:
@@ -65,7 +67,7 @@ def test_a_crowd_that_joins_later_cannot_turn_the_record_over() -> None:
     assert {effect.state_digest for effect in of_kind(RecordDigest, effects)} == {state_digest(0)}
 
 
-def test_the_word_of_one_node_is_withdrawn_when_another_contradicts_it() -> None:
+def test_the_report_of_one_node_is_withdrawn_when_another_contradicts_it() -> None:
     driver = Driver(A, rounds={"quorum": 1, "copies_min": 0})
     assert a_round(driver, A, wrong={A: WRONG})[-1] == RecordDigest(0, WRONG, 1, 0, b"")
     driver.hello(B)
@@ -86,7 +88,7 @@ def test_an_old_digest_does_not_replace_the_recorded_majority() -> None:
     for _ in range(70):
         a_round(driver, A, B)
     assert driver.apply(A, 0, digest=WRONG) == []
-    assert driver.machine.votes.last == state_digest(69)
+    assert driver.machine.state.verdicts.tally.last == state_digest(69)
 
 
 # ---- outvoted
@@ -99,10 +101,10 @@ def test_a_dissenter_is_told_once_and_set_back() -> None:
         AskResync(C, 0, "state after round 0 differs from the majority's", 1)
     ]
     assert driver.member(C).state == "catching up"
-    assert driver.machine.votes.rounds_disputed == 1
+    assert driver.machine.state.verdicts.tally.rounds_disputed == 1
 
 
-def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> None:
+def test_a_dissenter_that_reports_first_is_told_once_it_cannot_win() -> None:
     driver = Driver(A, B, C)
     driver.exchange(0, A, B, C)
     assert driver.apply(C, 0, digest=WRONG) == []
@@ -112,7 +114,7 @@ def test_a_dissenter_that_spoke_first_is_told_when_it_cannot_win_any_more() -> N
     assert of_kind(RecordDigest, effects) == [RecordDigest(0, state_digest(0), 3, 1, b"")]
 
 
-def test_what_a_dissenter_says_before_it_has_started_over_is_not_held_against_it() -> None:
+def test_a_report_from_before_the_resync_is_not_counted_as_a_second_offence() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.exchange(1, A, B)
@@ -150,13 +152,14 @@ def test_a_node_that_has_started_over_is_muted_until_a_later_state_agrees() -> N
     driver.ready(C)
     a_round(driver, A, B)  # opened before it was ready
     assert muted(driver) == [C]
-    assert "its state after round 0 was wrong" in driver.machine.in_flight[-1].assignments[C].reason
+    reason = driver.machine.state.undecided[-1].assignments[C].reason
+    assert "its state after round 0 was wrong" in reason
     driver.apply(C, 1)
     a_round(driver, A, B, C)
     assert muted(driver) == []
 
 
-def test_differing_twice_in_a_row_is_the_machine_and_its_key_is_refused_in_words() -> None:
+def test_a_node_that_differs_twice_in_a_row_is_evicted_and_its_key_is_refused() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     effects = driver.ready(C, digest=WRONG)
@@ -178,7 +181,7 @@ def test_a_round_that_counts_its_payload_and_agrees_clears_the_record() -> None:
         a_round(driver, A, B, C, wrong={C: WRONG})
         driver.ready(C)
         a_round(driver, A, B)
-        driver.apply(C, driver.machine.head_round)
+        driver.apply(C, driver.machine.state.head_round)
         a_round(driver, A, B, C)  # unmuted by the one before
         a_round(driver, A, B, C)
     assert driver.machine.members.get(C) is not None
@@ -193,7 +196,7 @@ def test_leaving_and_coming_back_clears_nothing() -> None:
     assert [effect.peer for effect in of_kind(Evict, driver.ready(C, digest=WRONG))] == [C]
 
 
-def test_after_its_time_a_refused_node_has_one_chance() -> None:
+def test_a_refused_node_has_one_chance_after_its_time() -> None:
     driver = Driver(A, B, C, membership={"lease_ms": 2 * REFUSED_MS})
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.ready(C, digest=WRONG)
@@ -204,7 +207,7 @@ def test_after_its_time_a_refused_node_has_one_chance() -> None:
     assert of_kind(Evict, driver.ready(C, digest=WRONG))
 
 
-def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -> None:
+def test_samples_of_an_evicted_member_are_lost_and_no_round_waits_for_it() -> None:
     driver = Driver(A, B, C, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.exchange(1, A, B, C)
@@ -218,18 +221,18 @@ def test_what_an_evicted_member_was_to_train_is_lost_and_nobody_waits_for_it() -
         driver.apply(C, round, digest=WRONG)
         driver.ready(C, digest=WRONG)
     assert driver.machine.members.get(C) is None
-    assert driver.machine.samples_lost == leased[C] > 0
+    assert driver.machine.state.totals.samples_lost == leased[C] > 0
     driver.exchange(2, A, B)
     assert [commit.commit.round for commit in driver.commits] == [0, 1, 2]
 
 
-def test_the_records_survive_a_restart_and_a_snapshot() -> None:
+def test_records_survive_a_restart_and_a_snapshot() -> None:
     driver = Driver(A, B, C)
     a_round(driver, A, B, C, wrong={C: WRONG})
     driver.ready(C, digest=WRONG)
     twin = Rounds(driver.machine.spec, RUN)
-    recall(twin, remember(driver.machine))
-    assert durable(remember(twin)) == durable(remember(driver.machine))
+    twin.resume(decode_state(encode_state(driver.machine.state)))
+    assert twin.state.verdicts == driver.machine.state.verdicts
     driver.machine = twin
     driver.tell(Restarted())
     assert of_kind(Refuse, driver.hello(C))
@@ -239,7 +242,7 @@ def test_the_records_survive_a_restart_and_a_snapshot() -> None:
 
 
 def level() -> Driver:
-    """A is right, B is wrong, and nobody else is there."""
+    """A is right, B is wrong, and there is no other node."""
     driver = Driver(A, B)
     effects = a_round(driver, A, B, wrong={B: WRONG})
     assert asked(effects) == [A, B]
@@ -254,7 +257,7 @@ def replay(driver: Driver, peer: PeerId, digest: int) -> list[Effect]:
     return driver.apply(peer, 0, digest) + driver.ready(peer, digest=digest)
 
 
-def test_a_level_vote_is_called_only_when_nobody_is_awaited() -> None:
+def test_a_vote_is_level_only_when_no_voter_is_awaited() -> None:
     driver = Driver(A, B, C)
     driver.exchange(0, A, B, C)
     driver.apply(A, 0)
@@ -262,22 +265,22 @@ def test_a_level_vote_is_called_only_when_nobody_is_awaited() -> None:
     assert asked(driver.apply(C, 0)) == [B]
 
 
-def test_whose_digest_changes_in_the_replay_was_wrong_and_the_other_is_not_touched() -> None:
+def test_the_node_whose_digest_changes_in_the_replay_is_blamed_and_the_other_is_not() -> None:
     driver = level()
     driver.wait(3000)  # nothing can be trained meanwhile
-    assert driver.machine.in_flight == []
-    assert "the replay of the log decides" in driver.machine.reason
+    assert driver.machine.state.undecided == []
+    assert "the replay of the log decides" in driver.machine.state.reason
     assert of_kind(RecordDigest, replay(driver, A, state_digest(0))) == []
     effects = replay(driver, B, state_digest(0))
     assert of_kind(RecordDigest, effects)[0] == RecordDigest(0, state_digest(0), 2, 0, b"")
     assert of_kind(Evict, effects) == []
-    assert driver.machine.in_flight  # both train again
-    records = driver.machine.votes.records
+    assert driver.machine.state.undecided  # both train again
+    records = driver.machine.state.verdicts.records
     assert (records[A].differed, records[A].muted) == (0, False)
     assert (records[B].differed, records[B].muted) == (1, True)
 
 
-def test_who_comes_to_a_third_digest_contradicts_itself_and_is_refused() -> None:
+def test_a_node_that_arrives_at_a_third_digest_is_refused() -> None:
     driver = level()
     replay(driver, A, state_digest(0))
     effects = replay(driver, B, WRONG + 1)
@@ -287,7 +290,7 @@ def test_who_comes_to_a_third_digest_contradicts_itself_and_is_refused() -> None
 
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(
+def test_two_nodes_that_stand_by_their_digests_are_held_and_neither_is_refused(
     order: tuple[PeerId, PeerId],
 ) -> None:
     driver = level()
@@ -298,8 +301,8 @@ def test_two_that_both_stand_by_their_digest_are_held_and_neither_is_refused(
     ]
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
     driver.wait(3000)
-    assert driver.machine.in_flight == []
-    assert "differ even after a replay: waits for a further node" in driver.machine.reason
+    assert driver.machine.state.undecided == []
+    assert "differ even after a replay: waits for a further node" in driver.machine.state.reason
 
 
 def test_a_further_node_breaks_the_tie_of_two_that_stand_by_their_digest() -> None:
@@ -314,17 +317,17 @@ def test_a_further_node_breaks_the_tie_of_two_that_stand_by_their_digest() -> No
     assert driver.member(A).state == "ready"
 
 
-def test_when_one_of_the_two_goes_the_other_goes_on() -> None:
+def test_one_of_two_held_nodes_trains_again_when_the_other_leaves() -> None:
     driver = Driver(A, B, rounds={"quorum": 1})
     a_round(driver, A, B, wrong={B: WRONG})
     for peer, digest in ((A, state_digest(0)), (B, WRONG)):
         replay(driver, peer, digest)
     driver.leave(B)
     driver.wait(3000)
-    assert list(driver.machine.in_flight[-1].assignments) == [A]
+    assert list(driver.machine.state.undecided[-1].assignments) == [A]
 
 
-def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_next() -> None:
+def test_a_node_that_jumps_over_the_disputed_round_is_judged_by_the_next() -> None:
     driver = Driver(A, B, rounds={"overlap": 1})
     driver.exchange(0, A, B)
     driver.exchange(1, A, B)
@@ -332,9 +335,9 @@ def test_one_that_jumps_over_the_round_gives_no_testimony_and_is_held_to_the_nex
     assert asked(driver.apply(B, 0, digest=WRONG)) == [A, B]
     effects = driver.ready(A) + driver.ready(B)  # both from a snapshot of round 1
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.votes.held == {}
+    assert driver.machine.state.verdicts.held == {}
     driver.wait(3000)
-    assert driver.machine.in_flight
+    assert driver.machine.state.undecided
 
 
 def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() -> None:
@@ -343,15 +346,16 @@ def test_three_of_four_with_three_digests_all_replay_and_the_steady_are_right() 
     assert asked(effects) == [A, B, C]
     effects = [effect for peer in (C, B, A) for effect in replay(driver, peer, state_digest(0))]
     assert of_kind(Evict, effects) == []
-    assert sorted(driver.machine.votes.records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
-    assert driver.machine.votes.held == {}
+    records = driver.machine.state.verdicts.records
+    assert sorted(records[peer].differed for peer in (A, B, C)) == [0, 1, 1]
+    assert driver.machine.state.verdicts.held == {}
 
 
 def test_machines_that_contradict_themselves_end_without_a_verdict_and_without_a_loop() -> None:
     driver = level()
     effects = replay(driver, A, 1) + replay(driver, B, 2)
     assert (asked(effects), of_kind(Evict, effects)) == ([], [])
-    assert driver.machine.votes.held.keys() == {A, B}
+    assert driver.machine.state.verdicts.held.keys() == {A, B}
 
 
 def test_genesis_is_disputed_like_any_other_state() -> None:
@@ -362,7 +366,7 @@ def test_genesis_is_disputed_like_any_other_state() -> None:
     assert asked(driver.ready(B, digest=WRONG)) == [A, B]
     driver.ready(A)
     driver.ready(B)
-    assert driver.machine.votes.held == {}
+    assert driver.machine.state.verdicts.held == {}
     assert driver.member(B).state == "ready"
 
 
@@ -371,13 +375,13 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
     replay(driver, A, state_digest(0))
     driver.leave(B)
     driver.join(C)
-    assert driver.machine.votes.held == {}
+    assert driver.machine.state.verdicts.held == {}
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, C]
 
 
-def test_a_ready_of_the_state_before_the_request_is_no_testimony() -> None:
+def test_a_ready_from_before_the_resync_is_no_report() -> None:
     driver = level()
-    effects = driver.tell(Readied(A, 0, state_digest(0), True, 0))
+    effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
     assert asked(effects) == [A]
-    assert driver.machine.votes.ballots[0].before.keys() == {A, B}
+    assert driver.machine.state.verdicts.tally.by_round[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"

@@ -1,114 +1,160 @@
-"""Counting: who has a say, when a digest has won, level votes, and reports that come too late."""
+"""Counting digests: whose report counts, when a digest has won, level votes, late reports."""
 
-from coordinator.machine.digest_votes import ROUNDS_KEPT, DigestReports, DigestTally
+from coordinator.machine.digest_votes import AWAITED_ROUNDS, ROUNDS_KEPT, DigestReports, DigestTally
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import PEERS, A, B, C, D, E
 
 
-def ballot_of(votes: DigestTally, round: int, *voters: PeerId, **digests: int) -> DigestReports:
-    """A ballot with these voters; then each lower-case name reports its digest."""
-    votes.open(round, set(voters), frozenset())
+def reports_on(tally: DigestTally, round: int, *voters: PeerId, **digests: int) -> DigestReports:
+    """The reports of a round with these voters, once each lower-case name has reported."""
+    tally.open(round, set(voters), frozenset())
     for name, digest in digests.items():
-        votes.take(round, PEERS["abcde".index(name)], digest, b"")
-    return votes.ballots[round]
+        tally.record(round, PEERS["abcde".index(name)], digest, b"")
+    return tally.by_round[round]
 
 
-def test_the_word_of_a_single_voter_wins_when_nobody_else_is_awaited() -> None:
-    assert ballot_of(DigestTally(), 0, A, a=7).winner() == 7
-    assert ballot_of(DigestTally(), 0, A, B, a=7).winner() is None
+def test_the_report_of_a_single_voter_wins_when_no_other_is_awaited() -> None:
+    assert reports_on(DigestTally(), 0, A, a=7).winner() == 7
+    assert reports_on(DigestTally(), 0, A, B, a=7).winner() is None
 
 
-def test_a_digest_has_won_when_those_awaited_cannot_overtake_it() -> None:
-    assert ballot_of(DigestTally(), 0, A, B, C, D, E, a=7, b=7).winner() is None
-    assert ballot_of(DigestTally(), 0, A, B, C, D, E, a=7, b=7, c=7).winner() == 7
-    assert ballot_of(DigestTally(), 0, A, B, C, D, E, a=7, b=8, c=7).winner() is None
-    assert ballot_of(DigestTally(), 0, A, B, C, D, E, a=7, b=8, c=7, d=7).winner() == 7
+def test_a_digest_has_won_when_the_awaited_reports_cannot_overtake_it() -> None:
+    assert reports_on(DigestTally(), 0, A, B, C, D, E, a=7, b=7).winner() is None
+    assert reports_on(DigestTally(), 0, A, B, C, D, E, a=7, b=7, c=7).winner() == 7
+    assert reports_on(DigestTally(), 0, A, B, C, D, E, a=7, b=8, c=7).winner() is None
+    assert reports_on(DigestTally(), 0, A, B, C, D, E, a=7, b=8, c=7, d=7).winner() == 7
 
 
-def test_who_was_not_ready_at_the_commit_has_no_say_while_a_voter_is_awaited() -> None:
-    ballot = ballot_of(DigestTally(), 0, A, B, c=8, d=8, e=8, a=7)
-    assert ballot.winner() is None
-    ballot.forget(B)
-    assert ballot.winner() == 8  # nobody is awaited: everyone counts
+def test_only_voters_count_while_one_of_them_is_awaited() -> None:
+    reports = reports_on(DigestTally(), 0, A, B, c=8, d=8, e=8, a=7)
+    assert reports.winner() is None
+    reports.forget(B)
+    assert reports.winner() == 8  # no voter is awaited: every report counts
 
 
 def test_a_further_node_breaks_a_level_vote() -> None:
-    votes = DigestTally()
-    ballot = ballot_of(votes, 0, A, B, a=7, b=8)
-    assert ballot.winner() is None
-    votes.take(0, C, 8, b"")
-    assert ballot.winner() == 8
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, a=7, b=8)
+    assert reports.winner() is None
+    tally.record(0, C, 8, b"")
+    assert reports.winner() == 8
 
 
-def test_most_need_not_be_more_than_half() -> None:
-    assert ballot_of(DigestTally(), 0, A, B, C, D, a=7, b=8, c=9, d=7).winner() == 7
+def test_a_digest_wins_with_the_most_reports_even_if_below_half() -> None:
+    assert reports_on(DigestTally(), 0, A, B, C, D, a=7, b=8, c=9, d=7).winner() == 7
 
 
-def test_two_with_one_digest_make_it_final_and_one_alone_does_not() -> None:
+def test_two_reports_of_one_digest_make_it_final_and_one_does_not() -> None:
     for digests, final in (({"a": 7}, False), ({"a": 7, "b": 7}, True)):
-        ballot = ballot_of(DigestTally(), 0, A, B, **digests)
-        ballot.decide(7)
-        assert ballot.final == final
+        reports = reports_on(DigestTally(), 0, A, B, **digests)
+        reports.decide(7)
+        assert reports.final == final
 
 
-def test_a_closed_ballot_forgets_who_said_what_and_keeps_the_numbers() -> None:
-    votes = DigestTally()
-    ballot = ballot_of(votes, 0, A, B, C, a=7, b=7)
-    ballot.decide(7)
-    ballot.close()
-    assert not ballot.closed  # C is awaited
-    votes.take(0, C, 8, b"")
-    ballot.decide(7)
-    ballot.close()
-    assert (ballot.closed, ballot.reports, ballot.reported, ballot.dissent) == (True, {}, 3, 1)
-    votes.take(0, D, 9, b"")
-    assert (ballot.reported, ballot.dissent, ballot.verdict) == (4, 2, 7)
+def test_a_closed_round_drops_its_reports_and_keeps_the_numbers() -> None:
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, C, a=7, b=7)
+    reports.decide(7)
+    reports.close()
+    assert not reports.closed  # C is awaited
+    tally.record(0, C, 8, b"")
+    reports.decide(7)
+    reports.close()
+    assert (reports.closed, reports.by_peer, reports.reported, reports.dissent) == (True, {}, 3, 1)
+    tally.record(0, D, 9, b"")
+    assert (reports.reported, reports.dissent, reports.verdict) == (4, 2, 7)
 
 
 def test_a_later_report_of_a_node_replaces_its_earlier_one() -> None:
-    votes = DigestTally()
-    ballot = ballot_of(votes, 0, A, B, C, a=7, b=8, c=7)
-    votes.take(0, B, 7, b"")
-    assert ballot.leading() == (7, 3)
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, C, a=7, b=8, c=7)
+    tally.record(0, B, 7, b"")
+    assert reports.leading() == (7, 3)
 
 
 def test_the_snapshot_is_the_majoritys_among_those_with_its_digest() -> None:
-    votes = DigestTally()
-    ballot = ballot_of(votes, 0, A, B, C)
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, C)
     for peer, digest, sha in (
         (A, 7, b"x" * 32),
         (B, 8, b"y" * 32),
         (C, 7, b"x" * 32),
         (D, 8, b"y" * 32),
     ):
-        votes.take(0, peer, digest, sha)
-    ballot.decide(7)
-    assert ballot.snapshot_sha256 == b"x" * 32
+        tally.record(0, peer, digest, sha)
+    reports.decide(7)
+    assert reports.snapshot_sha256 == b"x" * 32
 
 
-def test_rounds_are_checked_by_two_and_disputed_once() -> None:
-    votes = DigestTally()
-    ballot_of(votes, -1, a=1, b=2)
-    assert (votes.rounds_checked, votes.rounds_disputed) == (0, 0)
-    ballot_of(votes, 0, A, B, C, a=7)
-    assert (votes.rounds_checked, votes.rounds_disputed) == (0, 0)
+def test_a_round_with_two_reports_is_checked_and_is_disputed_at_most_once() -> None:
+    tally = DigestTally()
+    reports_on(tally, -1, a=1, b=2)
+    assert (tally.rounds_checked, tally.rounds_disputed) == (0, 0)
+    reports_on(tally, 0, A, B, C, a=7)
+    assert (tally.rounds_checked, tally.rounds_disputed) == (0, 0)
     for peer, digest in ((B, 8), (B, 7), (C, 9)):
-        votes.take(0, peer, digest, b"")
-    assert (votes.rounds_checked, votes.rounds_disputed) == (1, 1)
+        tally.record(0, peer, digest, b"")
+    assert (tally.rounds_checked, tally.rounds_disputed) == (1, 1)
 
 
-def test_who_reports_a_later_round_is_awaited_in_earlier_ones_no_more() -> None:
-    votes = DigestTally()
+def test_a_node_that_reports_a_later_round_is_not_awaited_in_earlier_ones() -> None:
+    tally = DigestTally()
     for round in range(3):
-        ballot_of(votes, round, A, B)
-    assert votes.pass_by(A, 2) == [0, 1]
-    assert [votes.ballots[round].awaited for round in range(3)] == [{B}, {B}, {A, B}]
+        reports_on(tally, round, A, B)
+    assert tally.skip_earlier(A, 2) == [0, 1]
+    assert [tally.by_round[round].awaited for round in range(3)] == [{B}, {B}, {A, B}]
 
 
-def test_memory_is_bounded_and_old_rounds_take_no_votes() -> None:
-    votes = DigestTally()
+def test_only_the_newest_rounds_are_kept_and_older_ones_take_no_reports() -> None:
+    tally = DigestTally()
     for round in range(1000):
-        ballot_of(votes, round, A, a=round)
-    assert len(votes.ballots) == ROUNDS_KEPT
-    assert votes.take(1000 - ROUNDS_KEPT - 1, B, 666, b"") is None
-    assert votes.take(1000 - ROUNDS_KEPT, B, 666, b"") is not None
+        reports_on(tally, round, A, a=round)
+    assert len(tally.by_round) == ROUNDS_KEPT
+    assert tally.record(1000 - ROUNDS_KEPT - 1, B, 666, b"") is None
+    assert tally.record(1000 - ROUNDS_KEPT, B, 666, b"") is not None
+
+
+def test_a_node_that_is_sent_through_the_log_is_awaited_again_and_its_old_digest_is_kept() -> None:
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, a=7, b=8)
+    other = reports_on(tally, 1, A, B, a=1)
+    for peer in (A, B):
+        tally.send_through_log(0, peer)
+    assert (reports.by_peer, reports.before, reports.awaited) == ({}, {A: 7, B: 8}, {A, B})
+    assert tally.replays(A, 0)
+    assert not tally.replays(A, 1)
+    assert (other.by_peer, other.awaited) == ({}, set())  # made on a state that is discarded
+
+
+def test_the_end_of_a_replay_names_the_nodes_that_returned_and_those_that_changed() -> None:
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, B, C, a=7, b=8, c=9)
+    for peer in (A, B, C):
+        tally.send_through_log(0, peer)
+    tally.record(0, A, 7, b"")
+    tally.record(0, B, 7, b"")
+    assert not reports.has_replayed
+    assert tally.forget(C) == [0]
+    assert reports.has_replayed
+    assert tally.end_replay(0) == ([A, B], [B])
+    assert not reports.has_replayed
+
+
+def test_a_verdict_that_is_withdrawn_leaves_the_round_open() -> None:
+    tally = DigestTally()
+    reports = reports_on(tally, 0, A, a=7)
+    reports.decide(7)
+    assert tally.recount(0).verdict == 7
+    assert tally.last == 7
+    tally.reopen(0)
+    assert tally.recount(0).verdict is None
+
+
+def test_no_report_is_awaited_for_ever() -> None:
+    tally = DigestTally()
+    for round in range(AWAITED_ROUNDS + 1):
+        reports_on(tally, round, A, B, a=7)
+    assert tally.give_up_overdue() == [0]
+    assert tally.by_round[0].awaited == set()
+    assert tally.by_round[1].awaited == {B}
+    assert tally.give_up_overdue() == []

@@ -4,18 +4,18 @@ import pytest
 
 from coordinator.machine.events import (
     Admit,
+    Disconnected,
     Evict,
+    Heartbeat,
     Joined,
     Lapsed,
     Left,
-    Parted,
-    Readied,
+    Ready,
     Refuse,
-    Renewed,
     Restarted,
     TellMembers,
 )
-from coordinator.machine.membership import Membership
+from coordinator.machine.membership import LAPSES_KEPT_LEASES, Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
@@ -36,7 +36,7 @@ def members_of(*peers: PeerId) -> Membership:
     return members
 
 
-def test_a_hello_admits_and_tells_everyone() -> None:
+def test_a_hello_admits_a_member_and_tells_the_others() -> None:
     members = Membership(SPEC)
     assert members.handle(hello(A), 0) == [Admit(A), TellMembers(came=(A,))]
     member = members.get(A)
@@ -69,8 +69,8 @@ def test_a_place_is_free_after_a_goodbye() -> None:
 
 def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 3, 0, True), 0)
-    members.late(A)
+    members.handle(Ready(A, 3, 0, True), 0)
+    members.note_late(A)
     members.handle(hello(A, "10.0.0.2:2"), 500)
     member = members.get(A)
     assert member is not None
@@ -84,34 +84,63 @@ def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
 
 @pytest.mark.parametrize("at_ms", [999, 1000])
 def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
-    assert members_of(A).lapsed(at_ms) == ([A] if at_ms == 1000 else [])
+    assert members_of(A).check_leases(at_ms) == ([A] if at_ms == 1000 else [])
 
 
 def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
     members = members_of(A, B)
     for peer in (A, B):
-        members.handle(Readied(peer, 0, 0, True), 0)
-    assert members.handle(Parted(A), 10) == []
+        members.handle(Ready(peer, 0, 0, True), 0)
+    assert members.handle(Disconnected(A), 10) == []
     assert (
         [peer for peer in (A, B) if members.live(peer)],
         [member.peer for member in members.ready()],
         len(members),
     ) == ([B], [B], 2)
     assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
-    assert members.lapsed(1000) == [A, B]
+    assert members.check_leases(1000) == [A, B]
     members.handle(hello(A), 20)
     assert members.live(A)
 
 
 def test_a_renewal_moves_the_lease() -> None:
     members = members_of(A, B)
-    members.handle(Renewed(A), 900)
-    assert members.lapsed(1000) == [B]
+    members.handle(Heartbeat(A), 900)
+    assert members.check_leases(1000) == [B]
     assert members.next_lapse_ms() == 1000
-    assert members.lapsed(1900) == [A, B]
+    assert members.check_leases(1900) == [A, B]
 
 
-def test_a_lapse_evicts_in_words_once() -> None:
+def test_a_lapsed_node_is_missing_until_it_comes_back() -> None:
+    members = members_of(A, B)
+    members.handle(Lapsed(A), 1000)
+    members.handle(Lapsed(B), 1500)
+    assert members.missing(1000) == [A, B]
+    assert members.missing(1001) == [B]
+    members.handle(hello(B), 1600)
+    assert members.missing(0) == [A]
+
+
+def test_an_old_lapse_is_forgotten_when_another_comes() -> None:
+    members = members_of(A, B)
+    members.handle(Lapsed(A), 1000)
+    members.handle(Lapsed(B), 1000 + LAPSES_KEPT_LEASES * SPEC.lease_ms)
+    assert members.missing(0) == [A, B]
+    members.handle(hello(B), 9000)
+    members.handle(Lapsed(B), 9000)
+    assert members.missing(0) == [B]
+
+
+def test_the_time_of_the_next_lapse_follows_renewals_only_when_leases_are_checked() -> None:
+    members = members_of(A)
+    assert members.next_lapse_ms() == 1000
+    members.renew(A, 500)
+    assert members.next_lapse_ms() == 1000  # a lower bound
+    assert members.check_leases(1000) == []
+    assert members.next_lapse_ms() == 1500
+
+
+def test_a_lapse_evicts_once_with_the_reason() -> None:
     members = members_of(A)
     assert members.handle(Lapsed(A), 1000) == [Evict(A, "silent for 1 s"), TellMembers(gone=(A,))]
     assert members.handle(Lapsed(A), 1000) == []
@@ -119,14 +148,14 @@ def test_a_lapse_evicts_in_words_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [Renewed(C), Readied(C, 0, 0, True), Left(C, ""), Lapsed(C), Parted(C)]
+    "event", [Heartbeat(C), Ready(C, 0, 0, True), Left(C, ""), Lapsed(C), Disconnected(C)]
 )
-def test_a_stranger_changes_nothing(event: Renewed | Readied | Left | Lapsed) -> None:
+def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) -> None:
     members = members_of(A)
     assert members.handle(event, 0) == []
     members.renew(C, 0)
-    members.late(C)
-    members.punctual(C)
+    members.note_late(C)
+    members.note_punctual(C)
     members.set_back(C)
     assert [member.peer for member in members] == [A]
 
@@ -148,12 +177,12 @@ def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
     member = members.get(A)
     assert member is not None
     for _ in range(2):
-        members.late(A)
+        members.note_late(A)
     assert members.muted_reason(member) == ""
     for _ in range(2):
-        members.late(A)
+        members.note_late(A)
     assert members.muted_reason(member) == "late in 3 rounds: counted again after a punctual one"
-    members.punctual(A)
+    members.note_punctual(A)
     assert members.muted_reason(member) == ""
 
 
@@ -165,7 +194,7 @@ def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
     round: int, has_momentum: bool, warmup: int
 ) -> None:
     members = members_of(A)
-    members.handle(Readied(A, round, 0, has_momentum), 0)
+    members.handle(Ready(A, round, 0, has_momentum), 0)
     member = members.get(A)
     assert member is not None
     assert member.warmup_left == warmup
@@ -173,20 +202,20 @@ def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
 
 def test_warm_up_is_served_by_punctual_rounds() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 5, 0, False), 0)
+    members.handle(Ready(A, 5, 0, False), 0)
     member = members.get(A)
     assert member is not None
     assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
-    members.late(A)
+    members.note_late(A)
     assert member.warmup_left == 2
-    members.punctual(A)
-    members.punctual(A)
+    members.note_punctual(A)
+    members.note_punctual(A)
     assert members.muted_reason(member) == ""
 
 
 def test_a_member_that_is_set_back_is_not_ready() -> None:
     members = members_of(A)
-    members.handle(Readied(A, 5, 0, True), 0)
+    members.handle(Ready(A, 5, 0, True), 0)
     assert [member.peer for member in members.ready()] == [A]
     members.set_back(A)
     assert members.ready() == []

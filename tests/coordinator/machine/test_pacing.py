@@ -1,5 +1,6 @@
 """Slots follow what most members need, within bounds. Shares: within the batch, at least one each,
-fair, and the same everywhere."""
+fair, and the same everywhere.
+"""
 
 from itertools import pairwise
 from random import Random
@@ -100,7 +101,7 @@ def test_a_faster_member_is_asked_for_no_less_but_for_the_remainder(
         assert shares[slower] <= shares[faster] + 1  # equal wishes share the remainder by id
 
 
-def test_a_share_is_what_the_speed_can_do_with_headroom() -> None:
+def test_a_share_is_the_samples_that_the_speed_allows_with_headroom() -> None:
     assert HEADROOM_PERCENT == 125
     assert shares_of({A: (8000, 0)}, rounds(1000), compute_ms=2000) == {A: 20}
 
@@ -114,7 +115,7 @@ def test_each_strike_halves_down_to_one() -> None:
     assert shares == [8, 4, 2, 1, 1, 1]
 
 
-def test_a_small_batch_keeps_one_for_everyone_and_cuts_the_large() -> None:
+def test_a_small_batch_keeps_one_sample_for_each_member_and_cuts_large_shares() -> None:
     shares = shares_of({A: (8000, 0), B: (800, 0), C: (800, 0), D: (800, 0)}, rounds(6))
     assert shares == {A: 3, B: 1, C: 1, D: 1}
 
@@ -167,7 +168,7 @@ def after(rounds: int, needs: Needs, spec: RoundsSpec, pace: Pace | None = None)
     return pace
 
 
-def test_a_slot_grows_at_once_to_what_is_needed_with_a_margin() -> None:
+def test_a_slot_grows_at_once_to_the_need_with_a_margin() -> None:
     assert after(1, Needs((5000,) * 4, (7000,) * 4), stated()).slot == Slot(10_000, 7500, 10_500)
 
 
@@ -187,7 +188,7 @@ def test_fixed_pacing_is_a_stretch_of_one() -> None:
     assert after(3, Needs((10**9,), (10**9,)), stated(stretch=1)) == Pace(STATED)
 
 
-def test_one_slow_member_in_four_slows_nobody_and_two_do() -> None:
+def test_one_slow_member_in_four_does_not_stretch_the_slot_and_two_do() -> None:
     assert after(9, Needs((2000, 2000, 2000, 60_000), (4000,) * 4), stated()).slot.publish_ms < 4000
     assert (
         after(9, Needs((2000, 2000, 60_000, 60_000), (4000,) * 4), stated()).slot.publish_ms
@@ -212,7 +213,7 @@ def test_the_exchange_is_hidden_behind_a_longer_compute_only_when_rounds_overlap
     )
 
 
-def test_the_reason_is_said_in_numbers_when_the_slot_is_not_the_stated_one() -> None:
+def test_a_slot_that_is_not_the_stated_one_has_a_reason_with_numbers() -> None:
     assert after(1, Needs((1000, 2000, 5000, 9000), (7000,) * 4), stated()).reason == (
         "slot of 10 + 7.5 + 10.5 s: 3 of 4 members announce within 5 s and are copied 7 s later"
     )
@@ -263,24 +264,24 @@ def adaptive(*peers: PeerId, **rounds: Any) -> Driver:
 def test_many_late_members_are_waited_for_before_long_and_no_round_is_skipped_for_ever() -> None:
     driver, late_ms = adaptive(A, B, C, D), 1200
     for _ in range(6):
-        flight = driver.machine.in_flight[0]
-        driver.wait(flight.instants.bell + late_ms - driver.now_ms)
-        if driver.machine.flight(flight.round):
-            driver.exchange(flight.round, A, B, C, D)
-        driver.wait(5000 if driver.machine.flight(flight.round) else 0)
-    assert 1 <= driver.machine.skipped <= 3
-    assert driver.machine.committed >= 3
-    assert driver.machine.pace.slot.publish_ms >= late_ms
+        undecided = driver.machine.state.undecided[0]
+        driver.wait(undecided.instants.bell + late_ms - driver.now_ms)
+        if driver.machine.undecided(undecided.round):
+            driver.exchange(undecided.round, A, B, C, D)
+        driver.wait(5000 if driver.machine.undecided(undecided.round) else 0)
+    assert 1 <= driver.machine.state.totals.skipped <= 3
+    assert driver.machine.state.totals.committed >= 3
+    assert driver.machine.state.pace.slot.publish_ms >= late_ms
     assert "members announce within" in driver.opened[-1].assignments[0].reason
 
 
 def test_one_member_that_is_always_late_slows_the_others_no_more_than_the_stated_slot() -> None:
     driver = adaptive(A, B, C, D)
     for _ in range(12):
-        driver.exchange(driver.machine.in_flight[0].round, A, B, C)
-        driver.wait(driver.machine.in_flight[0].instants.publish_by - driver.now_ms)
-    assert driver.machine.skipped == 0
-    assert driver.machine.pace.slot.publish_ms <= 500
+        driver.exchange(driver.machine.state.undecided[0].round, A, B, C)
+        driver.wait(driver.machine.state.undecided[0].instants.publish_by - driver.now_ms)
+    assert driver.machine.state.totals.skipped == 0
+    assert driver.machine.state.pace.slot.publish_ms <= 500
     assert driver.member(D).strikes == 12
 
 
@@ -289,9 +290,9 @@ def test_a_member_that_stays_late_although_the_slot_grew_is_no_longer_followed()
         A, B, rounds={"stretch": 4, "quorum": 1, "copies_min": 0}, membership={"lease_ms": 600_000}
     )
     for _ in range(40):
-        driver.announce(A, driver.machine.in_flight[0].round)
-        driver.wait(driver.machine.in_flight[0].instants.publish_by - driver.now_ms)
-    assert driver.machine.pace.slot.publish_ms < 500
+        driver.announce(A, driver.machine.state.undecided[0].round)
+        driver.wait(driver.machine.state.undecided[0].instants.publish_by - driver.now_ms)
+    assert driver.machine.state.pace.slot.publish_ms < 500
 
 
 def test_a_round_still_closes_as_soon_as_everything_is_there() -> None:
@@ -299,17 +300,17 @@ def test_a_round_still_closes_as_soon_as_everything_is_there() -> None:
     for round in range(20):
         driver.wait(7)
         driver.exchange(round, A, B)
-    assert (driver.machine.committed, driver.now_ms) == (20, 1_000_000 + 140)
-    assert driver.machine.pace.slot == Slot(1000, 125, 377)  # a quarter of the way at a time
+    assert (driver.machine.state.totals.committed, driver.now_ms) == (20, 1_000_000 + 140)
+    assert driver.machine.state.pace.slot == Slot(1000, 125, 377)  # a quarter of the way at a time
 
 
-def test_the_time_that_the_coordinator_was_away_is_nobodys_need() -> None:
+def test_an_outage_of_the_coordinator_counts_as_no_members_need() -> None:
     driver = adaptive(A, B)
     driver.now_ms += 60_000
     driver.tell(Restarted())
     driver.exchange(0, A, B)
-    assert driver.machine.committed == 1
-    assert driver.machine.pace == Pace(Slot(1000, 500, 1500))
+    assert driver.machine.state.totals.committed == 1
+    assert driver.machine.state.pace == Pace(Slot(1000, 500, 1500))
 
 
 def test_copies_that_come_late_lengthen_the_exchange() -> None:
@@ -319,8 +320,8 @@ def test_copies_that_come_late_lengthen_the_exchange() -> None:
     driver.wait(2900)
     driver.hold(A, 0, [B])
     driver.hold(B, 0, [A])
-    assert driver.machine.committed == 1
-    assert driver.machine.pace.slot.exchange_ms == 2900 * 3 // 2
+    assert driver.machine.state.totals.committed == 1
+    assert driver.machine.state.pace.slot.exchange_ms == 2900 * 3 // 2
 
 
 @pytest.mark.parametrize(("overlap_from", "lengthened"), [(0, True), (1, True), (2, False)])
@@ -333,7 +334,7 @@ def test_a_round_is_lengthened_only_to_hide_an_exchange(
     driver.wait(2900)
     driver.hold(A, 0, [B])
     driver.hold(B, 0, [A])
-    assert (driver.machine.pace.slot.compute_ms > 1000) == lengthened
+    assert (driver.machine.state.pace.slot.compute_ms > 1000) == lengthened
 
 
 def test_shares_follow_the_length_of_the_compute() -> None:
@@ -346,5 +347,5 @@ def test_shares_follow_the_length_of_the_compute() -> None:
         driver.hold(A, round, [B])
         driver.hold(B, round, [A])
     leased = [sum(share.count for share in asked.shares) for asked in driver.opened[-1].assignments]
-    assert driver.machine.pace.slot.compute_ms == 4000
+    assert driver.machine.state.pace.slot.compute_ms == 4000
     assert leased == [42, 42]  # 8.5 samples per second, for 4 s, and the headroom

@@ -1,10 +1,10 @@
-"""What counts as an announcement or a receipt, and what is ignored or refused."""
+"""Announcements and receipts that count, and those that are ignored or refused."""
 
 import pytest
 
 from coordinator.machine.events import (
-    Held,
-    Reached,
+    Holding,
+    InstantReached,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
@@ -17,8 +17,7 @@ def test_an_announcement_at_publish_by_counts_and_one_after_it_does_not() -> Non
     driver.announce(A, 0)
     driver.announce(B, 0)
     driver.now_ms += 1
-    driver.tell(Reached(0, "bell"))
-    driver.tell(Reached(0, "publish_by"))
+    driver.tell(InstantReached(0, "publish_by"))
     assert driver.authors() == [A, B]
     assert driver.announce(C, 0) == []
 
@@ -28,11 +27,11 @@ def test_a_late_announcement_is_ignored_and_struck() -> None:
     driver.announce(A, 0)
     driver.announce(B, 0)
     driver.wait(1500)
-    trained = driver.machine.samples_trained
+    trained = driver.machine.state.totals.samples_trained
     assert driver.member(C).strikes == 1
     assert driver.announce(C, 0) == []
     assert driver.member(C).strikes == 1
-    assert driver.machine.samples_trained == trained
+    assert driver.machine.state.totals.samples_trained == trained
     driver.hold(A, 0, [B])
     driver.hold(B, 0, [A])
     driver.hold(C, 0, [A, B])
@@ -42,30 +41,30 @@ def test_a_late_announcement_is_ignored_and_struck() -> None:
 def test_a_second_announcement_of_a_round_changes_nothing() -> None:
     driver = Driver(A, B)
     driver.announce(A, 0)
-    trained = driver.machine.samples_trained
+    trained = driver.machine.state.totals.samples_trained
     driver.announce(A, 0, digest=payload_digest(D, 9), samples=1)
-    flight = driver.machine.flight(0)
-    assert flight is not None
-    assert flight.announced[A].digest == payload_digest(A, 0)
-    assert driver.machine.samples_trained == trained
+    undecided = driver.machine.undecided(0)
+    assert undecided is not None
+    assert undecided.announced[A].digest == payload_digest(A, 0)
+    assert driver.machine.state.totals.samples_trained == trained
 
 
 def test_an_announcement_of_a_decided_round_changes_nothing() -> None:
     driver = Driver(A, B)
     driver.exchange(0, A, B)
-    before = driver.machine.samples_trained
+    before = driver.machine.state.totals.samples_trained
     assert driver.announce(A, 0) == []
     assert driver.announce(A, 7) == []
-    assert driver.machine.samples_trained == before
+    assert driver.machine.state.totals.samples_trained == before
 
 
 def test_an_announcement_of_a_member_that_was_not_asked_changes_nothing() -> None:
     driver = Driver(A, B)
     driver.join(C)
     driver.announce(C, 0)
-    flight = driver.machine.flight(0)
-    assert flight is not None
-    assert flight.announced == {}
+    undecided = driver.machine.undecided(0)
+    assert undecided is not None
+    assert undecided.announced == {}
 
 
 def test_an_announcement_of_a_stranger_changes_nothing() -> None:
@@ -88,7 +87,7 @@ def test_an_impossible_announcement_is_an_error_with_its_sender_and_changes_noth
     driver = Driver(A, B)
     with pytest.raises(RemoteProtocolError, match=f"{A}: {words}"):
         driver.announce(A, 0, **changes)
-    assert driver.machine.samples_trained == 0
+    assert driver.machine.state.totals.samples_trained == 0
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
 
@@ -119,7 +118,7 @@ def test_junk_receipts_of_one_member_do_not_shut_out_the_others() -> None:
     driver = Driver(A, B, C)
     for number in range(100):
         driver.tell(
-            Held(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10)))
+            Holding(C, 0, tuple(sha256(f"junk {number} {part}".encode()) for part in range(10)))
         )
     driver.exchange(0, A, B)
     driver.announce(C, 0, digest=b"")

@@ -1,12 +1,12 @@
-"""When a round gets its final word, and what the word is; where the leased samples go."""
+"""The decision of a round: its time and its outcome; the fate of the leased samples."""
 
 from coordinator.machine.events import (
     CommitRound,
     Evict,
-    Renewed,
+    Heartbeat,
     SkipRound,
 )
-from coordinator.machine.undecided_round import HOLDERS_TOLD_MAX
+from coordinator.machine.receipts import HOLDERS_TOLD_MAX
 from protocol.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share
@@ -109,7 +109,7 @@ def test_a_dead_authors_payload_is_committed_when_a_live_member_holds_it() -> No
     assert driver.authors() == [A, B, C]
 
 
-def test_payloads_that_nobody_holds_any_more_are_not_committed() -> None:
+def test_payloads_without_holders_are_not_committed() -> None:
     driver = Driver(A, B)
     driver.announce(A, 0)
     driver.announce(B, 0)
@@ -133,8 +133,8 @@ def test_one_below_the_quorum_skips_with_the_numbers() -> None:
         SkipRound(0, "round 0 was skipped: 2 contributors, quorum 3")
     ]
     assert driver.commits == []
-    assert driver.machine.skipped == 1
-    assert driver.machine.head == genesis_digest(RUN)
+    assert driver.machine.state.totals.skipped == 1
+    assert driver.machine.state.head == genesis_digest(RUN)
 
 
 def test_a_muted_contributor_does_not_fill_the_quorum() -> None:
@@ -171,7 +171,7 @@ def test_commits_link_and_skips_leave_no_gap_in_the_chain() -> None:
     assert (first.round, first.step, second.round, second.step) == (0, 0, 2, 1)
     check_link(first, RUN, genesis_digest(RUN), -1)
     check_link(second, RUN, commit_digest(first), 0)
-    assert driver.machine.head == commit_digest(second)
+    assert driver.machine.state.head == commit_digest(second)
 
 
 def test_the_loss_of_a_commit_is_the_mean_over_its_samples() -> None:
@@ -200,7 +200,7 @@ def test_an_unused_part_of_a_share_returns_and_is_leased_first() -> None:
     assert driver.opened[0].assignments[0].shares == (Share(0, 8),)
     driver.announce(A, 0, samples=3)
     driver.announce(B, 0)
-    assert driver.machine.samples_trained == 11
+    assert driver.machine.state.totals.samples_trained == 11
     first = driver.opened[1].assignments[0].shares
     assert first[0] == Share(3, min(5, first[0].count))
 
@@ -208,26 +208,27 @@ def test_an_unused_part_of_a_share_returns_and_is_leased_first() -> None:
 def test_samples_of_a_member_that_leaves_unannounced_are_lost_once() -> None:
     driver = Driver(A, B, C)
     driver.leave(C)
-    assert driver.machine.samples_lost == 8
+    assert driver.machine.state.totals.samples_lost == 8
     driver.leave(C)
-    assert driver.machine.samples_lost == 8
+    assert driver.machine.state.totals.samples_lost == 8
 
 
 def test_samples_of_a_member_that_leaves_after_announcing_are_trained() -> None:
     driver = Driver(A, B, C)
     driver.announce(C, 0)
     driver.leave(C)
-    assert (driver.machine.samples_trained, driver.machine.samples_lost) == (8, 0)
+    totals = driver.machine.state.totals
+    assert (totals.samples_trained, totals.samples_lost) == (8, 0)
 
 
 def test_samples_of_a_lapsed_member_are_lost() -> None:
     driver = Driver(A, B, C, rounds={"compute_ms": 5000}, membership={"lease_ms": 2000})
     driver.wait(1000)
-    driver.tell(Renewed(A))
-    driver.tell(Renewed(B))
+    driver.tell(Heartbeat(A))
+    driver.tell(Heartbeat(B))
     effects = driver.wait(1000)
     assert of_kind(Evict, effects) == [Evict(C, "silent for 2 s")]
-    assert driver.machine.samples_lost == 8
+    assert driver.machine.state.totals.samples_lost == 8
 
 
 def test_samples_of_a_late_member_are_lost() -> None:
@@ -235,7 +236,8 @@ def test_samples_of_a_late_member_are_lost() -> None:
     driver.exchange(0, A, B)
     driver.wait(1500)
     driver.announce(C, 0)
-    assert (driver.machine.samples_trained, driver.machine.samples_lost) == (16, 8)
+    totals = driver.machine.state.totals
+    assert (totals.samples_trained, totals.samples_lost) == (16, 8)
 
 
 def test_a_payload_that_died_with_its_authors_process_is_not_waited_for() -> None:

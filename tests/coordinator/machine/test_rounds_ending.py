@@ -1,11 +1,11 @@
-"""The end of a run, time and restarts. Digests are judged in `test_agreement`."""
+"""The end of a run, time and restarts."""
 
 import pytest
 
 from coordinator.machine.events import (
     Assignment,
     FinishRun,
-    Reached,
+    InstantReached,
     Restarted,
 )
 from protocol.errors import LocalProtocolError
@@ -26,10 +26,10 @@ def agreeing(driver: Driver, *peers: PeerId) -> None:
 def test_the_run_finishes_after_its_steps() -> None:
     driver = Driver(A, B, schedule={"steps": 2})
     driver.exchange(0, A, B)
-    assert not driver.machine.finished
+    assert not driver.machine.state.end.finished
     driver.exchange(1, A, B)
-    assert driver.machine.finished
-    assert driver.machine.in_flight == []
+    assert driver.machine.state.end.finished
+    assert driver.machine.state.undecided == []
     assert len(driver.opened) == 2
 
 
@@ -38,7 +38,7 @@ def test_nodes_are_let_go_when_all_of_them_hold_the_last_commit() -> None:
     agreeing(driver, A, B)
     assert of_kind(FinishRun, driver.apply(A, 0)) == []  # B may still need what A holds
     assert of_kind(FinishRun, driver.apply(B, 0)) == [FinishRun("all 1 steps are done")]
-    assert driver.machine.concluded
+    assert driver.machine.state.end.concluded
 
 
 def test_a_finished_run_waits_for_one_that_went_missing_and_two_leases_at_most() -> None:
@@ -70,9 +70,9 @@ def test_a_skipped_round_makes_no_step() -> None:
     driver = Driver(A, B, schedule={"steps": 2})
     driver.exchange(0, A, B)
     driver.wait(1500)
-    assert not driver.machine.finished
+    assert not driver.machine.state.end.finished
     driver.exchange(2, A, B)
-    assert driver.machine.finished
+    assert driver.machine.state.end.finished
     assert [commit.commit.round for commit in driver.commits] == [0, 2]
 
 
@@ -95,12 +95,10 @@ def test_with_overlap_a_skipped_last_round_is_followed_by_another() -> None:
         (2, 0),
         (3, 1),
     ]
-    assert driver.machine.finished
+    assert driver.machine.state.end.finished
 
 
-def test_a_commit_carries_the_scalars_of_the_step_that_it_makes_whatever_was_expected_at_its_opening() -> (
-    None
-):
+def test_a_commit_carries_the_scalars_of_the_step_that_it_makes() -> None:
     schedule = {"steps": 9, "warmup_steps": 5, "weight_decay": 0.5}
     driver = Driver(A, B, C, schedule=schedule, rounds={"overlap": 1})
     driver.announce(A, 0)
@@ -139,7 +137,7 @@ def test_time_that_runs_backwards_is_our_own_bug() -> None:
 
 def test_instants_become_due_one_by_one_in_order() -> None:
     driver = Driver(A, B)
-    driver.announce(A, 0)  # and nobody holds it: the round waits until commit_by
+    driver.announce(A, 0)  # and no member holds it: the round waits until commit_by
     seen = []
     for milliseconds in (999, 1, 499, 1, 1499, 1):
         driver.now_ms += milliseconds
@@ -149,28 +147,28 @@ def test_instants_become_due_one_by_one_in_order() -> None:
             driver.tell(event)
     assert seen == [
         [],
-        [Reached(0, "bell")],
+        [InstantReached(0, "bell")],
         [],
-        [Reached(0, "publish_by")],
+        [InstantReached(0, "publish_by")],
         [],
-        [Reached(0, "commit_by")],
+        [InstantReached(0, "commit_by")],
     ]
 
 
 def test_an_instant_of_a_decided_round_says_nothing() -> None:
     driver = Driver()
     agreeing(driver, A, B)
-    assert driver.tell(Reached(0, "commit_by")) == []
+    assert driver.tell(InstantReached(0, "commit_by")) == []
     assert len(driver.commits) == 1
     assert driver.skips == []
 
 
 def test_a_restart_extends_leases_and_instants_by_the_outage() -> None:
     driver = Driver(A, B, membership={"lease_ms": 4000, "heartbeat_ms": 1000})
-    before = driver.machine.in_flight[0].instants
+    before = driver.machine.state.undecided[0].instants
     driver.now_ms += 60_000
     driver.tell(Restarted())
-    after = driver.machine.in_flight[0].instants
+    after = driver.machine.state.undecided[0].instants
     assert (
         after.bell - before.bell,
         after.publish_by - before.publish_by,
@@ -193,7 +191,7 @@ def test_a_round_that_was_reached_stays_reached_over_a_restart() -> None:
     driver.now_ms += 60_000
     driver.tell(Restarted())
     assert driver.announce(B, 0) == []
-    flight = driver.machine.flight(0)
-    assert flight is not None
-    assert sorted(flight.announced) == [A]
-    assert flight.assignments[B] == Assignment(B, (Share(8, 8),), False, "")
+    undecided = driver.machine.undecided(0)
+    assert undecided is not None
+    assert sorted(undecided.announced) == [A]
+    assert undecided.assignments[B] == Assignment(B, (Share(8, 8),), False, "")

@@ -3,10 +3,10 @@
 from coordinator.machine.events import (
     AskResync,
     Evict,
+    Heartbeat,
     Lapsed,
     OpenRound,
-    Readied,
-    Renewed,
+    Ready,
     Restarted,
 )
 from tests.coordinator.machine.driver import A, B, C, Driver, of_kind, state_digest
@@ -49,7 +49,7 @@ def test_a_member_that_lapsed_and_came_back_takes_part_from_the_next_round() -> 
     )  # what it trained is lost already; its honest announcement is no offence
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
-    assert driver.machine.samples_lost == 8
+    assert driver.machine.state.totals.samples_lost == 8
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B, C]
 
 
@@ -75,7 +75,7 @@ def test_an_author_that_came_back_holds_its_payload_again() -> None:
 def test_a_renewal_never_revives() -> None:
     driver = Driver(A, B)
     driver.leave(B)
-    for event in (Renewed(B), Readied(B, -1, state_digest(-1), True)):
+    for event in (Heartbeat(B), Ready(B, -1, state_digest(-1), True)):
         assert driver.tell(event) == []
         assert driver.machine.members.get(B) is None
     driver.apply(B, 0)
@@ -89,14 +89,14 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.exchange(0, A, B)
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
-    assert driver.tell(Readied(B, 0, 666, True)) == []
-    assert driver.machine.votes.ballots[0].reports.keys() == {A}
+    assert driver.tell(Ready(B, 0, 666, True)) == []
+    assert driver.machine.state.verdicts.tally.by_round[0].by_peer.keys() == {A}
 
 
 def test_every_sign_of_life_renews_the_lease() -> None:
     driver = Driver(A, B, C, membership={"lease_ms": 10_000})
     driver.now_ms += 500
-    driver.tell(Renewed(A))
+    driver.tell(Heartbeat(A))
     driver.hold(B, 0, [])
     driver.announce(C, 99)
     assert {driver.member(peer).lease_until_ms for peer in (A, B, C)} == {driver.now_ms + 10_000}
@@ -105,7 +105,7 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     driver = Driver(A, B)
     driver.hello(C)
-    assert driver.tell(Readied(C, 5, 1, True)) == [
+    assert driver.tell(Ready(C, 5, 1, True)) == [
         AskResync(C, -1, "round 5 is ahead of the log's -1", 1)
     ]
     assert driver.member(C).state == "catching up"
@@ -120,7 +120,7 @@ def test_a_round_does_not_wait_for_a_member_whose_session_was_lost() -> None:
     assert driver.commits == []
     driver.part(C)
     assert driver.authors() == [A, B]
-    assert (driver.machine.samples_lost, driver.member(C).strikes) == (8, 0)
+    assert (driver.machine.state.totals.samples_lost, driver.member(C).strikes) == (8, 0)
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B]
 
 
@@ -137,7 +137,7 @@ def test_a_member_whose_session_was_lost_is_not_asked_to_work() -> None:
     driver.part(B)
     driver.wait(3000)
     assert len(driver.opened) == 1
-    assert driver.machine.reason == "waiting for members: 1 of 2 are ready"
+    assert driver.machine.state.reason == "waiting for members: 1 of 2 are ready"
     driver.join(B)
     assert len(driver.opened) == 2
 

@@ -1,5 +1,6 @@
-"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts, under
-the referee's eye."""
+"""Any order of events, honest, stale, doubled or hostile, with jumps of time and restarts. After
+each event the referee judges the effects, and every invariant of the state must hold.
+"""
 
 from typing import Any
 
@@ -10,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from coordinator.machine.events import (
     Announced,
     Applied,
+    Disconnected,
     Effect,
     Event,
-    Held,
+    Heartbeat,
+    Holding,
     Joined,
     Left,
-    Parted,
-    Readied,
-    Renewed,
+    Ready,
     Restarted,
 )
 from coordinator.machine.rounds import Rounds
@@ -31,7 +32,7 @@ digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A coordinator whose journal, commits and machine are kept as its core keeps them."""
+    """A machine with a journal of its durable events, as the sequencer keeps it."""
 
     @initialize(
         overlap=st.integers(0, 1),
@@ -84,8 +85,9 @@ class AnyOrder(RuleBasedStateMachine):
         except RemoteProtocolError:
             assert portrait(self.machine) == before, f"a refused {event} has changed the machine"
             return
+        self.machine.validate()
         self.referee.saw(event, effects)
-        if not isinstance(event, Renewed):
+        if not isinstance(event, Heartbeat):
             self.journal.append((self.now_ms, event))
             self.said += effects
         else:
@@ -113,7 +115,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([1, 1500, 10_000]))
     def coordinator_stalls(self, milliseconds: int) -> None:
-        """What waits in the queue is handled before what has become due meanwhile."""
+        """Events in the queue are handled before instants that have become due meanwhile."""
         self.now_ms += milliseconds
 
     # ---- members
@@ -124,8 +126,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, momentum=st.booleans())
     def says_ready(self, peer: PeerId, momentum: bool) -> None:
-        head = self.machine.head_round
-        self.tell(Readied(peer, head, state_digest(head), momentum))
+        head = self.machine.state.head_round
+        self.tell(Ready(peer, head, state_digest(head), momentum))
 
     @rule(momentum=st.booleans())
     def everyone_joins(self, momentum: bool) -> None:
@@ -135,11 +137,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers)
     def beats(self, peer: PeerId) -> None:
-        self.tell(Renewed(peer))
+        self.tell(Heartbeat(peer))
 
     @rule(peer=peers)
     def loses_its_session(self, peer: PeerId) -> None:
-        self.tell(Parted(peer))
+        self.tell(Disconnected(peer))
 
     @rule(peer=peers)
     def leaves(self, peer: PeerId) -> None:
@@ -149,25 +151,26 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, newest=st.booleans(), unused=st.integers(0, 3))
     def announces(self, peer: PeerId, newest: bool, unused: int) -> None:
-        if flights := self.machine.in_flight:
-            flight = flights[-1 if newest else 0]
-            asked = flight.assignments.get(peer)
+        if undecided_rounds := self.machine.state.undecided:
+            undecided = undecided_rounds[-1 if newest else 0]
+            asked = undecided.assignments.get(peer)
             leased = sum(share.count for share in asked.shares) if asked else 1
-            digest = b"" if asked and asked.muted else payload_digest(peer, flight.round)
-            self.tell(Announced(peer, flight.round, digest, 100, max(0, leased - unused), 700, 2.5))
+            digest = b"" if asked and asked.muted else payload_digest(peer, undecided.round)
+            samples = max(0, leased - unused)
+            self.tell(Announced(peer, undecided.round, digest, 100, samples, 700, 2.5))
 
     @rule(peer=peers, newest=st.booleans())
     def holds_everything(self, peer: PeerId, newest: bool) -> None:
-        if flights := self.machine.in_flight:
-            flight = flights[-1 if newest else 0]
+        if undecided_rounds := self.machine.state.undecided:
+            undecided = undecided_rounds[-1 if newest else 0]
             held = [
                 Digest(payload.digest)
-                for author, payload in flight.announced.items()
+                for author, payload in undecided.announced.items()
                 if author != peer
             ]
-            self.tell(Held(peer, flight.round, tuple(digest for digest in held if digest)))
+            self.tell(Holding(peer, undecided.round, tuple(digest for digest in held if digest)))
 
-    @precondition(lambda self: self.machine.in_flight)
+    @precondition(lambda self: self.machine.state.undecided)
     @rule(newest=st.booleans(), silent=st.sets(peers, max_size=2), deaf=st.sets(peers, max_size=2))
     def a_round_is_worked_on(self, newest: bool, silent: set[PeerId], deaf: set[PeerId]) -> None:
         for peer in PEERS:
@@ -181,12 +184,12 @@ class AnyOrder(RuleBasedStateMachine):
     def all_is_well(self, rounds: int) -> None:
         for _ in range(rounds):
             self.everyone_joins(momentum=True)
-            if self.machine.in_flight:
+            if self.machine.state.undecided:
                 self.a_round_is_worked_on(newest=False, silent=set(), deaf=set())
 
     @rule(peer=peers, behind=st.integers(0, 3))
     def applies(self, peer: PeerId, behind: int) -> None:
-        round = max(0, self.machine.head_round - behind)
+        round = max(0, self.machine.state.head_round - behind)
         self.tell(Applied(peer, round, state_digest(round), b""))
 
     # ---- rounds, stale or hostile
@@ -205,7 +208,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(peer=peers, round=st.integers(0, 12), junk=st.lists(digests, max_size=4))
     def holds_anything(self, peer: PeerId, round: int, junk: list[Digest]) -> None:
-        self.tell(Held(peer, round, tuple(junk)))
+        self.tell(Holding(peer, round, tuple(junk)))
 
     @rule(
         peer=peers,
@@ -215,11 +218,11 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def reports_anything(self, peer: PeerId, round: int, digest: int, resyncs: int) -> None:
         self.tell(Applied(peer, max(0, round), digest, b""))
-        self.tell(Readied(peer, round, digest, False, resyncs))
+        self.tell(Ready(peer, round, digest, False, resyncs))
 
     @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
     def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
-        self.reports_anything(peer, self.machine.head_round, digest, 2**64 - 1)
+        self.reports_anything(peer, self.machine.state.head_round, digest, 2**64 - 1)
 
     # ---- restarts
 

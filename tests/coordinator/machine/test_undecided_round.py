@@ -1,18 +1,24 @@
-"""Receipts and shares of one undecided round."""
+"""One undecided round: its instants, its workers, its payloads, its samples."""
+
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.machine.events import Announced, Assignment
+from coordinator.machine.pacing import Needs
 from coordinator.machine.undecided_round import (
-    HOLDERS_TOLD_MAX,
     RECEIPTS_PER_AUTHOR,
     UndecidedRound,
+    check_announcement,
+    mean_loss,
     unused_part,
 )
 from protocol.clock import Instants
-from protocol.ids import Digest, PeerId, sha256
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
 from protocol.shuffle import Share
 from tests.coordinator.machine.driver import A, B, C, D, payload_digest
 
@@ -21,21 +27,23 @@ shares_lists = st.lists(st.integers(1, 9), max_size=5).map(
 )
 
 
-def flight_of(*peers: PeerId, copies_min: int = 1) -> UndecidedRound:
+def round_of(*peers: PeerId, copies_min: int = 1) -> UndecidedRound:
     asked = {
         peer: Assignment(peer, (Share(10 * number, 4),), False, "")
         for number, peer in enumerate(peers)
     }
-    return UndecidedRound(0, 0, Instants(0, 1000, 1500, 3000), 0, 0, asked, copies_min)
+    return UndecidedRound.open(
+        0, 0, Instants(0, 1000, 1500, 3000), (0, 0), asked, copies_min=copies_min
+    )
 
 
-def announced(flight: UndecidedRound, *peers: PeerId) -> None:
+def announced(undecided: UndecidedRound, *peers: PeerId) -> None:
     for peer in peers:
-        flight.announce(Announced(peer, 0, payload_digest(peer, 0), 10, 4, 100, 1.0), 500)
+        undecided.announce(Announced(peer, 0, payload_digest(peer, 0), 10, 4, 100, 1.0), 500)
 
 
-def available(flight: UndecidedRound, *members: PeerId) -> list[PeerId]:
-    return [payload.peer for payload in flight.available(members)]
+def available(undecided: UndecidedRound, *members: PeerId) -> list[PeerId]:
+    return [payload.peer for payload in undecided.available(members)]
 
 
 @pytest.mark.parametrize(
@@ -44,75 +52,95 @@ def available(flight: UndecidedRound, *members: PeerId) -> list[PeerId]:
 def test_a_payload_is_available_with_enough_copies_and_never_more_than_there_are_others(
     copies_min: int, counted: list[PeerId]
 ) -> None:
-    flight = flight_of(A, B, C, copies_min=copies_min)
-    announced(flight, A, B, C)
-    flight.hold(B, payload_digest(A, 0), 600)
-    flight.hold(C, payload_digest(A, 0), 600)
-    flight.hold(A, payload_digest(B, 0), 600)
-    assert available(flight, A, B, C) == counted
+    undecided = round_of(A, B, C, copies_min=copies_min)
+    announced(undecided, A, B, C)
+    undecided.receipts.hold(B, (payload_digest(A, 0),), 600)
+    undecided.receipts.hold(C, (payload_digest(A, 0),), 600)
+    undecided.receipts.hold(A, (payload_digest(B, 0),), 600)
+    assert available(undecided, A, B, C) == counted
 
 
 def test_a_member_that_is_not_in_the_round_is_not_waited_for_but_its_copy_counts() -> None:
-    flight = flight_of(A, copies_min=2)
-    announced(flight, A)
-    assert available(flight, A, D) == [A]
-    flight = flight_of(A, B)
-    announced(flight, A)
-    assert available(flight, A, B, D) == []
-    flight.hold(D, payload_digest(A, 0), 600)
-    assert available(flight, A, B, D) == [A]
+    undecided = round_of(A, copies_min=2)
+    announced(undecided, A)
+    assert available(undecided, A, D) == [A]
+    undecided = round_of(A, B)
+    announced(undecided, A)
+    assert available(undecided, A, B, D) == []
+    undecided.receipts.hold(D, (payload_digest(A, 0),), 600)
+    assert available(undecided, A, B, D) == [A]
 
 
-def test_who_went_holds_nothing_and_is_waited_for_no_more() -> None:
-    flight = flight_of(A, B, C)
-    announced(flight, A)
-    flight.hold(B, payload_digest(A, 0), 600)
-    assert flight.forget(B) == 4
-    assert flight.forget(B) == 0
-    assert flight.forget(A) == 0
-    assert flight.holding(payload_digest(A, 0)) == set()
-    assert flight.awaited([A, B, C].__contains__) == [C]
-    assert flight.unannounced() == 4
-    assert available(flight, C) == []
+def test_a_member_that_went_holds_nothing_and_is_not_waited_for() -> None:
+    undecided = round_of(A, B, C)
+    announced(undecided, A)
+    undecided.receipts.hold(B, (payload_digest(A, 0),), 600)
+    assert undecided.forget(B) == 4
+    assert undecided.forget(B) == 0
+    assert undecided.forget(A) == 0
+    assert undecided.receipts.holding(payload_digest(A, 0)) == set()
+    assert undecided.awaited([A, B, C].__contains__) == [C]
+    assert undecided.unannounced() == 4
+    assert available(undecided, C) == []
 
 
-def test_each_member_has_its_own_room_for_receipts() -> None:
-    flight = flight_of(A, B)
-    junk = [sha256(bytes([number])) for number in range(50)]
-    for digest in junk:
-        flight.hold(A, digest, 600)
-    assert len(flight.holders) == RECEIPTS_PER_AUTHOR * 2
-    flight.hold(B, payload_digest(A, 0), 600)
-    assert flight.holding(payload_digest(A, 0)) == {B}
+def test_a_member_may_name_two_payloads_of_each_author() -> None:
+    undecided = round_of(A, B)
+    assert undecided.receipts.named_max == RECEIPTS_PER_AUTHOR * 2
 
 
-def test_coming_and_going_makes_no_room_beyond_it() -> None:
-    flight = flight_of(A, B)
-    for life in range(20):
-        for number in range(10):
-            flight.hold(C, sha256(bytes([life, number])), 600)
-        flight.forget(C)
-    assert flight.holders == {}
+def test_instants_come_in_order_and_move_with_an_outage() -> None:
+    undecided = round_of(A)
+    undecided.postpone(50)
+    seen = []
+    while upcoming := undecided.next_instant():
+        seen.append(upcoming)
+        undecided.reached = upcoming[0]
+    assert seen == [("bell", 1050), ("publish_by", 1550), ("commit_by", 3050)]
 
 
-def test_told_holders_are_few_sorted_and_spread() -> None:
-    flight = flight_of(A)
-    peers = [PeerId(f"{number:032x}") for number in range(30)]
-    digests = [Digest(bytes([number]) * 32) for number in range(2)]
-    for peer in peers:
-        for digest in digests:
-            flight.hold(peer, digest, 600)
-    told = [flight.told_holders(digest) for digest in digests]
-    for holders in told:
-        assert len(holders) == HOLDERS_TOLD_MAX
-        assert list(holders) == sorted(set(holders))
-    assert told[0] != told[1]
-    assert flight.told_holders(sha256(b"unknown")) == ()
+def test_an_outage_says_nothing_about_the_needs_of_members() -> None:
+    undecided = round_of(A, B)
+    announced(undecided, A)
+    assert undecided.needs([A, B].__contains__, 1200).publish_ms == (200, 400)
+    undecided.postpone(50)
+    assert undecided.needs([A, B].__contains__, 1200) == Needs((), ())
+
+
+def test_the_work_of_a_member_that_is_sent_back_is_lost_once() -> None:
+    undecided = round_of(A, B)
+    announced(undecided, A)
+    assert [undecided.withdraw(peer) for peer in (A, B, B)] == [0, 4, 0]
+    assert undecided.computed([A, B].__contains__)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"samples": 5}, "expected at most 4 samples used, got 5"),
+        ({"payload_bytes": 0}, "expected a payload of 1..100 bytes, got 0"),
+        ({"payload_bytes": 101}, "expected a payload of 1..100 bytes, got 101"),
+    ],
+)
+def test_a_dishonest_announcement_is_named(changes: dict[str, int], words: str) -> None:
+    assignment = Assignment(A, (Share(0, 4),), False, "")
+    honest = Announced(A, 0, b"d" * 32, 100, 4, 10, 1.0)
+    check_announcement(honest, assignment, 100)
+    with pytest.raises(RemoteProtocolError, match=words):
+        check_announcement(replace(honest, **changes), assignment, 100)
+    with pytest.raises(RemoteProtocolError, match="no payload from a muted member in round 0"):
+        check_announcement(honest, replace(assignment, muted=True), 100)
+
+
+def test_the_mean_loss_weighs_samples_and_needs_some() -> None:
+    said = [Announced(A, 0, b"", 0, 1, 10, 4.0), Announced(B, 0, b"", 0, 3, 10, 2.0)]
+    assert mean_loss(said) == 2.5
+    assert math.isnan(mean_loss([]))
 
 
 @settings(deadline=None, max_examples=100)
 @given(shares_lists, st.integers(0, 50))
-def test_the_unused_part_is_what_is_behind_the_used_samples(
+def test_the_unused_part_is_the_positions_after_the_used_samples(
     shares: tuple[Share, ...], samples: int
 ) -> None:
     positions = [position for share in shares for position in range(share.first, share.end)]

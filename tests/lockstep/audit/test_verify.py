@@ -1,5 +1,6 @@
 """`lockstep verify` on the record of a real run: passes what the log produces, names the first
-round that differs."""
+round that differs.
+"""
 
 import asyncio
 import json
@@ -45,7 +46,8 @@ async def train(directory: Path) -> None:
     async with nodes[0], nodes[1]:
         for node in nodes:
             await node.ended()
-        await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await coordinator.finished()
     await coordinator.stop()
     shutil.copytree(nodes[0].checkpoint, directory / "checkpoint")
 
@@ -89,7 +91,7 @@ def test_a_demos_directory_verifies_with_its_checkpoint(
     assert verified(finished) == ExitCode.OK
     line = " ".join(capsys.readouterr().out.split())
     assert line.startswith(f"verified: {STEPS} commits up to round {STEPS - 1} lead to state ")
-    assert line.endswith(f"is what the log produces at round {STEPS - 1}")
+    assert line.endswith(f"equals the state of the log at round {STEPS - 1}")
 
 
 def test_the_findings_are_the_same_with_other_threads_and_from_the_coordinators_directory(
@@ -123,7 +125,7 @@ def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_
     )
     document = json.loads(path.read_text())
     assert (document["commits"], document["replayed"]) == (STEPS, STEPS - 6)
-    assert document["checkpoint"].endswith(f"is what the log produces at round {STEPS - 1}")
+    assert document["checkpoint"].endswith(f"equals the state of the log at round {STEPS - 1}")
 
 
 def test_a_snapshot_that_no_commit_records_is_refused(
@@ -219,7 +221,8 @@ def test_a_checkpoint_with_one_other_weight_is_not_what_the_log_produces(
 
 
 @pytest.mark.parametrize(
-    ("claimed", "words"), [(4, "does not hold the parameters"), (99, "no commit is of that round")]
+    ("claimed", "words"),
+    [(4, "does not hold the parameters"), (99, "without a commit of that round")],
 )
 def test_a_checkpoint_that_claims_another_round_is_not_believed(
     record: Path, capsys: pytest.CaptureFixture[str], claimed: int, words: str
@@ -245,7 +248,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert "expected a checkpoint of run" in error_line(capsys)
 
 
-def test_another_coordinators_key_or_no_journal_at_all_is_said(
+def test_another_coordinator_s_key_and_a_missing_journal_are_errors_that_name_them(
     record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (record / "coordinator" / "key.pem").unlink()
@@ -283,7 +286,8 @@ async def test_a_live_run_is_verified_over_the_network(tmp_path: Path) -> None:
             process = await asyncio.create_subprocess_exec(
                 *map(str, command), stderr=asyncio.subprocess.PIPE
             )
-            _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                _, said = await process.communicate()
             members = [member["name"] for member in coordinator.status()["members"]]
     finally:
         await coordinator.stop()

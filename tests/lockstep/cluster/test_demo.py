@@ -1,5 +1,6 @@
 """The demo: what it refuses, what it configures, and a whole small run in real processes with a
-node killed."""
+node killed.
+"""
 
 import json
 import os
@@ -61,14 +62,14 @@ def test_a_directory_of_something_else_is_left_alone(
 
 def test_the_next_demo_keeps_the_corpus_and_nothing_of_the_last_run(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
-    demo._clear(directory)
+    demo.clear_directory(directory)
     for name in ("data", "node-0", "coordinator", "checkpoint"):
         (directory / name).mkdir()
-    demo._clear(directory)
+    demo.clear_directory(directory)
     assert sorted(path.name for path in directory.iterdir()) == [demo.MARK_NAME, "data"]
     (directory / demo.MARK_NAME).unlink()
     with pytest.raises(UsageError):
-        demo._clear(directory)
+        demo.clear_directory(directory)
 
 
 @pytest.fixture
@@ -80,7 +81,8 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
     """Kills a node as soon as the run has reached `step`; the list receives what the cluster says
-    happened."""
+    happened.
+    """
     happened: list[str] = []
     killed = threading.Event()
     watch = Cluster.watch

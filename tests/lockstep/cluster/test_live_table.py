@@ -49,7 +49,7 @@ def test_the_headline_of_a_long_run_still_fits_one_line() -> None:
     assert len(live_table.headline(COORDINATOR, 2000)) <= 80
 
 
-def test_replicas_that_differ_are_shouted(cluster: Cluster) -> None:
+def test_replicas_that_differ_are_shown_in_capitals(cluster: Cluster) -> None:
     cluster.coordinator.status["digests"] = {"agreed": False, "rounds_checked": 7}
     assert "DIFFERENT" in printed(live_table.render(cluster, 2000))
 
@@ -61,11 +61,11 @@ def test_before_the_first_step_the_reason_is_shown(cluster: Cluster) -> None:
         "reason": "1 of 4 members are ready",
         "steps": {"committed": 0},
     }
-    assert live_table.headline(waiting, 60) == "round -1 waiting · 1 of 4 members are ready"
+    assert live_table.headline(waiting, 60) == "waiting · 1 of 4 members are ready"
     assert "starting" in live_table.headline({}, 60)
 
 
-def test_without_a_terminal_a_line_comes_now_and_then_and_every_happening_at_once(
+def test_without_a_terminal_progress_is_a_line_now_and_then_and_events_are_printed_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []

@@ -1,24 +1,21 @@
 """Clusters of real processes: coordinators that get killed, parents that die, orders that are
-impossible."""
+impossible.
+"""
 
-import contextlib
 import dataclasses
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.local import RESTARTS_MAX, Child, Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
-from lockstep.exit_codes import UsageError
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
-from tests.lockstep.shared import END_S, kill, wait_for_end
+from tests.lockstep.shared import kill, wait_for_end
 
 PARENT = """
 import sys
@@ -97,15 +94,6 @@ def test_an_error_that_stays_is_passed_on_with_the_child_s_last_words(
         cluster.start()
 
 
-def test_a_child_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
-    child = Child("node-0", tmp_path, ["join", "127.0.0.1:1", "--no-such-flag"], dict(os.environ))
-    child.start()
-    child.restarts = RESTARTS_MAX
-    child.wait(time.monotonic() + END_S)
-    with pytest.raises(UsageError, match=f"died {RESTARTS_MAX + 1} times.*no-such-flag"):
-        child.restart()
-
-
 def test_settings_of_the_person_s_environment_do_not_reach_the_cluster(
     settings: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,12 +102,6 @@ def test_settings_of_the_person_s_environment_do_not_reach_the_cluster(
     with Cluster(settings) as cluster:
         cluster.start()
         assert cluster.watch() == []
-
-
-def test_a_child_that_never_ran_has_neither_pid_nor_note(tmp_path: Path) -> None:
-    child = Child("node-0", tmp_path / "none", ["join"], {})
-    assert (child.pid, child.exit_status, child.note()) == (None, None, None)
-    assert "no log" in child.last_words()
 
 
 def test_a_relay_is_known_to_the_coordinator_before_any_node_is_started(
@@ -143,7 +125,7 @@ def test_a_relay_that_cannot_start_is_told_with_its_last_words(settings: Cluster
 
     with (
         Impossible(dataclasses.replace(settings, relay=True)) as cluster,
-        pytest.raises(SettingsError, match=r"the relay did not come up: .*127\.0\.0\.1:99999"),
+        pytest.raises(SettingsError, match=r"the relay did not start: .*127\.0\.0\.1:99999"),
     ):
         cluster.start()
 
@@ -154,26 +136,7 @@ def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(
     asked = dataclasses.replace(settings, nodes=3, relay=True, links=("libp2p", "grpc,libp2p"))
     cluster = Cluster(asked)
     given = [
-        child._arguments[child._arguments.index("--links") + 1]
+        child.arguments[child.arguments.index("--links") + 1]
         for child in (*cluster.nodes, *cluster.relays)
     ]
     assert given == ["libp2p", "grpc,libp2p", "libp2p", "libp2p,grpc"]
-
-
-def test_a_child_is_started_and_asked_where_it_lives(tmp_path: Path) -> None:
-    visits: list[str] = []
-
-    @contextlib.contextmanager
-    def where(name: str) -> Iterator[None]:
-        visits.append(name)
-        yield
-
-    child = Child("node-0", tmp_path, ["--version"], dict(os.environ), where)
-    child.start()
-    assert visits == ["node-0"]
-    (tmp_path / "process.json").write_text(
-        json.dumps({"pid": child.pid, "admin": "http://127.0.0.1:1"})
-    )
-    child.refresh()
-    assert (visits, child.status) == (["node-0", "node-0"], {})
-    child.wait(time.monotonic() + END_S)

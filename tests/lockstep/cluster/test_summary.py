@@ -69,7 +69,7 @@ def test_every_promised_figure_is_there_and_right() -> None:
     }
 
 
-def test_what_a_node_sent_before_it_was_killed_counts_too() -> None:
+def test_traffic_of_a_node_before_it_was_killed_counts_too() -> None:
     before = traffic(finished(), 1_000_000)
     killed = [*NODES, {"traffic": COUNTS}]
     after = traffic(finished(node_statuses=killed), 1_000_000)

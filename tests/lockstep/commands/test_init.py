@@ -1,68 +1,13 @@
-"""The commented run file says everything that the run file's model says, and parses back to it."""
+"""`lockstep init` asks, and answers become a run file."""
 
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
-from lockstep.commands.init import ask, run_file_text, write_run_file
+from lockstep.commands.init import ask
 from lockstep.exit_codes import UsageError
 from protocol.errors import SettingsError
-from protocol.runfile import ModelSpec, RoundsSpec, RunSpec, ScheduleSpec, parse_run_file
-
-
-def sections(values: BaseModel) -> list[BaseModel]:
-    inner = [value for value in dict(values).values() if isinstance(value, BaseModel)]
-    return [values, *(section for value in inner for section in sections(value))]
-
-
-def test_the_written_defaults_parse_back_to_the_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    write_run_file(path, RunSpec())
-    assert parse_run_file(path.read_text()) == RunSpec()
-
-
-def test_values_that_are_not_defaults_survive_too() -> None:
-    config = {
-        "vocab_size": 257,
-        "rope": {"type": "linear", "factor": 2.0},
-        "odd key": [1, "two", True],
-        "text": 'a"b\\',
-    }
-    spec = RunSpec(
-        name="other",
-        seed=2**62,
-        model=ModelSpec(type="gpt2", config=config),
-        schedule=ScheduleSpec(learning_rate=1e-05, shape="linear"),
-        rounds=RoundsSpec(overlap=0),
-    )
-    assert parse_run_file(run_file_text(spec)) == spec
-
-
-def test_every_field_stands_there_with_its_description_and_default() -> None:
-    text = " ".join(line.removeprefix("# ") for line in run_file_text(RunSpec()).splitlines())
-    for section in sections(RunSpec()):
-        for name, field in type(section).model_fields.items():
-            if not isinstance(getattr(section, name), BaseModel):
-                assert field.description, f"{type(section).__name__}.{name} has no docstring"
-                assert " ".join(field.description.split()) in text
-
-
-def test_bounds_are_said_in_words() -> None:
-    text = run_file_text(RunSpec())
-    assert "[at least 0; below 1; default 0.999]\nmomentum_decay = 0.999" in text
-    assert '[one of "cosine", "linear", "constant"; default "cosine"]' in text
-    assert "[one of 1, 2, 4, 8; default 1]" in text
-
-
-def test_an_existing_file_is_only_replaced_when_forced(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("precious")
-    with pytest.raises(UsageError, match="exists already"):
-        write_run_file(path, RunSpec())
-    assert path.read_text() == "precious"
-    write_run_file(path, RunSpec(), force=True)
-    assert parse_run_file(path.read_text()) == RunSpec()
+from protocol.runfile import RunSpec
 
 
 def test_without_a_terminal_the_questions_point_to_defaults(
@@ -87,4 +32,13 @@ def test_a_wrong_answer_names_the_field(tmp_path: Path, monkeypatch: pytest.Monk
     answers = iter(["no spaces allowed", 77, "my-corpus"])
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
     with pytest.raises(SettingsError, match="name"):
+        ask(tmp_path / "run.toml", force=False)
+
+
+def test_no_question_is_asked_for_a_file_that_may_not_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(UsageError, match="already exists"):
         ask(tmp_path / "run.toml", force=False)

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.init import run_file_text
 from lockstep.commands.plan import PlanOptions, render, setting_of
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import run_file_text
 from protocol.payload import PayloadShape
 from protocol.planner.advice import sentences
 from protocol.planner.parameters import size_of

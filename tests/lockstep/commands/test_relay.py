@@ -1,5 +1,6 @@
 """`lockstep relay` as its operator meets it: no torch, one clear line, a documented code, and an
-end with words."""
+end with words.
+"""
 
 import os
 import signal
@@ -10,8 +11,8 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster.local import Cluster, ClusterSettings
-from lockstep.commands.init import write_run_file
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import write_run_file
 from protocol.runfile import RunSpec
 from tests.lockstep.test_cli import error_line, without_torch
 
@@ -19,7 +20,7 @@ END_S = 60.0
 """A relay without transfers ends within a second unless the machine is very busy."""
 
 
-def test_it_needs_no_torch(tmp_path: Path) -> None:
+def test_a_relay_needs_no_torch(tmp_path: Path) -> None:
     assert without_torch("relay", "--help").returncode == ExitCode.OK
     done = without_torch(
         "relay", "127.0.0.1:1", "--listen", "127.0.0.1:70000", "--directory", str(tmp_path)
@@ -36,7 +37,7 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         (["--advertise", "relay.example:port"], "expected HOST:PORT"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_a_wrong_option_is_an_error_of_one_line(
     options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -45,7 +46,7 @@ def test_a_wrong_option_is_told_in_one_line(
     assert words in error_line(capsys)
 
 
-def test_a_polite_signal_drains_it_and_ends_it_well(tmp_path: Path) -> None:
+def test_a_relay_drains_on_sigterm_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     write_run_file(tmp_path / "run.toml", RunSpec())
     settings = ClusterSettings(
         tmp_path, tmp_path / "run.toml", tmp_path / "data", nodes=0, relay=True

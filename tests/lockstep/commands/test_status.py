@@ -18,7 +18,8 @@ DOCUMENT: dict[str, Any] = {
     "name": "first-run-with-a-name-as-long-as-the-run-file-allows-it-to-be-62",
     "round": 41,
     "phase": "exchanging",
-    "reason": "3 of 4 members announced; waiting for node-3 until publish_by in 812 ms, then it is late",
+    "reason": "3 of 4 members announced; "
+    "waiting for node-3 until publish_by in 812 ms, then it is late",
     "members": [
         {
             "peer_id": f"{number:032x}",
@@ -100,7 +101,7 @@ def test_json_on_standard_output_is_the_document_and_nothing_else(
 
 
 def test_an_unreachable_coordinator_is_named_with_what_was_tried() -> None:
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 .*asked for its status"):
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 .*asked by gRPC"):
         ask("127.0.0.1:1", timeout_s=2)
 
 
@@ -110,7 +111,7 @@ def test_another_server_at_that_port_is_told_apart(other_server: str) -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"{", b"[]", b"\xff"])
-def test_nonsense_is_the_other_side_s_fault(
+def test_an_answer_that_is_no_status_is_a_remote_protocol_error(
     reply: bytes, address: str, coordinator: FakeCoordinator
 ) -> None:
     coordinator.reply = reply
@@ -118,7 +119,7 @@ def test_nonsense_is_the_other_side_s_fault(
         ask(address)
 
 
-def test_what_is_no_address_is_a_wrong_setting() -> None:
+def test_an_invalid_address_is_a_settings_error() -> None:
     with pytest.raises(SettingsError):
         status("http://somewhere", None)
 

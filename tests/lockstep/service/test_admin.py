@@ -79,7 +79,7 @@ async def test_a_taken_port_is_named(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:x", ":80", "192.0.2.1:0"])
-async def test_an_address_that_is_none_or_not_ours_is_a_wrong_setting(
+async def test_an_invalid_or_foreign_address_is_a_settings_error(
     service: FakeService, address: str
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(address)):

@@ -1,5 +1,6 @@
 """Whose the bytes on the line are: with a kernel that says what a test wants, and with the real
-one."""
+one.
+"""
 
 import asyncio
 import os
@@ -35,12 +36,12 @@ class FakeKernel:
         self.failure: Exception | None = None
         self.closed = False
 
-    def open(self) -> list[Connection]:
+    def read_open(self) -> list[Connection]:
         if self.failure:
             raise self.failure
         return self.now
 
-    def destroyed(self) -> list[Connection]:
+    def take_destroyed(self) -> list[Connection]:
         ended, self.ended = self.ended, []
         return ended
 
@@ -60,125 +61,124 @@ class FakeClock:
         return self.now_s
 
 
-def line_of(kernel: FakeKernel, clock: FakeClock | None = None) -> OverheadMeter:
+def meter_of(kernel: FakeKernel, clock: FakeClock | None = None) -> OverheadMeter:
     return OverheadMeter(lambda: kernel, lambda: {OURS}, clock or FakeClock())
 
 
-def test_overhead_is_what_our_connections_carried_and_nobody_owns(kernel: FakeKernel) -> None:
-    with line_of(kernel) as line:
+def test_overhead_is_the_traffic_of_our_connections_that_has_no_owner(kernel: FakeKernel) -> None:
+    with meter_of(kernel) as meter:
         kernel.now = [
             connection(1, 1_000, 500),
             connection(2, 100, 50),
             connection(3, 9_999, 9_999, THEIRS),
         ]
-        assert line.overhead(900, 400) == (200, 150)
+        assert meter.measure_overhead(900, 400) == (200, 150)
         kernel.now = [connection(1, 2_000, 500)]
-        assert line.carried() == UpDown(2_100, 550), "who is gone is not forgotten"
+        assert meter.measure() == UpDown(2_100, 550), "a connection that is gone is not forgotten"
 
 
 def test_overhead_is_never_negative(kernel: FakeKernel) -> None:
-    with line_of(kernel) as line:
+    with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 500)]
-        assert line.overhead(5_000, 400) == (0, 100), "written, and in a buffer yet"
+        assert meter.measure_overhead(5_000, 400) == (0, 100), "written, and in a buffer yet"
 
 
 def test_a_connection_stays_ours_until_its_last_byte(kernel: FakeKernel) -> None:
     """Closed by its process the kernel goes on sending; and then says what it sent."""
-    with line_of(kernel) as line:
+    with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 0)]
-        line.look()
+        meter.look()
         kernel.now = [connection(1, 2_000, 0, inode=0)]
-        assert line.carried() == UpDown(2_000, 0)
+        assert meter.measure() == UpDown(2_000, 0)
         kernel.now, kernel.ended = (
             [],
             [connection(1, 3_000, 66, inode=0), connection(7, 5, 5, inode=0)],
         )
-        assert line.carried() == UpDown(3_000, 66)
+        assert meter.measure() == UpDown(3_000, 66)
         kernel.ended = [connection(1, 3_000, 66, inode=0)]
-        assert line.carried() == UpDown(3_000, 66), "once"
+        assert meter.measure() == UpDown(3_000, 66), "once"
 
 
-def test_a_connection_that_was_reset_does_not_take_back_what_it_carried(kernel: FakeKernel) -> None:
+def test_a_connection_that_was_reset_keeps_the_bytes_that_were_seen(kernel: FakeKernel) -> None:
     """The kernel's last word of it is zeros."""
-    with line_of(kernel) as line:
+    with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 700)]
-        line.look()
+        meter.look()
         kernel.now, kernel.ended = [], [connection(1, 0, 0, inode=0)]
-        assert line.carried() == UpDown(1_000, 700)
-        assert not line._figures
+        assert meter.measure() == UpDown(1_000, 700)
+        assert not meter.connections
 
 
-def test_last_words_may_come_late_however_often_it_is_looked_meanwhile(kernel: FakeKernel) -> None:
-    with line_of(kernel) as line:
+def test_last_figures_may_come_late_after_any_number_of_looks(kernel: FakeKernel) -> None:
+    with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 0)]
-        line.look()
+        meter.look()
         kernel.now = []
         for _ in range(5):
-            assert line.carried() == UpDown(1_000, 0)
+            assert meter.measure() == UpDown(1_000, 0)
         kernel.ended = [connection(1, 1_500, 0, inode=0)]
-        assert line.carried() == UpDown(1_500, 0)
-        assert not line._figures
+        assert meter.measure() == UpDown(1_500, 0)
+        assert not meter.connections
 
 
-def test_without_last_words_what_was_seen_counts_and_nothing_is_kept(kernel: FakeKernel) -> None:
+def test_without_last_figures_the_seen_ones_count_and_nothing_is_kept(kernel: FakeKernel) -> None:
     clock = FakeClock()
-    with line_of(kernel, clock) as line:
+    with meter_of(kernel, clock) as meter:
         kernel.now = [connection(1, 1_000, 0)]
-        line.look()
+        meter.look()
         kernel.now = []
         for _ in range(3):
-            assert line.carried() == UpDown(1_000, 0)
-            clock.now_s += module.LAST_WORD_SECONDS
-        assert not line._figures
-        assert not line._gone_s
+            assert meter.measure() == UpDown(1_000, 0)
+            clock.now_s += module.LAST_FIGURES_S
+        assert not meter.connections
 
 
-def test_who_reads_the_admin_page_on_this_machine_is_left_out(kernel: FakeKernel) -> None:
-    with line_of(kernel) as line:
-        line.admin_port = ADMIN
+def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKernel) -> None:
+    with meter_of(kernel) as meter:
+        meter.admin_port = ADMIN
         kernel.now = [
             connection(1, 100, 10, port=ADMIN, loopback=True),
             connection(2, 200, 20, port=ADMIN),  # from elsewhere: that is on the line
             connection(3, 400, 40, port=1, loopback=True),  # a peer on this machine
         ]
-        assert line.carried() == UpDown(600, 60)
+        assert meter.measure() == UpDown(600, 60)
 
 
 @pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
-def test_where_the_kernel_does_not_tell_there_are_no_figures(
+def test_a_kernel_that_stops_answering_leaves_no_figures(
     kernel: FakeKernel, failure: Exception
 ) -> None:
-    with line_of(kernel) as line:
-        assert line.overhead(0, 0) == (0, 0)
+    with meter_of(kernel) as meter:
+        assert meter.measure_overhead(0, 0) == (0, 0)
         kernel.failure = failure
-        assert line.overhead(0, 0) is None
-        assert line.reason == "no"
+        assert meter.measure_overhead(0, 0) is None
+        assert meter.reason == "no"
         assert kernel.closed
         kernel.failure = None
-        assert line.overhead(0, 0) is None, "it is not asked again"
+        assert meter.measure_overhead(0, 0) is None, "it is not asked again"
 
 
-def test_where_it_never_told_the_reason_is_known() -> None:
+def test_a_kernel_that_never_answered_leaves_the_reason() -> None:
     def refused() -> FakeKernel:
         raise UnavailableError("another system")
 
-    with OverheadMeter(refused, set) as line:
-        assert line.carried() is None
-        assert line.reason == "another system"
+    with OverheadMeter(refused, set) as meter:
+        assert meter.measure() is None
+        assert meter.reason == "another system"
 
 
-async def test_it_is_looked_now_and_then_until_cancelled(
+async def test_watching_looks_at_the_kernel_repeatedly_until_cancelled(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0)
-    with line_of(kernel) as line:
+    monkeypatch.setattr(module, "LOOK_S", 0)
+    with meter_of(kernel) as meter:
         kernel.now = [connection(1, 1_000, 0)]
-        watching = asyncio.create_task(line.watch())
-        await until(lambda: line._figures)
+        watching = asyncio.create_task(meter.watch())
+        await until(lambda: meter.connections)
         kernel.now, kernel.ended = [], [connection(1, 1_500, 0, inode=0)]
-        await until(lambda: not line._figures)
+        await until(lambda: not meter.connections)
         watching.cancel()
-        assert line.carried() == UpDown(1_500, 0)
+        assert meter.measure() == UpDown(1_500, 0)
     assert kernel.closed
 
 
@@ -199,8 +199,8 @@ sys.stdin.read()
 
 @needs_linux
 def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, OverheadMeter() as line:
-        before = line.carried()
+    with socket.create_server(("127.0.0.1", 0)) as server, OverheadMeter() as meter:
+        before = meter.measure()
         assert before is not None
         command = [sys.executable, "-c", CHILD, str(server.getsockname()[1])]
         shell = f'{subprocess.list2cmdline([sys.executable, "-c", "pass"])}; exec "$@"'
@@ -214,24 +214,24 @@ def test_the_bytes_of_a_descendant_are_ours_also_when_it_is_gone() -> None:
                     peer.sendall(b".")
 
                 def both_ends() -> bool:
-                    now = line.carried()
+                    now = meter.measure()
                     return (
                         now is not None
                         and now.up - before.up > 100_000
                         and now.down - before.down > 100_000
                     )
 
-                assert eventually(both_ends), line.reason
+                assert eventually(both_ends), meter.reason
                 child.communicate()
-        after = line.carried()
+        after = meter.measure()
         assert after is not None
         assert 2 * 100_000 < after.up - before.up + after.down - before.down < 2 * 110_000
 
 
 @needs_linux
-def test_a_family_is_this_process_and_its_descendants() -> None:
+def test_a_process_tree_is_this_process_and_its_descendants() -> None:
     family = ProcessTree()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert os.fstat(server.fileno()).st_ino in family.sockets()
-    assert family._ours[os.getpid()]
-    assert not family._ours[os.getppid()]
+    assert family.learn(os.getpid())
+    assert not family.learn(os.getppid())

@@ -1,5 +1,6 @@
 """The shell around a process: notes on disk, the admin port while starting, cleaning up whatever
-happens."""
+happens.
+"""
 
 import asyncio
 import json
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from lockstep.exit_codes import StoppedError
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, read_note, serve
-from lockstep.service.signals import run
+from lockstep.service.signals import run_event_loop
 
 
 class FakeProcess:
@@ -73,10 +74,10 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(
             return await process.work()
 
         return await serve(
-            process, work, process.asked.set, lambda: "10.0.0.1:1", options, line=OverheadMeter()
+            process, work, process.asked.set, lambda: "10.0.0.1:1", options, meter=OverheadMeter()
         )
 
-    assert run(main()) == "finished"
+    assert run_event_loop(main()) == "finished"
     assert not (options.directory / NOTE_NAME).exists()
     assert json.loads((options.directory / STATUS_NAME).read_text()) == {"calls": ["start", "work"]}
 
@@ -87,7 +88,7 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
         process.may_start.clear()
         serving = asyncio.ensure_future(
             serve(
-                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+                process, process.work, process.asked.set, lambda: "", options, meter=OverheadMeter()
             )
         )
         await process.starting.wait()
@@ -103,7 +104,7 @@ def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeO
         await serving
         return answer
 
-    assert run(main()) == (503, "still starting\n")
+    assert run_event_loop(main()) == (503, "still starting\n")
 
 
 def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -> None:
@@ -115,7 +116,7 @@ def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -
         process.may_start.clear()
         serving = asyncio.ensure_future(
             serve(
-                process, process.work, process.asked.set, lambda: "", options, line=OverheadMeter()
+                process, process.work, process.asked.set, lambda: "", options, meter=OverheadMeter()
             )
         )
         await process.starting.wait()
@@ -123,7 +124,7 @@ def test_a_signal_before_it_has_started_ends_it_at_once(options: ServeOptions) -
         await serving
 
     with pytest.raises(StoppedError):
-        run(main())
+        run_event_loop(main())
     assert process.calls == ["start", "stop"]
     assert not (options.directory / NOTE_NAME).exists()
 
@@ -138,11 +139,11 @@ def test_an_error_of_the_process_passes_and_everything_is_closed(options: ServeO
         nonlocal process
         process = FakeProcess()
         return await serve(
-            process, broken, process.asked.set, lambda: "", options, line=OverheadMeter()
+            process, broken, process.asked.set, lambda: "", options, meter=OverheadMeter()
         )
 
     with pytest.raises(ZeroDivisionError):
-        run(main())
+        run_event_loop(main())
     assert process.calls == ["start", "stop"]
     assert list(options.directory.iterdir()) == []
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep.exit_codes import StoppedError
-from lockstep.service.signals import run, until_stopped
+from lockstep.service.signals import run_event_loop, stopped_like_ctrl_c, until_stopped
 
 
 def raise_signal(number: int) -> None:
@@ -36,7 +36,7 @@ def test_the_first_signal_asks_to_leave_and_the_work_ends_as_usual(number: int) 
 
         return await until_stopped(work(), asked.set)
 
-    assert run(main()) == "round finished"
+    assert run_event_loop(main()) == "round finished"
 
 
 def test_the_second_signal_stops_at_once_and_cleans_up() -> None:
@@ -54,7 +54,7 @@ def test_the_second_signal_stops_at_once_and_cleans_up() -> None:
         raise_signal(signal.SIGINT)
 
     with pytest.raises(StoppedError):
-        run(until_stopped(work(), leave))
+        run_event_loop(until_stopped(work(), leave))
     assert happened == ["asked", "cleaned up"]
 
 
@@ -63,7 +63,7 @@ def test_an_error_of_the_work_is_what_the_caller_sees() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(until_stopped(work(), lambda: None))
+        run_event_loop(until_stopped(work(), lambda: None))
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
@@ -71,7 +71,7 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
         await asyncio.sleep(0)
 
     before = signal.getsignal(signal.SIGTERM)
-    run(until_stopped(work(), lambda: None))
+    run_event_loop(until_stopped(work(), lambda: None))
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -89,7 +89,7 @@ def test_a_process_whose_parent_is_gone_leaves(parent: int) -> None:
 
         return await until_stopped(work(), asked.set, follow_parent=True)
 
-    assert run(main()) == "left"
+    assert run_event_loop(main()) == "left"
 
 
 def test_a_process_that_does_not_follow_its_parent_goes_on(parent: int) -> None:
@@ -98,4 +98,31 @@ def test_a_process_that_does_not_follow_its_parent_goes_on(parent: int) -> None:
         await asyncio.sleep(0)
         return "done"
 
-    assert run(until_stopped(work(), pytest.fail)) == "done"
+    assert run_event_loop(until_stopped(work(), pytest.fail)) == "done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_without_a_loop_a_supervisor_s_signal_ends_the_block_as_ctrl_c_does(number: int) -> None:
+    before = signal.getsignal(number)
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            raise_signal(number)
+        finally:
+            raise_signal(number)  # ignored: the block is ending in order
+            ended.append("in order")
+
+    with pytest.raises(KeyboardInterrupt), stopped_like_ctrl_c():
+        work()
+    assert ended == ["in order"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_was_ignored_before_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_like_ctrl_c():
+            raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,5 +1,6 @@
 """What the kernel says of connections: real ones on loopback, whose every byte the test knows, and
-made-up messages."""
+made-up messages.
+"""
 
 import errno
 import os
@@ -41,7 +42,7 @@ def connected(address: str = "127.0.0.1") -> Iterator[tuple[socket.socket, socke
 
 
 def found(kernel: TcpCounters, end: socket.socket) -> Connection:
-    (one,) = [each for each in kernel.open() if each.inode == os.fstat(end.fileno()).st_ino]
+    (one,) = [each for each in kernel.read_open() if each.inode == os.fstat(end.fileno()).st_ino]
     return one
 
 
@@ -51,7 +52,7 @@ def read(end: socket.socket, count: int) -> None:
 
 
 @needs_linux
-def test_both_ends_of_a_connection_tell_the_same_frames() -> None:
+def test_both_ends_of_a_connection_count_the_same_frames() -> None:
     with kernel() as asked, connected() as (one, two):
         one.sendall(bytes(CONTENT))
         read(two, CONTENT)
@@ -68,7 +69,7 @@ def test_both_ends_of_a_connection_tell_the_same_frames() -> None:
 
 
 @needs_linux
-def test_what_its_process_has_not_read_is_not_there_yet() -> None:
+def test_content_that_the_process_has_not_read_does_not_count_yet() -> None:
     with kernel() as asked, connected() as (one, two):
         one.sendall(bytes(50_000))
         assert eventually(lambda: len(two.recv(50_000, socket.MSG_PEEK)) == 50_000)
@@ -78,7 +79,7 @@ def test_what_its_process_has_not_read_is_not_there_yet() -> None:
 
 
 @needs_linux
-def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
+def test_a_destroyed_connection_is_reported_once_with_its_last_bytes() -> None:
     with kernel() as asked, connected() as (one, two):
         cookies = {found(asked, one).cookie, found(asked, two).cookie}
         one.sendall(bytes(CONTENT))
@@ -88,7 +89,7 @@ def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
         destroyed = list[Connection]()
 
         def all_told() -> bool:
-            destroyed.extend(each for each in asked.destroyed() if each.cookie in cookies)
+            destroyed.extend(each for each in asked.take_destroyed() if each.cookie in cookies)
             return len(destroyed) == 2
 
         assert eventually(all_told)
@@ -96,7 +97,7 @@ def test_a_destroyed_connection_is_told_once_more_with_its_last_bytes() -> None:
         assert {each.inode for each in destroyed} == {0}
         assert max(each.up_bytes for each in destroyed) > CONTENT
         assert max(each.down_bytes for each in destroyed) > CONTENT
-        assert not cookies & {each.cookie for each in asked.open()}
+        assert not cookies & {each.cookie for each in asked.read_open()}
 
 
 @needs_linux
@@ -111,7 +112,7 @@ def test_a_connection_that_its_process_resets_ends_with_zeros() -> None:
         told = list[Connection]()
 
         def is_told() -> bool:
-            told.extend(each for each in asked.destroyed() if each.cookie == reset.cookie)
+            told.extend(each for each in asked.take_destroyed() if each.cookie == reset.cookie)
             return bool(told)
 
         assert eventually(is_told)
@@ -131,9 +132,11 @@ def test_over_ipv6_headers_are_larger(address: str) -> None:
         raise
 
 
-def test_without_netlink_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_netlink_the_counters_are_unavailable_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(socket, "AF_NETLINK")
-    with pytest.raises(UnavailableError, match="does not tell of connections"):
+    with pytest.raises(UnavailableError, match="does not list TCP connections"):
         TcpCounters()
 
 
@@ -205,7 +208,7 @@ def test_one_datagram_holds_many_messages_and_the_last_may_be_torn() -> None:
     ]
 
 
-def test_a_kernel_that_does_not_count_sent_bytes_tells_nothing() -> None:
+def test_a_kernel_without_the_counter_of_sent_bytes_gives_no_connections() -> None:
     assert list(parsed(connection(local=MAPPED, info_bytes=192))) == [(20, None)]
 
 
@@ -214,7 +217,7 @@ def test_a_refusal_of_the_kernel_is_an_error_with_its_reason() -> None:
         list(parsed(message(2, struct.pack("=i", -errno.EPERM))))
 
 
-def test_the_first_failure_of_the_line_to_the_kernel_is_told(
+def test_the_first_failure_to_read_the_kernel_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if sys.platform != "linux":
@@ -224,7 +227,7 @@ def test_the_first_failure_of_the_line_to_the_kernel_is_told(
         asked._asking.close()
         monkeypatch.setattr(asked, "_asking", FakeSocket([refusal]))
         with pytest.raises(UnavailableError, match="Permission denied"):
-            asked.open()
+            asked.read_open()
 
 
 class FakeSocket:
@@ -245,7 +248,7 @@ class FakeSocket:
 
 
 @needs_linux
-def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(
+def test_an_overflow_of_the_kernel_s_messages_loses_some_and_breaks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with kernel() as asked:
@@ -257,4 +260,4 @@ def test_an_overflow_of_the_kernels_news_loses_some_and_breaks_nothing(
         ]
         asked._hearing.close()
         monkeypatch.setattr(asked, "_hearing", FakeSocket(news))
-        assert len(asked.destroyed()) == 2
+        assert len(asked.take_destroyed()) == 2

@@ -1,10 +1,12 @@
 """A cluster on lines that break: each fault reaches the right computer, once, and the lines are
-counted."""
+counted.
+"""
 
 import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -67,10 +69,12 @@ def built(tmp_path: Path, *faults: str) -> tuple[WanCluster, PaperLaboratory]:
     paper = PaperLaboratory()
     settings = ClusterSettings(tmp_path, tmp_path / "run.toml", tmp_path / "data", nodes=2)
     laboratory: Any = paper
-    return WanCluster(settings, laboratory, parse_faults(faults, nodes=2, rounds=10, seed=0)), paper
+    return WanCluster(
+        settings, laboratory, parse_faults(faults, nodes=2, rounds=10, draws=Random(0))
+    ), paper
 
 
-def test_time_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:
+def test_the_clock_of_faults_begins_with_the_first_round(tmp_path: Path, clock: Clock) -> None:
     cluster, paper = built(tmp_path, "cut:node-1@1s+2s")
     cluster.coordinator.status = {"round": -1}
     clock.now_s += 100
@@ -120,7 +124,7 @@ def test_a_kill_reaches_the_process_of_that_name(
     assert killed == [(4711, signal.SIGKILL)]
 
 
-def test_a_line_s_use_is_what_crossed_it_since_the_last_look(clock: Clock) -> None:
+def test_the_use_of_a_line_is_its_traffic_since_the_last_look(clock: Clock) -> None:
     use = LineUse(Counters(1000, 5000))
     clock.now_s += 2
     use.count(Counters(3000, 5000))
@@ -139,7 +143,7 @@ def test_coordinator_and_relay_listen_on_their_own_computers(tmp_path: Path) -> 
     ]
 
 
-def test_how_links_go_is_noted_by_name_and_outlives_them(
+def test_the_kind_of_each_link_is_noted_by_peer_name_and_outlives_the_link(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, _ = built(tmp_path)
@@ -159,7 +163,7 @@ def test_how_links_go_is_noted_by_name_and_outlives_them(
     one.status = {"peer_id": "11", "links": {"open": []}}
     cluster.watch()
     way = {"transport": "libp2p", "relayed": True, "dialled": False}
-    assert cluster.ways == {"node-0": {"node-1": way, "99": way}, "node-1": {}}
+    assert cluster.link_kinds == {"node-0": {"node-1": way, "99": way}, "node-1": {}}
     one.status = {"peer_id": "11", "links": {"open": [{**link, "relayed": False}]}}
     cluster.watch()
-    assert cluster.ways["node-0"]["node-1"]["relayed"] is False
+    assert cluster.link_kinds["node-0"]["node-1"]["relayed"] is False

@@ -1,5 +1,6 @@
 """What a person sees of a laboratory: nothing wider than 80 columns, nothing left out that
-matters."""
+matters.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def test_the_table_fits_80_columns_with_every_node_its_traffic_and_the_use_of_it
         assert fact in text
 
 
-def test_links_are_shown_asked_and_measured() -> None:
+def test_the_links_table_shows_asked_and_measured_figures() -> None:
     text = printed(links_table([GOOD]))
     assert max(map(len, text.splitlines())) <= 80
     for fact in ("node-0", "cable", "20 20", "220 220", "25 25", "0.1 0.1"):

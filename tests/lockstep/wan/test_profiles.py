@@ -37,7 +37,7 @@ def read(tmp_path: Path, text: str) -> str:
         ("starlink", 118, 17, 45, 7, 1),
     ],
 )
-def test_the_builtin_profiles_are_the_lines_of_people(
+def test_the_builtin_profiles_have_the_figures_of_real_lines(
     name: str, down: float, up: float, rtt: float, jitter: float, loss: float
 ) -> None:
     link = read_profiles().profile(name).link()
@@ -66,7 +66,7 @@ def test_a_distance_is_the_same_in_both_directions() -> None:
 def test_a_pair_that_nobody_measured_is_an_error_that_lists_those_that_are() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"between london and tokyo, only of virginia-london, .*california-tokyo",
+        match=r"between london and tokyo is known, only of virginia-london, .*california-tokyo",
     ):
         read_profiles().one_way_s("london", "tokyo")
 
@@ -91,16 +91,16 @@ def test_every_wrong_field_is_named_with_what_was_found(tmp_path: Path) -> None:
         tmp_path,
         GOOD.replace("up_mbit_s = 0.1", "up_mbit_s = 0").replace("rtt_ms = 4", 'rtt_ms = "long"'),
     )
-    assert "profiles.tin-can.up_mbit_s: input should be greater than 0, found 0" in text
+    assert "profiles.tin-can.up_mbit_s: expected greater than 0, found 0" in text
     assert "profiles.tin-can.rtt_ms" in text
     assert "'long'" in text
 
 
-def test_a_field_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unknown_field_is_named(tmp_path: Path) -> None:
     assert "profiles.tin-can.colour" in read(tmp_path, GOOD + 'colour = "red"\n')
 
 
-def test_a_file_that_is_no_toml_or_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_that_is_no_toml_are_errors_with_the_reason(tmp_path: Path) -> None:
     assert "not valid TOML" in read(tmp_path, "[profiles")
     with pytest.raises(SettingsError, match="cannot read"):
         read_profiles(tmp_path / "none.toml")

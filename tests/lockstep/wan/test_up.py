@@ -1,5 +1,6 @@
 """`lockstep wan up`: what it refuses, what it builds, and a whole small training over two cable
-lines."""
+lines.
+"""
 
 import json
 import os
@@ -14,7 +15,7 @@ from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
 from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, plan_of, transports, ways_text
+from lockstep.wan.up import WanSettings, links_text, plan_of, transports
 from protocol.errors import SettingsError
 from tests.lockstep.shared import tiny_model
 from tests.lockstep.wan.lab.fixture import needs_ground
@@ -78,11 +79,11 @@ def test_a_relay_has_a_public_computer_of_its_own_beside_the_coordinator() -> No
     assert "relay" not in [home.name for home in plan_of(settings(), read_profiles()).homes]
 
 
-def test_the_summary_says_which_links_go_through_whom_and_over_what() -> None:
+def test_the_summary_names_peer_transport_and_relaying_of_every_link() -> None:
     direct, relayed = (
         {"transport": "libp2p", "relayed": relayed, "dialled": True} for relayed in (False, True)
     )
-    text = ways_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
+    text = links_text({"node-0": {"relay": direct, "node-1": relayed}, "node-1": {}})
     assert text == "node-0 to relay (libp2p), node-1 (libp2p, relayed); node-1 to nobody"
 
 
@@ -99,13 +100,13 @@ def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
         ({"regions": ("london", "tokyo")}, "between london and tokyo"),
     ],
 )
-def test_a_name_that_is_none_is_an_error(change: dict[str, Any], why: str) -> None:
+def test_an_unknown_name_is_an_error(change: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         plan_of(settings(**change), read_profiles())
 
 
 @pytest.mark.parametrize("command", [["up", "--rounds", "1"], ["down"]])
-def test_without_root_it_says_so_in_one_line(
+def test_without_root_the_error_is_one_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(laboratory.sys, "platform", "linux")

@@ -1,4 +1,4 @@
-"""Final words in order, from the session or fetched, each checked."""
+"""Decisions in order, from the session or fetched, each checked."""
 
 import asyncio
 
@@ -58,14 +58,14 @@ def ledger_of(log: Log) -> DecisionLog:
 
 
 async def taken(ledger: DecisionLog) -> list[tuple[int, bool]]:
-    words = []
+    decisions = []
     while ledger.behind():
-        word = await ledger.next()
-        words.append((word.round, word.commit is not None))
-    return words
+        decision = await ledger.next()
+        decisions.append((decision.round, decision.commit is not None))
+    return decisions
 
 
-async def test_words_of_the_session_are_handed_out_in_order_without_a_fetch() -> None:
+async def test_decisions_of_the_session_come_in_order_without_a_fetch() -> None:
     log = Log()
     ledger = ledger_of(log)
     for committed in (True, False, True):
@@ -79,7 +79,7 @@ async def test_words_of_the_session_are_handed_out_in_order_without_a_fetch() ->
     assert (ledger.next_round, ledger.head, ledger.head_round) == (3, log.head, 2)
 
 
-async def test_what_no_session_told_is_fetched_and_rounds_without_a_commit_were_skipped() -> None:
+async def test_decisions_that_no_session_told_are_fetched_with_the_skips_between() -> None:
     log = Log()
     for number in range(3 * COMMITS_PER_REPLY):
         log.decide(number % 3 != 1)
@@ -94,17 +94,17 @@ async def test_what_no_session_told_is_fetched_and_rounds_without_a_commit_were_
     )  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
 
 
-async def test_fetched_words_carry_the_recorded_digest_and_a_place_for_holders_per_entry() -> None:
+async def test_fetched_decisions_carry_the_recorded_digest_and_no_holders() -> None:
     log = Log()
     log.decide()
     ledger = ledger_of(log)
     ledger.saw_decided(0)
-    word = await ledger.next()
-    assert word.recorded_digest == 7
-    assert word.holders == ((),)
+    decision = await ledger.next()
+    assert decision.recorded_digest == 7
+    assert decision.holders == ((),)
 
 
-async def test_a_gap_between_fetched_and_live_words_is_closed() -> None:
+async def test_a_gap_before_the_decisions_of_the_session_is_closed() -> None:
     log = Log()
     ledger = ledger_of(log)
     log.decide()
@@ -115,7 +115,7 @@ async def test_a_gap_between_fetched_and_live_words_is_closed() -> None:
     assert await taken(ledger) == [(0, True), (1, False), (2, True)]
 
 
-async def test_a_word_told_twice_counts_once() -> None:
+async def test_a_decision_told_twice_counts_once() -> None:
     log = Log()
     ledger = ledger_of(log)
     message = log.decide()

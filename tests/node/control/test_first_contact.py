@@ -1,5 +1,6 @@
-"""Reaching a coordinator: for a while at an address that may be wrong, for ever at one that was
-right."""
+"""Reaching a coordinator: for a while at an address that may be wrong, without a limit at one that
+was right.
+"""
 
 import asyncio
 from pathlib import Path
@@ -24,16 +25,16 @@ class Clock:
 
 
 class Coordinator:
-    """Answers after so many calls; until then it is silent, or refuses at once."""
+    """Answers after `failures` calls; until then it is silent, or refuses at once."""
 
     def __init__(self, clock: Clock, failures: int, *, silent: bool = False) -> None:
         self.clock, self.failures, self.silent = clock, failures, silent
         self.calls = 0
 
-    async def call(self, patience_seconds: float) -> str:
+    async def call(self, timeout_s: float) -> str:
         self.calls += 1
         if self.calls <= self.failures:
-            self.clock.seconds += patience_seconds if self.silent else 0
+            self.clock.seconds += timeout_s if self.silent else 0
             raise UnavailableError(f"failure {self.calls}")
         return "the run"
 
@@ -58,7 +59,7 @@ async def test_an_address_that_was_never_right_is_given_up_after_its_time(
     assert coordinator.calls == 1 if silent else coordinator.calls > 5
 
 
-async def test_an_address_that_was_right_is_asked_for_ever_less_and_less_often(
+async def test_an_address_that_was_right_is_asked_without_end_at_growing_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
@@ -67,10 +68,12 @@ async def test_an_address_that_was_right_is_asked_for_ever_less_and_less_often(
     assert 2000 < clock.seconds < 5000
 
 
-async def test_what_no_waiting_mends_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_no_wait_mends_is_raised_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(monkeypatch)
 
-    async def outdated(patience_seconds: float) -> str:
+    async def outdated(timeout_s: float) -> str:
         raise VersionError("update the older one")
 
     with pytest.raises(VersionError, match="update"):
@@ -79,7 +82,7 @@ async def test_what_no_waiting_mends_is_raised_at_once(monkeypatch: pytest.Monke
 
 
 async def test_a_cancelled_wait_ends() -> None:
-    async def nobody(patience_seconds: float) -> str:
+    async def nobody(timeout_s: float) -> str:
         raise UnavailableError("nobody")
 
     waiting = asyncio.create_task(reach(nobody, lambda why: None))

@@ -118,5 +118,5 @@ def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_missing_datasets_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'lockstep\[datasets\]'"):
+    with pytest.raises(DataError, match=r"pip install 'lockstep-train\[datasets\]'"):
         list(documents(["datasets:tales"]))

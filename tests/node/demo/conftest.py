@@ -1,20 +1,54 @@
+from collections.abc import Callable
+
 import pytest
+import torch
 
-from node.demo import fused
+from node.demo import aggregate, cpu_kernels, engine
+from node.demo.accelerator import Accelerator
+from node.demo.backend import Backend
+from node.demo.chunks import ChunkLayout
+from node.demo.cpu_kernels import CpuKernels
+from node.demo.plain import Plain
+
+MakeBackend = Callable[[ChunkLayout], Backend]
+
+CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=["plain", "compiled"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is done strip by strip, then again in compiled kernels, by parts of three chunks."""
-    if request.param == "plain":
-        monkeypatch.setattr(fused, "CHUNKS_MIN", 10**9)
-    else:
-        compiled(monkeypatch)
-
-
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for a model of any size."""
-    if fused._kernels() is None:
+def kernels_for(layout: ChunkLayout) -> CpuKernels:
+    """Compiled kernels for a model of any size."""
+    kernels = cpu_kernels.exact_kernels()
+    if kernels is None:
         pytest.skip("numba is not installed, or not for this numpy or Python")
-    monkeypatch.setattr(fused, "CHUNKS_MIN", 0)
-    monkeypatch.setattr(fused, "PART_CHUNKS", 3)
+    return CpuKernels(layout, kernels)
+
+
+BACKENDS: dict[str, MakeBackend] = {
+    "plain": Plain,
+    "accelerator": lambda layout: Accelerator(layout, CPU),
+    "compiled": kernels_for,
+}
+"""Every backend, on the CPU and for a model of any size."""
+
+by_backend = pytest.mark.parametrize("make_backend", BACKENDS.values(), ids=BACKENDS)
+but_plain = pytest.mark.parametrize(
+    "make_backend", [BACKENDS["accelerator"], BACKENDS["compiled"]], ids=["accelerator", "compiled"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take three chunks at a time, so that small models have many parts."""
+    monkeypatch.setattr(cpu_kernels, "PART_CHUNKS", 3)
+
+
+@pytest.fixture(params=BACKENDS)
+def each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each backend in turn is the one that engines and steps choose."""
+    use_backend(monkeypatch, BACKENDS[request.param])
+
+
+def use_backend(monkeypatch: pytest.MonkeyPatch, make_backend: MakeBackend) -> None:
+    """Have engines and steps choose this backend from now on."""
+    for module in (aggregate, engine):
+        monkeypatch.setattr(module, "backend_for", lambda layout, device: make_backend(layout))

@@ -1,4 +1,4 @@
-"""DESIGN.md section 4 written out plainly, in whole numbers and one chunk at a time, to judge the fast paths by."""
+"""Section 4 of DESIGN.md in whole numbers, one chunk at a time, to judge the fast paths by."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from node.demo.vote_sum import Contribution
 from protocol.payload import Coefficients
 
 Floats = npt.NDArray[np.float32]
@@ -13,11 +14,21 @@ Integers = npt.NDArray[np.int64]
 
 T: Integers = np.array(
     [
-        [round(128 * math.cos(math.pi * (2 * n + 1) * k / 128)) if k else round(128 / math.sqrt(2)) for n in range(64)]
+        [
+            round(128 * math.cos(math.pi * (2 * n + 1) * k / 128))
+            if k
+            else round(128 / math.sqrt(2))
+            for n in range(64)
+        ]
         for k in range(64)
     ]
 )
-D = np.array([[math.cos(math.pi * (2 * n + 1) * k / 128) / math.sqrt(32) for n in range(64)] for k in range(64)])
+D = np.array(
+    [
+        [math.cos(math.pi * (2 * n + 1) * k / 128) / math.sqrt(32) for n in range(64)]
+        for k in range(64)
+    ]
+)
 D[0] /= math.sqrt(2)
 
 
@@ -35,7 +46,7 @@ def is_small(shape: tuple[int, ...]) -> bool:
 
 
 def to_chunks(tensors: Mapping[str, Floats]) -> Floats:
-    """[chunks, 64, 64]"""
+    """The chunks of tensors, [chunks, 64, 64]."""
     chunks = []
     line: list[float] = []
     for name in sorted(tensors):
@@ -90,7 +101,9 @@ def divided(chunk: Integers, shift: int) -> Integers:
 
 
 def halved(chunk: Integers, bound: int = 2047) -> tuple[Integers, int]:
-    """The chunk, divided by the least power of two that brings it to the bound, and that power's exponent."""
+    """The chunk, divided by the least power of two that brings it to the bound, and that power's
+    exponent.
+    """
     shift = 0
     while np.abs(divided(chunk, shift)).max() > bound:
         shift += 1
@@ -121,10 +134,10 @@ def orthogonal(chunk: Integers) -> Floats:
     return (whole * 2.0 ** (shift - 24)).astype(np.float32)
 
 
-def vote_sums(chunks: int, contributions: Sequence[tuple[int, Coefficients]]) -> Integers:
+def vote_sums(chunks: int, contributions: Sequence[Contribution]) -> Integers:
     sums = np.zeros((chunks, 4096), np.int64)
-    for weight, sent in contributions:
-        here = 0
+    for contribution in contributions:
+        weight, sent, here = contribution.weight, contribution.coefficients, 0
         for chunk in range(chunks):
             for _ in range(sent.counts[chunk]):
                 sums[chunk, sent.indices[here]] += weight * int(sent.values[here])
@@ -134,7 +147,7 @@ def vote_sums(chunks: int, contributions: Sequence[tuple[int, Coefficients]]) ->
 
 def apply(
     parameters: Mapping[str, Floats],
-    contributions: Sequence[tuple[int, Coefficients]],
+    contributions: Sequence[Contribution],
     learning_rate: float,
     decay: float,
     rule: str = "sign",
@@ -157,7 +170,7 @@ def apply(
 
 
 class Author:
-    """The momentum of one author, and what it sends: DeMo in double precision, a chunk at a time."""
+    """DeMo of one author in double precision, a chunk at a time: its momentum and its votes."""
 
     def __init__(self, chunks: int) -> None:
         self.momentum = np.zeros((chunks, 64, 64))
@@ -173,8 +186,7 @@ class Author:
     ) -> Coefficients:
         counts, indices, values = [], [], []
         for momentum, chunk in zip(self.momentum, to_chunks(gradients), strict=True):
-            momentum *= decay
-            momentum += D @ chunk @ D.T
+            momentum[:] = decay * momentum + D @ chunk @ D.T
             flat = momentum.reshape(-1)
             kept = sorted(i for i in np.argsort(-np.abs(flat), kind="stable")[:top_k] if flat[i])
             counts.append(len(kept))
@@ -182,11 +194,13 @@ class Author:
             largest = 2 ** (value_bits - 1)
             magnitudes = np.abs(flat[kept])
             sent = np.sign(flat[kept])
-            if value_bits > 1 and len(kept):
+            if value_bits > 1 and kept:
                 sent *= np.clip(np.round(magnitudes / (magnitudes.max() / largest)), 1, largest)
             values.extend(sent)
             flat[kept] *= 1 - alpha
-        return Coefficients(np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16))
+        return Coefficients(
+            np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16)
+        )
 
 
 def random_coefficients(
@@ -198,5 +212,7 @@ def random_coefficients(
     total = int(counts.sum())
     values = rng.integers(1, value_max + 1, total) * rng.choice([-1, 1], total)
     return Coefficients(
-        counts.astype(np.uint16), np.concatenate([*indices, []]).astype(np.uint16), values.astype(np.int16)
+        counts.astype(np.uint16),
+        np.concatenate([*indices, []]).astype(np.uint16),
+        values.astype(np.int16),
     )

@@ -34,7 +34,7 @@ def as_numpy(tensors: dict[str, torch.Tensor]) -> dict[str, reference.Floats]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def test_chunks_are_those_of_the_plain_description() -> None:
+def test_chunks_are_those_of_the_reference() -> None:
     layout = ChunkLayout.from_shapes(SHAPES)
     tensors = tensors_of(SHAPES)
     expected = reference.to_chunks(as_numpy(tensors))
@@ -44,7 +44,9 @@ def test_chunks_are_those_of_the_plain_description() -> None:
 
 
 dimension = st.sampled_from([1, 2, 5, 63, 64, 65, 97, 128, 150])
-shape = st.lists(dimension, max_size=2).map(tuple) | st.tuples(dimension, st.integers(1, 9), st.integers(1, 9))
+shape = st.lists(dimension, max_size=2).map(tuple) | st.tuples(
+    dimension, st.integers(1, 9), st.integers(1, 9)
+)
 
 
 @given(st.lists(shape, min_size=1, max_size=5), st.integers(1, 7))
@@ -121,14 +123,18 @@ def test_none_counts_as_zeros_and_out_is_filled_whatever_it_held() -> None:
 def test_chunks_of_names_the_chunks_that_hold_them() -> None:
     layout = ChunkLayout.from_shapes(SHAPES)
     for name in SHAPES:
-        tensors = {other: torch.full(shape, float(other == name)) for other, shape in SHAPES.items()}
+        tensors = {
+            other: torch.full(shape, float(other == name)) for other, shape in SHAPES.items()
+        }
         held = layout.gather(tensors).flatten(1).any(dim=1)
         assert torch.equal(layout.chunks_of({name}), held), name
 
 
 def test_tensors_of_other_names_or_shapes_are_refused() -> None:
     layout = ChunkLayout.from_shapes({"a": (3,), "b": (4, 4)})
-    with pytest.raises(LocalProtocolError, match=r"each of 2 parameters, got 1, at odds over \['b'\]"):
+    with pytest.raises(
+        LocalProtocolError, match=r"each of 2 parameters, got 1, at odds over \['b'\]"
+    ):
         layout.gather({"a": torch.zeros(3)})
     with pytest.raises(LocalProtocolError, match=r"expected b of shape \(4, 4\), got \(16,\)"):
         layout.gather({"a": torch.zeros(3), "b": torch.zeros(16)})

@@ -5,25 +5,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.demo import transform
+from node.demo import dct
 from node.demo.chunks import ChunkLayout
+from node.demo.dct import transposed
 from node.demo.engine import (
     EXTRACTED,
-    ORTHOGONAL_GUESS,
     DemoSettings,
     Engine,
     Extraction,
     GradientError,
     quantise,
 )
-from node.demo.largest import _largest_above_peaks, _largest_in_groups, largest
-from node.demo.transform import transposed
+from node.demo.kernels.constants import ORTHOGONAL_GUESS
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.payload import Header, PayloadShape, decode, encode
 from tests.node.demo import reference
 
-pytestmark = pytest.mark.usefixtures("either_way")
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
@@ -47,10 +46,10 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
 @pytest.mark.parametrize(("alpha", "recency"), [(1.0, 0.0), (0.25, 1.5)])
-def test_steps_are_those_of_the_plain_description(
+def test_steps_equal_the_reference_in_double_precision(
     monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float, recency: float
 ) -> None:
-    monkeypatch.setattr(transform, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
     settings = DemoSettings(0.6, alpha, top_k=24, value_bits=value_bits, recency=recency)
     decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
     engine = Engine(LAYOUT, settings, "cpu")
@@ -58,9 +57,12 @@ def test_steps_are_those_of_the_plain_description(
     for seed, decay in enumerate(decays):
         engine.accumulate(gradients(seed))
         found = engine.extract().coefficients
-        expected = author.step(as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha)
+        expected = author.step(
+            as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha
+        )
         assert np.array_equal(found.counts, expected.counts)
-        # float32 may prefer another of two nearly equal coefficients, or round a value on a half the other way
+        # float32 may prefer another of two nearly equal coefficients, or round a value on a half
+        # the other way
         same = found.indices == expected.indices
         assert same.mean() > 0.99
         assert (found.values[same] == expected.values[same]).mean() > 0.99
@@ -88,40 +90,6 @@ def test_the_largest_of_each_chunk_are_taken() -> None:
     assert torch.equal(taken.sort(1).values, before.topk(32, dim=1).values.sort(1).values)
 
 
-def magnitudes_of_every_kind(seed: int) -> torch.Tensor:
-    """[n, 4096]: numbers without ties, ties everywhere, mostly zeros, all zeros, all equal, the least floats, steep."""
-    generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(4, 4096, generator=generator).abs()
-    few = torch.randint(0, 5, (4, 4096), generator=generator).float()
-    sparse = normal * (torch.rand(normal.shape, generator=generator) < 0.005)
-    steep = normal**40 * torch.linspace(1, 1e-3, 4096)
-    return torch.cat([normal, few, sparse, torch.zeros(2, 4096), torch.ones(2, 4096), normal * 1e-44, steep])
-
-
-@pytest.mark.parametrize("top_k", [1, 7, 32, 128, 255, 256, 511, 512, 2000, 4096])
-def test_largest_finds_k_places_that_none_exceeds_with_ties_everywhere(top_k: int) -> None:
-    every_kind = magnitudes_of_every_kind(top_k)
-    for magnitudes in (every_kind, *every_kind.split(4)):
-        places = largest(magnitudes, top_k)
-        assert all(len(set(row.tolist())) == top_k for row in places)
-        taken = magnitudes.gather(1, places).sort(1).values
-        assert torch.equal(taken, magnitudes.topk(top_k, dim=1).values.sort(1).values)
-
-
-@pytest.mark.parametrize("top_k", [1, 32, 100])
-def test_both_ways_to_the_largest_take_the_same(top_k: int) -> None:
-    magnitudes = torch.randn(9, 4096, generator=torch.Generator().manual_seed(top_k)).abs()
-    groups = magnitudes.view(9, 16, 256)
-    found = _largest_above_peaks(magnitudes, groups.amax(1), top_k)
-    assert found is not None
-    assert torch.equal(found.sort(1).values, _largest_in_groups(groups, groups.amax(1), top_k).sort(1).values)
-
-
-def test_rows_of_equals_are_left_to_the_way_that_any_ties_take() -> None:
-    zeros = torch.zeros(3, 4096)
-    assert _largest_above_peaks(zeros, zeros.view(3, 16, 256).amax(1), 32) is None
-
-
 def test_zeros_are_never_sent() -> None:
     engine = Engine(LAYOUT, DemoSettings(top_k=8), "cpu")
     engine.momentum[0, 0, 0] = -3.0
@@ -144,7 +112,9 @@ def test_wider_values_are_parts_of_the_largest_and_at_least_one() -> None:
 
 @pytest.mark.parametrize("value_bits", [1, 8])
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_what_is_sent_leaves_the_momentum_and_the_rest_stays(value_bits: int, alpha: float) -> None:
+def test_sent_coefficients_leave_the_momentum_and_the_others_stay(
+    value_bits: int, alpha: float
+) -> None:
     engine = engine_after(2, DemoSettings(alpha=alpha, value_bits=value_bits))
     before = engine.momentum.clone().flatten(1)
     extraction = engine.extract()
@@ -163,12 +133,14 @@ def test_reclaim_right_after_extract_restores_every_bit() -> None:
         assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
 
 
-def test_a_momentum_remembers_the_longer_the_longer_it_goes_on() -> None:
+def test_an_older_momentum_forgets_more_slowly() -> None:
     settings = DemoSettings(momentum_decay=0.999, recency=3.0)
     decays = [settings.decay(count) for count in (1, 3, 2996, 2998, 10**9)]
     assert decays == [1 / 4, 1 / 2, 2996 / 2999, 0.999, 0.999]
     assert [DemoSettings(recency=0.0).decay(count) for count in (1, 2)] == [0.999, 0.999]
-    since = [settings.decay(count) for count in range(401, 201, -1)]  # what is left of the 201st of 401 gradients
+    since = [
+        settings.decay(count) for count in range(401, 201, -1)
+    ]  # share of the 201st of 401 gradients
     assert math.prod(since) == pytest.approx((201 / 401) ** 3, rel=0.02)
 
 
@@ -215,7 +187,9 @@ def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
     assert torch.equal(engine.momentum[~active], before[~active])
     assert not torch.equal(engine.momentum[active], before[active])
     extraction = engine.extract(active)
-    assert torch.equal(engine.momentum[~active].view(torch.int32), before[~active].view(torch.int32))
+    assert torch.equal(
+        engine.momentum[~active].view(torch.int32), before[~active].view(torch.int32)
+    )
     assert (extraction.coefficients.counts > 0).tolist() == active.tolist()
     everywhere = engine_after(2)
     everywhere.accumulate(gradients(5))
@@ -225,7 +199,9 @@ def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_broken_gradient_is_named_before_the_momentum_is_touched(bad: float, dtype: torch.dtype) -> None:
+def test_a_broken_gradient_is_named_before_the_momentum_is_touched(
+    bad: float, dtype: torch.dtype
+) -> None:
     engine = engine_after(1)
     before = engine.momentum.clone()
     broken = gradients(1)
@@ -245,14 +221,20 @@ def test_none_is_a_gradient_of_zeros() -> None:
 
 
 def votes_of(engine: Engine, sent: Extraction) -> Tensor:
-    """float64 [chunks, 64, 64]: five times the size of what stayed for each coefficient sent, and what stayed."""
+    """Float64 [chunks, 64, 64]: remaining coefficients in units of their root mean square, and five
+    for each that was sent.
+    """
     stayed = engine.momentum.mT.double()
     votes = stayed / stayed.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
-    places = (torch.arange(len(votes))[:, None], sent.indices.long() // 64, sent.indices.long() % 64)
+    places = (
+        torch.arange(len(votes))[:, None],
+        sent.indices.long() // 64,
+        sent.indices.long() % 64,
+    )
     return votes.index_put(places, 5.0 * sent.values.sign().double(), accumulate=True)
 
 
-def test_the_guess_is_the_update_of_what_was_sent_and_of_what_stayed() -> None:
+def test_the_guess_is_the_update_of_sent_and_remaining_coefficients() -> None:
     engine = engine_after(2)
     sent = engine.extract()
     before = engine.momentum.clone()
@@ -264,7 +246,9 @@ def test_the_guess_is_the_update_of_what_was_sent_and_of_what_stayed() -> None:
     assert torch.equal(engine.momentum, before)
 
 
-def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> None:
+def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> (
+    None
+):
     layout = ChunkLayout.from_shapes({"matrix": (64, 128), "line": (50,)})
     engine = Engine(layout, DemoSettings(), "cpu")
     engine.momentum.normal_(generator=torch.Generator().manual_seed(0))
@@ -288,7 +272,12 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
     assert torch.equal(other.momentum, engine.momentum)
     assert other.accumulations == engine.accumulations == 2
     counted = engine.state_dict() | {"accumulations": torch.tensor([-1])}
-    for foreign in ({}, {"momentum": torch.zeros(1, 64, 64)}, {"momentum": engine.momentum}, counted):
+    for foreign in (
+        {},
+        {"momentum": torch.zeros(1, 64, 64)},
+        {"momentum": engine.momentum},
+        counted,
+    ):
         with pytest.raises(LocalProtocolError, match="expected momentum of"):
             other.load_state_dict(foreign)
 
@@ -342,7 +331,9 @@ def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
 
 @pytest.mark.parametrize("value_bits", [1, 4])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
-def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(value_bits: int, alpha: float) -> None:
+def test_a_payload_is_withdrawn_from_an_older_copy_as_extract_took_it(
+    value_bits: int, alpha: float
+) -> None:
     engine = engine_after(3, DemoSettings(top_k=24, alpha=alpha, value_bits=value_bits))
     engine.momentum[0] = 0
     engine.momentum[0, 3, :5] = torch.arange(1.0, 6)
@@ -357,7 +348,7 @@ def test_what_was_sent_is_withdrawn_from_an_older_copy_as_extract_took_it(value_
     torch.testing.assert_close(older.momentum, engine.momentum, rtol=0, atol=1e-5)
 
 
-def test_what_only_later_gradients_sent_is_not_withdrawn_from_momentum_of_the_other_sign() -> None:
+def test_a_withdrawal_leaves_entries_of_the_other_sign() -> None:
     engine = engine_after(1, DemoSettings(top_k=8))
     older, extraction = sent_since(engine)
     older.momentum.neg_()
@@ -380,7 +371,9 @@ def test_a_revived_extraction_is_reclaimed_as_the_one_it_was() -> None:
     engine.accumulate(gradients(7))
     again = Engine(LAYOUT, engine.settings, "cpu")
     again.load_state_dict(engine.state_dict())
-    revived = again.revive({name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction))
+    revived = again.revive(
+        {name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction)
+    )
     engine.reclaim(extraction)
     again.reclaim(revived)
     assert torch.equal(again.momentum, engine.momentum)

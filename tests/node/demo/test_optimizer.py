@@ -10,8 +10,9 @@ import torch
 from node.demo.aggregate import Rule
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
+from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
-from node.demo.scaling import GradientScaling
+from node.demo.vote_sum import Contribution
 from tests.node.demo import reference
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]
@@ -21,7 +22,9 @@ PUBLISHED: dict[str, Any] = {"update": "sign", "gradients": "plain", "recency": 
 
 def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+    return [
+        torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES
+    ]
 
 
 def give_gradients(params: list[torch.nn.Parameter], seed: int) -> None:
@@ -52,10 +55,17 @@ class Plain:
     """One parameter group trained by an engine and the whole-number reference."""
 
     def __init__(
-        self, params: list[torch.nn.Parameter], settings: DemoSettings, lr: float, decay: float, rule: Rule
+        self,
+        params: list[torch.nn.Parameter],
+        settings: DemoSettings,
+        lr: float,
+        decay: float,
+        rule: Rule,
     ) -> None:
         self.tensors = {f"{index}": p.detach().numpy().copy() for index, p in enumerate(params)}
-        layout = ChunkLayout.from_shapes({name: tensor.shape for name, tensor in self.tensors.items()})
+        layout = ChunkLayout.from_shapes(
+            {name: tensor.shape for name, tensor in self.tensors.items()}
+        )
         self.engine = Engine(layout, settings, "cpu")
         self.scaling = GradientScaling("plain" if rule == "sign" else "even", layout.shapes, "cpu")
         self.rates, self.rule = (lr, decay), rule
@@ -65,7 +75,9 @@ class Plain:
         self.scaling.scale_(named)
         self.engine.accumulate(named)
         sent = self.engine.extract().coefficients
-        self.tensors = reference.apply(self.tensors, [(1, sent)], *self.rates, self.rule)
+        self.tensors = reference.apply(
+            self.tensors, [Contribution(1, sent)], *self.rates, self.rule
+        )
 
 
 @pytest.mark.parametrize("value_bits", [1, 4])
@@ -99,7 +111,9 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
         give_gradients(params, seed)
         given = [parameter.grad.clone() for parameter in params if parameter.grad is not None]
         optimizer.step()
-        for group, members, gradients in zip(plain, (heads, tails), (given[:2], given[2:]), strict=True):
+        for group, members, gradients in zip(
+            plain, (heads, tails), (given[:2], given[2:]), strict=True
+        ):
             group.step(gradients)
             for parameter, expected in zip(members, group.tensors.values(), strict=True):
                 assert parameter.detach().numpy().tobytes() == expected.tobytes()
@@ -161,7 +175,9 @@ def test_parameters_without_gradients_stay_as_they_are_and_keep_their_momentum()
     give_gradients(params, 2)
     params[0].grad = params[3].grad = None
     optimizer.step()
-    changed = [not torch.equal(parameter, old) for parameter, old in zip(params, before, strict=True)]
+    changed = [
+        not torch.equal(parameter, old) for parameter, old in zip(params, before, strict=True)
+    ]
     assert changed == [False, True, True, False]
     # params[0] has chunks 0 to 3, params[2] has chunks 4 and 5, the two small ones share chunk 6
     assert torch.equal(momentum_of(optimizer)[:4], momentum[:4])
@@ -250,7 +266,9 @@ def test_a_state_of_another_release_is_refused_before_anything_changes() -> None
     for state in older["state"].values():
         del state["accumulations"]
     kept = momentum_of(optimizer).clone()
-    with pytest.raises(ValueError, match=r"expected a state of \['accumulations', .*, got \['gradient_sizes', 'mom"):
+    with pytest.raises(
+        ValueError, match=r"expected a state of \['accumulations', .*, got \['gradient_sizes', 'mom"
+    ):
         optimizer.load_state_dict(older)
     assert torch.equal(momentum_of(optimizer), kept)
 
@@ -290,7 +308,9 @@ def test_settings_of_a_group_may_change_between_steps() -> None:
     steps(optimizer, params, range(1, 2))
     # nothing is left of older gradients, and everything but rounding was sent
     gradients = [parameter.grad for parameter in params if parameter.grad is not None]
-    assert momentum_of(optimizer).norm() < 0.05 * math.hypot(*(gradient.norm() for gradient in gradients))
+    assert momentum_of(optimizer).norm() < 0.05 * math.hypot(
+        *(gradient.norm() for gradient in gradients)
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,9 +323,13 @@ def test_settings_of_a_group_may_change_between_steps() -> None:
         ("even", 1e16, "1e\\+15"),
     ],
 )
-def test_a_broken_gradient_raises_before_anything_changes(gradients: str, bad: float, most: str) -> None:
+def test_a_broken_gradient_raises_before_anything_changes(
+    gradients: str, bad: float, most: str
+) -> None:
     params = parameters()
-    optimizer = DeMo([{"params": params[:2]}, {"params": params[2:], "gradients": gradients}], lr=LR)
+    optimizer = DeMo(
+        [{"params": params[:2]}, {"params": params[2:], "gradients": gradients}], lr=LR
+    )
     steps(optimizer, params, range(1))
     before = [*values(params), momentum_of(optimizer, 0).clone(), momentum_of(optimizer, 1).clone()]
     give_gradients(params, 1)
@@ -321,7 +345,9 @@ def test_sparse_gradients_are_refused() -> None:
     embedding = torch.nn.Embedding(64, 64, sparse=True)
     optimizer = DeMo(embedding.parameters(), lr=LR)
     embedding(torch.tensor([3])).sum().backward()
-    with pytest.raises(GradientError, match=r"expected dense gradients, got torch\.sparse_coo of parameter 0"):
+    with pytest.raises(
+        GradientError, match=r"expected dense gradients, got torch\.sparse_coo of parameter 0"
+    ):
         optimizer.step()
 
 

@@ -11,7 +11,14 @@ def test_the_torchrun_example_learns_and_its_ranks_agree() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     done = subprocess.run(
         [*launch, str(example), "--steps", "30"],
         env=environment,
@@ -25,5 +32,8 @@ def test_the_torchrun_example_learns_and_its_ranks_agree() -> None:
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
     assert losses[-1] < losses[0] - 1
     agreements = sorted(line for line in lines if "agrees" in line)
-    assert [line.split(":")[0] for line in agreements] == ["rank 0 of 2 agrees", "rank 1 of 2 agrees"]
+    assert [line.split(":")[0] for line in agreements] == [
+        "rank 0 of 2 agrees",
+        "rank 1 of 2 agrees",
+    ]
     assert len({line.split(":")[1] for line in agreements}) == 1

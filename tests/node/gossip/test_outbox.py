@@ -1,5 +1,6 @@
-"""Promises of the outbox: one message at a time to each peer, in order, with all that has come up
-meanwhile."""
+"""Promises of the outbox: one message at a time to each peer, in order, with all offers that came
+up meanwhile.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.gossip.machine.events import Offer
+from node.gossip.machine import events
 from node.gossip.outbox import Outbox
 from node.links.network import PeerAddress
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
@@ -23,7 +24,8 @@ OWN, ONE, TWO = map(peer_of, range(3))
 
 class HeldLink:
     """The part of a link that an outbox needs: an offer is on its way until the test says how it
-    ended."""
+    ended.
+    """
 
     def __init__(self) -> None:
         self.sent: list[tuple[PeerId, Offers]] = []
@@ -39,7 +41,7 @@ class HeldLink:
             del self.ends[to.peer_id]
 
     async def end(self, peer: PeerId, error: LockstepError | None = None) -> None:
-        """End what is on its way to a peer, and let the next leave."""
+        """End the message that is on its way to a peer, and let the next one leave."""
         await until(lambda: peer in self.ends)
         end, before = self.ends[peer], len(self.sent)
         if error:
@@ -50,20 +52,20 @@ class HeldLink:
         assert len(self.sent) <= before + 1
 
     def digests(self, peer: PeerId) -> list[list[int]]:
-        """What was sent to a peer: the numbers of the payloads of each message."""
+        """The numbers of the payloads of each message that was sent to a peer."""
         return [
             [offer.digest[0] for offer in offers.offers] for to, offers in self.sent if to == peer
         ]
 
 
 class Fixture:
-    """An `Outbox` over a held link, with its tasks and what failed."""
+    """An `Outbox` over a held link, with its tasks and the offers that failed."""
 
     def __init__(self) -> None:
         self.link = HeldLink()
         self.failed: list[tuple[PeerId, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.offering = Outbox(
+        self.outbox = Outbox(
             OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what)
         )
 
@@ -73,7 +75,7 @@ class Fixture:
 
     def add(self, peer: PeerId, round: int, *numbers: int, idle: bool = False) -> None:
         payloads = tuple((Digest(bytes([number]) * 32), 100 + number) for number in numbers)
-        self.offering.add(Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
+        self.outbox.add(events.Offer(peer, round, payloads, idle), PeerAddress(peer, ()))
 
     async def done(self) -> None:
         await asyncio.gather(*self.tasks)
@@ -85,7 +87,7 @@ async def outbox() -> AsyncIterator[Fixture]:
     box = Fixture()
     yield box
     await box.done()
-    assert box.offering._waiting == {}
+    assert box.outbox.waiting == []
 
 
 async def test_an_offer_says_run_sender_round_digest_and_size() -> None:
@@ -99,7 +101,9 @@ async def test_an_offer_says_run_sender_round_digest_and_size() -> None:
     ]
 
 
-async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_in_order() -> None:
+async def test_offers_that_come_up_while_a_message_is_on_its_way_leave_together_and_in_order() -> (
+    None
+):
     async with outbox() as box:
         box.add(ONE, 1, 1)
         await until(lambda: box.link.sent)
@@ -112,9 +116,7 @@ async def test_what_comes_up_while_a_message_is_on_its_way_leaves_together_and_i
     assert box.failed == []
 
 
-async def test_who_is_idle_says_so_with_or_without_an_offer_unless_something_came_up_since() -> (
-    None
-):
+async def test_an_idle_node_says_so_unless_an_offer_came_up_since() -> None:
     async with outbox() as box:
         box.add(ONE, 1, idle=True)
         await until(lambda: box.link.sent)
@@ -187,7 +189,7 @@ async def test_no_message_holds_more_than_the_most_and_no_offer_is_cut(
     assert sum(len(offers.offers) for _, offers in box.link.sent) == 1 + sum(sizes)
 
 
-async def test_a_cancelled_outbox_forgets_what_it_was_to_send() -> None:
+async def test_a_cancelled_outbox_forgets_its_offers() -> None:
     async with outbox() as box:
         box.add(ONE, 1, 1)
         await until(lambda: box.link.sent)
@@ -195,7 +197,7 @@ async def test_a_cancelled_outbox_forgets_what_it_was_to_send() -> None:
         box.tasks[0].cancel()
         await asyncio.wait(box.tasks)
         box.tasks.clear()
-        assert box.offering._waiting == {}
+        assert box.outbox.waiting == []
         box.add(ONE, 1, 3)
         await box.link.end(ONE)
     assert box.link.digests(ONE) == [[1], [3]]

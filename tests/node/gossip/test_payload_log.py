@@ -1,5 +1,6 @@
 """Promises of the payload log: nothing unverified comes out, nothing undecided goes, bounds hold,
-torn files vanish."""
+torn files vanish.
+"""
 
 import errno
 import os
@@ -35,7 +36,7 @@ def test_a_payload_comes_back_whole_and_in_parts_also_after_a_restart(tmp_path: 
     assert opened(tmp_path).get(digest) == blob
 
 
-def test_what_was_never_put_is_none(tmp_path: Path) -> None:
+def test_a_payload_that_was_never_put_is_none(tmp_path: Path) -> None:
     log, digest = opened(tmp_path), sha256(b"other")
     assert (log.get(digest), log.size(digest), log.read(digest, 0, 1)) == (None, None, None)
 
@@ -82,7 +83,7 @@ def test_opening_removes_half_written_files_and_leaves_foreign_ones(tmp_path: Pa
     assert all(path.exists() for path in foreign)
 
 
-def test_settling_removes_what_was_not_committed(tmp_path: Path) -> None:
+def test_settling_removes_payloads_that_were_not_committed(tmp_path: Path) -> None:
     log = opened(tmp_path)
     kept, dropped, next_round = log.put(3, b"kept"), log.put(3, b"dropped"), log.put(4, b"next")
     log.settle(3, [kept])
@@ -115,11 +116,12 @@ def test_recent_payloads_stay_in_memory_up_to_a_bound(
 ) -> None:
     monkeypatch.setattr(payload_log, "CACHE_BYTES_MAX", 250)
     log = opened(tmp_path)
-    digests = [log.put(0, bytes([number]) * 100) for number in range(4)]
-    assert list(log._cache) == digests[2:]
-    assert log.get(digests[0]) == bytes(100)
-    assert list(log._cache) == [digests[3], digests[0]]
-    assert log._cached_bytes == 200
+    blobs = [bytes([number]) * 100 for number in range(4)]
+    digests = [log.put(0, blob) for blob in blobs]
+    assert log.get(digests[0]) == blobs[0]  # from its file: now the third is the oldest in memory
+    for blob in blobs:
+        file_of(tmp_path, 0, blob).unlink()
+    assert [log.get(digest) for digest in digests] == [blobs[0], None, None, blobs[3]]
 
 
 def test_a_full_disk_is_a_storage_error_and_leaves_nothing(
@@ -131,7 +133,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(StorageError, match=r"cannot write 7 bytes to .*No space left"):
+    with pytest.raises(StorageError, match=r"the disk is full: .*, which needs 7 bytes"):
         log.put(3, b"payload")
     assert log.get(sha256(b"payload")) is None
     assert not list((tmp_path / "payloads" / "3").iterdir())
@@ -166,16 +168,17 @@ def test_any_history_leaves_index_files_and_undecided_rounds_as_promised(
             log.settle(round, [sha256(blob)])
         elif step == "reopen":
             log = opened(directory, rounds_max=2)
-            log._settled = settled
+            if settled >= 0:
+                log.settle(settled, log.digests(settled))
     model = {round: blobs for round, blobs in model.items() if blobs}
     files = {path.name for path in (directory / "payloads").glob("*/*")}
-    assert files == {digest.hex() for digest in log._entries}
+    assert files == {digest.hex() for round in range(5) for digest in log.digests(round)}
     for round, blobs in model.items():
         if round > settled:
             assert log.digests(round) == sorted(map(sha256, blobs))
     assert files <= {sha256(blob).hex() for blobs in model.values() for blob in blobs}
     log.prune()
-    assert len({entry.round for entry in log._entries.values() if entry.round <= settled}) <= 2
+    assert len([round for round in range(settled + 1) if log.digests(round)]) <= 2
 
 
 # ---- for those who are behind
@@ -200,7 +203,7 @@ def test_rounds_after_a_snapshot_that_is_fetched_stay_beyond_their_number(tmp_pa
     assert kept(log, range(21)) == list(range(16, 21))
 
 
-def test_who_replays_the_log_is_not_outrun_and_who_takes_the_newest_holds_up_nothing(
+def test_rounds_that_a_peer_replays_stay_and_reading_the_newest_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -213,12 +216,12 @@ def test_who_replays_the_log_is_not_outrun_and_who_takes_the_newest_holds_up_not
     assert log.read(sha256(b"payload 9"), 0, 4)
     filled(log, range(12, 30))
     assert kept(log, range(30)) == list(range(9, 30))
-    now[0] += payload_log.READ_SECONDS + 1
+    now[0] += payload_log.READ_S + 1
     filled(log, range(30, 31))
     assert kept(log, range(31)) == [27, 28, 29, 30]
 
 
-def test_those_who_are_behind_get_no_more_than_the_bytes_that_there_are(tmp_path: Path) -> None:
+def test_rounds_that_a_peer_needs_go_when_the_bytes_are_used_up(tmp_path: Path) -> None:
     size = len(b"payload 10")
     log = PayloadLog(tmp_path / "payloads", 5, 8 * size, lambda: 10)
     filled(log, range(10, 40))

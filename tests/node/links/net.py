@@ -106,7 +106,8 @@ class Member:
 
 class Faulty:
     """A transport whose dials can be held up, and whose pipes can be stalled one way, cut, or made
-    to damage bytes."""
+    to damage bytes.
+    """
 
     kind = "grpc"
 
@@ -117,7 +118,8 @@ class Faulty:
         self.dialling = asyncio.Event()
         self.dialling.set()
         self.relayed = False
-        self.proven: str | None = None
+        self.proven: bytes | None = None
+        """The key that the transport claims to have proven at the other ends."""
 
     async def start(self, accept: Accept) -> tuple[str, ...]:
         async def wrapped(pipe: Pipe) -> None:
@@ -145,10 +147,10 @@ class Faulty:
 
 
 class FaultyPipe:
-    def __init__(self, inner: Pipe, relayed: bool, peer: str | None) -> None:
+    def __init__(self, inner: Pipe, relayed: bool, proven: bytes | None) -> None:
         self._inner = inner
         self.relayed = relayed
-        self.peer = peer
+        self.proven = proven
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.damage = False
@@ -156,6 +158,9 @@ class FaultyPipe:
     @property
     def remote(self) -> str:
         return self._inner.remote
+
+    def proves(self, public_key: bytes) -> bool | None:
+        return None if self.proven is None else self.proven == public_key
 
     async def read(self) -> bytes:
         return await self._inner.read()

@@ -1,5 +1,6 @@
 """A frame is taken whole or not at all, however the stream is cut, damaged or made up."""
 
+import hashlib
 import sys
 import tracemalloc
 from itertools import pairwise
@@ -14,12 +15,15 @@ from node.links import frames
 from node.links.frames import (
     CONTROL_BYTES_MAX,
     HEADER_BYTES,
+    JOINED_BYTES_MAX,
     PART_BYTES_MAX,
     PART_FRAME_OVERHEAD,
     FrameReader,
     Message,
     Part,
     encode,
+    grouped,
+    part_data,
 )
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire_pb2 import Ack, Beat, Cancel, Goodbye, LinkFetch, LinkMessage
@@ -94,6 +98,15 @@ def test_every_flipped_bit_is_refused(message: Message) -> None:
             read(bytes(damaged), after)
 
 
+def digest(covered: bytes) -> bytes:
+    """The digest in a frame's header, computed here anew."""
+    return hashlib.sha256(covered).digest()[:8]
+
+
+def kept_bytes(reader: FrameReader) -> int:
+    return len(reader._buffer)
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 8 * (len(PART.data) + PART_FRAME_OVERHEAD) - 1))
 def test_a_flipped_bit_anywhere_in_a_part_gives_nothing(bit: int) -> None:
@@ -104,17 +117,17 @@ def test_a_flipped_bit_anywhere_in_a_part_gives_nothing(bit: int) -> None:
         assert list(reader.feed(bytes(damaged))) == []
     except RemoteProtocolError:
         return
-    assert reader.partial_bytes == len(damaged)  # a longer length: it waits
+    assert kept_bytes(reader) == len(damaged)  # a longer length: it waits
 
 
-def test_a_truncated_stream_gives_nothing_and_says_how_much_it_holds() -> None:
+def test_a_truncated_stream_gives_nothing_until_its_rest_comes() -> None:
     frame = encode(PART)
     for end in [*range(60), len(frame) - 1]:
         reader = FrameReader()
         assert list(reader.feed(frame[:end])) == []
-        assert reader.partial_bytes == end
+        assert kept_bytes(reader) == end
     assert list(reader.feed(frame[-1:])) == [PART]
-    assert reader.partial_bytes == 0
+    assert kept_bytes(reader) == 0
 
 
 def test_a_frame_missing_from_the_middle_is_found() -> None:
@@ -154,7 +167,7 @@ def test_a_length_above_its_cap_is_refused_at_the_header(
         (header(255, 1), "kind 1 or 2, got 255"),
     ],
 )
-def test_what_is_no_header_is_named(head: bytes, words: str) -> None:
+def test_a_bad_header_is_quoted_in_the_error(head: bytes, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         read(head)
 
@@ -165,13 +178,13 @@ def test_a_part_without_data_is_refused_on_both_sides() -> None:
     for length in (0, 19, 20):
         head = header(2, length)[:8]
         with pytest.raises(RemoteProtocolError, match="expected a part with data"):
-            read(head + frames._digest(head, bytes(length)) + bytes(length))
+            read(head + digest(head + bytes(length)) + bytes(length))
 
 
 def test_a_control_frame_that_is_no_message_is_refused() -> None:
     head = header(1, 3)[:8]
     with pytest.raises(RemoteProtocolError, match="got bytes that do not decode"):
-        read(head + frames._digest(head, b"\xff\xff\xff") + b"\xff\xff\xff")
+        read(head + digest(head + b"\xff\xff\xff") + b"\xff\xff\xff")
 
 
 def test_a_message_above_its_cap_never_leaves() -> None:
@@ -208,12 +221,14 @@ def test_whole_messages_before_the_damage_come_first() -> None:
         max_size=12,
     )
 )
-def test_any_bytes_raise_nothing_else_and_are_kept_up_to_a_frame(pieces: list[bytes]) -> None:
+def test_any_bytes_raise_only_a_remote_error_and_at_most_a_frame_is_kept(
+    pieces: list[bytes],
+) -> None:
     reader = FrameReader()
     try:
         for piece in pieces:
             assert all(isinstance(message, LinkMessage | Part) for message in reader.feed(piece))
-            assert reader.partial_bytes <= PART_FRAME_OVERHEAD + PART_BYTES_MAX
+            assert kept_bytes(reader) <= PART_FRAME_OVERHEAD + PART_BYTES_MAX
     except RemoteProtocolError:
         pass
 
@@ -260,9 +275,31 @@ def test_many_frames_at_once_move_their_bytes_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each frame that is taken leaves the rest of a megabyte where it is: a copy of the rest each
-    time would be n²."""
+    time would be n².
+    """
     reader, moved, size = FrameReader(), 0, 0
     for _ in reader.feed(encode(LinkMessage()) * 60_000):
         moved += sys.getsizeof(reader._buffer) != size
         size = sys.getsizeof(reader._buffer)
     assert moved < 64  # into a smaller place each time it was half empty
+
+
+# ---- groups and counts
+
+
+def test_small_frames_are_written_together_and_a_large_one_alone() -> None:
+    small, large = encode(LinkMessage()), encode(Part(1, 0, PART_BYTES_MAX, bytes(PART_BYTES_MAX)))
+    many = JOINED_BYTES_MAX // len(small)
+    groups = list(grouped([small] * (many + 1) + [large, small]))
+    assert [len(group) for group in groups] == [many, 1, 1, 1]
+    assert b"".join(b"".join(group) for group in groups) == small * (many + 1) + large + small
+    assert list(grouped([])) == []
+
+
+def test_only_the_data_of_parts_is_not_control() -> None:
+    part, control = encode(Part(7, 0, 5, b"hello")), encode(LinkMessage())
+    assert part_data(part) == (7, 5)
+    assert part_data(control) == (0, 0)
+    reader = FrameReader()
+    assert len(list(reader.feed(part + control + part[:-1]))) == 2
+    assert reader.control_bytes == PART_FRAME_OVERHEAD + len(control)

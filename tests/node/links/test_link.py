@@ -1,5 +1,6 @@
 """Promises of one open link, between two meshes in virtual time; and against an end that the test
-plays itself."""
+plays itself.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.links.frames import Part, encode
-from node.links.link import PROGRESS_SECONDS, WRITE_SECONDS, Link
+from node.links.link import PROGRESS_S, WRITE_S, Link
 from node.links.network import BlobRange, NotHeldError, Purpose, WithdrawnError
 from node.links.protocol import Identity, LinkProtocol
 from node.links.protocol_events import Event, PeerLeft
@@ -19,11 +20,19 @@ from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import Beat, LinkMessage
-from tests.node.links.net import RUN, Member, key_of
+from tests.node.links.net import RUN, Member, key_of, peer_of
 from tests.node.transports.memory_pipes import MemoryNetwork, MemoryTransport
 from tests.support.virtual_time import loop_ms, virtually
 
 BLOB = bytes(range(256)) * 8_000
+PEER_OF_SCRIPTED = peer_of(5)
+
+
+def link_of(member: Member, peer: PeerId) -> Link:
+    """A member's link to a peer."""
+    link = member.mesh.link_with(peer)
+    assert link is not None
+    return link
 
 
 class Counting:
@@ -50,11 +59,13 @@ class Counting:
 
 class CountingPipe:
     relayed = False
-    peer = None
 
     def __init__(self, inner: Pipe, transport: Counting) -> None:
         self._inner, self._transport = inner, transport
         self.remote = inner.remote
+
+    def proves(self, public_key: bytes) -> bool | None:
+        return self._inner.proves(public_key)
 
     async def read(self) -> bytes:
         data = await self._inner.read()
@@ -83,7 +94,7 @@ class Pair:
     @property
     def links(self) -> tuple[Link, Link]:
         """Each one's link to the other."""
-        return self.one.mesh._links[self.two.peer], self.two.mesh._links[self.one.peer]
+        return link_of(self.one, self.two.peer), link_of(self.two, self.one.peer)
 
 
 @asynccontextmanager
@@ -106,16 +117,17 @@ async def linked(**settings: Any) -> AsyncIterator[Pair]:
 async def happens(condition: Callable[[], object], within: float = 60) -> None:
     """Virtual time passes until the condition holds."""
     async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - the condition belongs to code that knows nothing of this test
+        while not condition():  # noqa: ASYNC110 - the code under test has no event for it
             await asyncio.sleep(0.01)
 
 
 async def settled(pair: Pair) -> None:
     """Everything that was sent has arrived and is acknowledged; time leaps only when nothing is
-    left to do."""
+    left to do.
+    """
     await happens(
         lambda: all(
-            link.session.window.sent == link.session.window.acknowledged for link in pair.links
+            link.protocol.window.sent == link.protocol.window.acknowledged for link in pair.links
         )
     )
     await asyncio.sleep(0.00137)  # a moment at which no timer of a link fires
@@ -140,16 +152,17 @@ async def each_part(pair: Pair, digest: Digest, arrived: Callable[[Part], None])
 
 class Scripted:
     """The other end of a link, played by the test: an honest session, and whatever else is
-    written."""
+    written.
+    """
 
     def __init__(self, pipe: Pipe, member: Member) -> None:
         self.pipe = pipe
         self.member = member
-        self.session = LinkProtocol(Identity(key_of(5), RUN, 5), b"n" * 32, True, loop_ms())
+        self.protocol = LinkProtocol(Identity(key_of(5), RUN, 5), b"n" * 32, True, loop_ms())
         self.left = ""
 
     async def flush(self) -> None:
-        for frame in self.session.outgoing():
+        for frame in self.protocol.outgoing():
             await self.pipe.write(frame)
 
     async def step(self) -> list[Event]:
@@ -157,7 +170,7 @@ class Scripted:
         data = await self.pipe.read()
         if not data:
             raise UnavailableError("the member closed the link")
-        events = self.session.receive(data, loop_ms())
+        events = self.protocol.receive(data, loop_ms())
         self.left = next(
             (event.reason for event in events if isinstance(event, PeerLeft)), self.left
         )
@@ -166,7 +179,7 @@ class Scripted:
 
     async def prove(self) -> "Scripted":
         await self.flush()
-        while self.session.peer is None or self.session.peer not in {self.member.peer}:
+        while self.protocol.peer is None or self.protocol.peer not in {self.member.peer}:
             await self.step()
         await happens(lambda: self.member.linked)
         return self
@@ -215,7 +228,7 @@ def test_late_parts_of_a_cancelled_fetch_are_counted_once_and_acknowledged() -> 
             assert down.payload_down == up.payload_up == taken + down.late_down
             assert down.late_down > 0
             assert up.payload_up < len(BLOB), "most of it was not sent"
-            assert pair.links[0].session.window.acknowledged == up.payload_up
+            assert pair.links[0].protocol.window.acknowledged == up.payload_up
             assert await pair.two.fetched(pair.one.remote, digest) == BLOB
 
     virtually(main())
@@ -262,13 +275,13 @@ def test_a_range_is_served_to_its_last_byte_and_no_further() -> None:
     virtually(main())
 
 
-def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is() -> None:
+def test_an_upload_counts_acknowledged_bytes_and_keeps_its_turn_until_the_last() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest, uplink, window = (
                 pair.one.hold(BLOB),
                 pair.one.mesh.uplink,
-                pair.links[0].session.window,
+                pair.links[0].protocol.window,
             )
             progressed, counted = uplink.progressed, [0]
 
@@ -289,7 +302,7 @@ def test_an_upload_counts_what_is_acknowledged_and_keeps_its_turn_until_all_is()
     virtually(main())
 
 
-def test_a_node_is_idle_unless_somebody_wants_a_blob_of_it() -> None:
+def test_a_node_is_idle_unless_a_peer_wants_a_blob_of_it() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest, seen = pair.one.hold(BLOB), set[tuple[bool, bool]]()
@@ -335,7 +348,7 @@ def test_a_fetch_whose_turn_comes_soon_is_not_let_go() -> None:
             async with uplink.turn(first, others_bytes):
                 fetch = asyncio.create_task(pair.two.fetched(pair.one.remote, digest))
                 await asyncio.sleep(1)
-                assert len(uplink._waiting) == 2
+                assert uplink.uploads == 2
                 pair.two.mesh.withdraw(pair.one.peer, digest, unless_soon)
                 await asyncio.sleep(1)
             return await fetch
@@ -373,9 +386,9 @@ def test_a_server_that_falls_silent_ends_the_fetch_and_not_the_link() -> None:
 
             pair.one.read = stalling  # type: ignore[method-assign]
             began_ms, link = loop_ms(), pair.links[1]
-            with pytest.raises(UnavailableError, match=f"sent nothing for {PROGRESS_SECONDS} s"):
+            with pytest.raises(UnavailableError, match=f"sent nothing for {PROGRESS_S} s"):
                 await pair.two.fetched(pair.one.remote, digest)
-            assert PROGRESS_SECONDS * 1000 <= loop_ms() - began_ms < PROGRESS_SECONDS * 1000 + 1000
+            assert PROGRESS_S * 1000 <= loop_ms() - began_ms < PROGRESS_S * 1000 + 1000
             stuck.set()
             assert await pair.two.fetched(pair.one.remote, digest) == BLOB
             assert pair.links[1] is link
@@ -467,55 +480,55 @@ def test_a_bug_in_the_server_is_logged_ends_the_link_and_no_other(
     assert "ZeroDivisionError: a bug" in caplog.text
 
 
-def test_who_takes_nothing_is_dropped_and_frees_its_place() -> None:
+def test_a_peer_that_acknowledges_nothing_is_dropped_and_frees_its_place() -> None:
     """It reads, and shows signs of life, but acknowledges not a byte."""
 
     async def main() -> None:
         async with scripted() as (member, other):
             digest = member.hold(BLOB)
-            other.session.fetch(digest, 0, 0)
+            other.protocol.fetch(digest, 0, 0)
             await other.flush()
             began_ms = loop_ms()
             beating = asyncio.create_task(other.beat(40))
             await other.swallow()
-            assert PROGRESS_SECONDS * 1000 <= loop_ms() - began_ms < PROGRESS_SECONDS * 1000 + 2000
+            assert PROGRESS_S * 1000 <= loop_ms() - began_ms < PROGRESS_S * 1000 + 2000
             assert not member.linked
-            assert not member.mesh.uplink._waiting
+            assert member.mesh.idle
             await asyncio.wait({beating})
             assert isinstance(beating.exception(), UnavailableError)
 
     virtually(main())
 
 
-def test_who_acknowledges_slowly_is_served_to_the_end() -> None:
+def test_a_peer_that_acknowledges_slowly_is_served_to_the_end() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
             size = 400_000
-            other.session.fetch(member.hold(BLOB[:size]), 0, 0)
+            other.protocol.fetch(member.hold(BLOB[:size]), 0, 0)
             await other.flush()
             got = 0
             while got < size:
                 for event in await other.step():
                     if isinstance(event, Part):
-                        await asyncio.sleep(PROGRESS_SECONDS / 20)
+                        await asyncio.sleep(PROGRESS_S / 20)
                         got += len(event.data)
-                        other.session.taken(len(event.data), loop_ms())
+                        other.protocol.taken(len(event.data), loop_ms())
                 await other.flush()
             assert loop_ms() > 1000
 
     virtually(main())
 
 
-def test_who_never_reads_is_dropped_after_the_longest_write() -> None:
+def test_a_peer_that_never_reads_is_dropped_after_the_longest_write() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
             message = member.message(*[bytes([number % 256]) * 32 for number in range(OFFERS_MAX)])
             began_ms = loop_ms()
-            link = member.mesh._links[other_peer(other)]
+            link = link_of(member, PEER_OF_SCRIPTED)
             offers = [asyncio.create_task(link.offer(message)) for _ in range(8)]
             with pytest.raises(UnavailableError):
-                await other.beat(2 * WRITE_SECONDS)
-            assert WRITE_SECONDS * 1000 <= loop_ms() - began_ms < WRITE_SECONDS * 1000 + 3000
+                await other.beat(2 * WRITE_S)
+            assert WRITE_S * 1000 <= loop_ms() - began_ms < WRITE_S * 1000 + 3000
             assert not member.linked
             for offer in offers:
                 with pytest.raises(UnavailableError):
@@ -541,10 +554,10 @@ def test_one_peer_takes_no_more_than_its_limit(limit: int) -> None:
 def test_a_peer_that_never_answers_an_offer_fails_it_and_keeps_its_link() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
-            link = member.mesh._links[other_peer(other)]
-            beating = asyncio.create_task(other.beat(PROGRESS_SECONDS + 5))
+            link = link_of(member, PEER_OF_SCRIPTED)
+            beating = asyncio.create_task(other.beat(PROGRESS_S + 5))
             with pytest.raises(
-                UnavailableError, match=f"did not answer an offer in {PROGRESS_SECONDS} s"
+                UnavailableError, match=f"did not answer an offer in {PROGRESS_S} s"
             ):
                 await link.offer(member.message(bytes(32)))
             assert member.linked
@@ -606,7 +619,7 @@ def test_the_traffic_counters_agree_with_the_bytes_of_the_pipes() -> None:
 
 @pytest.mark.parametrize("who", ["one", "two"])
 def test_a_goodbye_says_why_after_all_that_was_said_before(who: str) -> None:
-    """Whoever dialled: `two` did."""
+    """From either end; `two` dialled."""
 
     async def main() -> None:
         async with linked() as pair:
@@ -626,7 +639,7 @@ def test_a_goodbye_says_why_after_all_that_was_said_before(who: str) -> None:
     virtually(main())
 
 
-def test_a_link_that_ends_tells_everybody_who_waits_for_it() -> None:
+def test_every_fetch_and_offer_on_a_link_ends_with_it() -> None:
     async def main() -> None:
         async with linked() as pair:
             digest = pair.one.hold(BLOB)
@@ -660,13 +673,7 @@ def test_nothing_is_left_of_a_link_that_ended_in_the_middle() -> None:
             pair.network.cut("one", "two")
             await asyncio.wait(fetches)
             assert all(isinstance(fetch.exception(), UnavailableError) for fetch in fetches)
-            assert not pair.one.mesh.uplink._waiting
+            assert pair.one.mesh.idle
         assert asyncio.all_tasks() <= before
 
     virtually(main())
-
-
-def other_peer(other: Scripted) -> Any:
-    """The peer id under which a member knows the scripted end."""
-    [peer] = other.member.mesh._links
-    return peer

@@ -1,5 +1,6 @@
-"""Two ends of a link over a queue of bytes: who they are, what they ask, and that nothing a peer
-says does harm."""
+"""Two ends of a link over a queue of bytes: their proofs, their requests, and the harm that no
+message of a peer does.
+"""
 
 import random
 from collections.abc import Callable
@@ -11,12 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN, FrameReader, Message, Part, encode
+from node.links.handshake import State
 from node.links.protocol import (
     BEAT_MS,
-    FETCHES_MAX,
     FRAMES_WAITING_MAX,
-    LATE_BYTES_MAX,
-    OFFERS_OPEN_MAX,
     PROOF_MS,
     SILENCE_MS,
     Identity,
@@ -32,6 +31,7 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
+from node.links.requests import FETCHES_MAX, LATE_BYTES_MAX, OFFERS_OPEN_MAX
 from node.links.window import WINDOW_BYTES_MAX
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError, VersionError
 from protocol.handshake import Greeting, public_bytes, sign_link
@@ -195,9 +195,10 @@ def test_the_bytes_of_another_meeting_prove_nothing() -> None:
         again.receive(recorded, NOW_MS)
 
 
-def test_who_relays_anothers_greeting_under_the_own_name_is_refused() -> None:
+def test_an_end_that_relays_anothers_greeting_under_its_own_key_is_refused() -> None:
     """In the middle: one's nonce under the middle's key to the third; the third's proof back to
-    one."""
+    one.
+    """
     one, third = session(0), session(2)
     sent(one), sent(third)
     hear(third, hello(1, nonce=bytes([10]) * 32))
@@ -244,7 +245,7 @@ def test_a_proof_of_another_key_is_refused() -> None:
     ids=lambda message: message.WhichOneof("kind") if isinstance(message, LinkMessage) else "part",
 )
 @pytest.mark.parametrize("greeted", [False, True])
-def test_nothing_is_heard_before_the_proof(message: Message, greeted: bool) -> None:
+def test_messages_before_the_proof_are_refused(message: Message, greeted: bool) -> None:
     end = session()
     if greeted:
         hear(end, hello())
@@ -258,11 +259,12 @@ def test_a_proof_before_the_hello_or_a_second_of_either_is_refused() -> None:
     one, _ = linked()
     with pytest.raises(RemoteProtocolError, match="expected one proof, after the hello"):
         hear(one, proof(bytes(64)))
+    one, _ = linked()
     with pytest.raises(RemoteProtocolError, match="expected one hello, got a second"):
         hear(one, hello())
 
 
-def test_nothing_is_asked_of_a_peer_that_is_not_proven() -> None:
+def test_requests_to_an_unproven_peer_are_our_own_mistake() -> None:
     for call in (lambda end: end.fetch(DIGEST, 0), lambda end: end.offer(offers())):
         with pytest.raises(LocalProtocolError, match="expected a proven peer"):
             call(session())
@@ -306,7 +308,7 @@ def test_two_idle_ends_keep_each_other_and_know_the_round_trip() -> None:
     assert one.rtt_ms == other.rtt_ms == 60
 
 
-def test_a_beat_leaves_each_second_and_not_behind_what_waits() -> None:
+def test_a_beat_leaves_each_second_unless_frames_wait() -> None:
     one, _ = linked()
     beats = 0
     for now_ms in range(NOW_MS + TICK_MS, NOW_MS + 4_001, TICK_MS):
@@ -443,14 +445,14 @@ def test_a_cancel_that_meets_the_last_part_is_no_event() -> None:
     assert exchange(one, other) == ([Part(request, 0, 3, b"end")], [])
 
 
-def test_parts_that_nobody_asked_for_are_refused() -> None:
+def test_parts_without_a_fetch_are_refused() -> None:
     for request in (0, 1, 5, 2**32 - 1):
         one, other = linked()
         offered = one.offer(offers(sender=PEERS[0]))
         assert offered == 1
         with pytest.raises(
             RemoteProtocolError,
-            match=f"expected parts of what was asked for, got some of .* {request}",
+            match=f"expected parts of open fetches, got some of .* {request}",
         ):
             hear(one, Part(request, 0, 1, b"x"))
     one, other = linked()
@@ -459,7 +461,7 @@ def test_parts_that_nobody_asked_for_are_refused() -> None:
     other.part(Part(request, 0, 3, b"end"), NOW_MS)
     exchange(one, other)
     one.end_fetch(request, complete=True)
-    with pytest.raises(RemoteProtocolError, match="expected parts of what was asked for"):
+    with pytest.raises(RemoteProtocolError, match="expected parts of open fetches"):
         hear(one, Part(request, 0, 3, b"end"))
 
 
@@ -471,7 +473,7 @@ def test_a_peer_that_does_not_stop_after_a_cancel_is_refused() -> None:
     for _ in range(LATE_BYTES_MAX // PART_BYTES_MAX):
         assert hear(one, part) == [part]
         one.taken(PART_BYTES_MAX, NOW_MS)
-    with pytest.raises(RemoteProtocolError, match="expected parts of what was asked for"):
+    with pytest.raises(RemoteProtocolError, match="expected parts of open fetches"):
         hear(one, part)
 
 
@@ -528,12 +530,12 @@ def test_a_peer_that_sends_more_than_any_window_unacknowledged_is_refused() -> N
         hear(one, part)
 
 
-def test_nobody_acknowledges_more_than_came() -> None:
+def test_no_end_acknowledges_more_than_arrived() -> None:
     one, other = linked()
     with pytest.raises(RemoteProtocolError, match=r"expected 0\.\.0 bytes acknowledged, got 1"):
         hear(one, LinkMessage(ack=Ack(part_bytes=1)))
     with pytest.raises(
-        LocalProtocolError, match="expected at most 0 bytes taken, for no more came, got 1"
+        LocalProtocolError, match="expected at most 0 bytes taken, as many as arrived, got 1"
     ):
         other.taken(1, NOW_MS)
 
@@ -660,7 +662,41 @@ def test_nothing_follows_a_goodbye(proven: bool) -> None:
     assert isinstance(events[0], PeerLeft)
     assert events[0].reason.startswith("gone fishing: ?üü")
     assert len(events[0].reason) <= TEXT_BYTES_MAX
-    assert one.receive(encode(ask(2)), NOW_MS) == []
+    assert one.state is State.ENDED
+    with pytest.raises(
+        LocalProtocolError, match=r"after the end of a link, got \d+; .* said goodbye: gone fishing"
+    ):
+        one.receive(encode(ask(2)), NOW_MS)
+
+
+@pytest.mark.parametrize("harm", ["nonsense", "silence", "a broken pipe"])
+def test_a_link_that_ended_takes_no_more_bytes(harm: str) -> None:
+    one, other = linked()
+    assert one.state is State.PROVEN
+    if harm == "nonsense":
+        with pytest.raises(RemoteProtocolError):
+            hear(one, hello())
+    elif harm == "silence":
+        one.tick(NOW_MS)
+        assert ticks(one, NOW_MS, NOW_MS + 60_000)
+    else:
+        one.end("the pipe broke")
+        one.end("a second reason changes nothing")
+    assert one.state is State.ENDED
+    with pytest.raises(LocalProtocolError, match="expected no bytes after the end of a link"):
+        one.receive(sent(other), NOW_MS)
+    with pytest.raises(LocalProtocolError, match=r"expected a proven peer .* that is ended"):
+        one.fetch(DIGEST, 0)
+
+
+def test_the_states_of_a_link_follow_its_messages() -> None:
+    one, other = session(0), session(1)
+    assert one.state is State.GREETING
+    hello, _ = said(other), other.receive(sent(one), NOW_MS)
+    hear(one, *hello)
+    assert one.state is State.GREETED
+    one.receive(sent(other), NOW_MS)
+    assert one.state is State.PROVEN
 
 
 def test_beats_that_outrun_this_end_cost_one_answer() -> None:
@@ -729,7 +765,7 @@ messages = st.one_of(
     st.lists(messages.map(encode) | st.binary(max_size=30), max_size=30),
     st.integers(0, 3),
 )
-def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_bounded(
+def test_any_messages_raise_only_a_fault_of_the_peer_and_the_state_stays_bounded(
     proven: bool, wire: list[bytes], fetches: int
 ) -> None:
     end = linked()[0] if proven else session()
@@ -740,11 +776,12 @@ def test_whatever_a_peer_says_only_its_own_fault_is_raised_and_what_is_kept_is_b
             for event in end.receive(piece, NOW_MS + number):
                 assert proven or isinstance(event, PeerLeft)
                 assert not isinstance(event, Proven)
-            assert len(end._asked) <= FETCHES_MAX
-            assert len(end._offered) <= OFFERS_OPEN_MAX
-            assert end._reader.partial_bytes <= PART_BYTES_MAX + 36
-            assert end._arrived_bytes - end._taken_bytes <= WINDOW_BYTES_MAX + PART_BYTES_MAX
-            assert len(end._outgoing) <= 8
+            if end.state is State.ENDED:
+                break
+            assert end.peer_requests.open_fetches <= FETCHES_MAX
+            assert end.peer_requests.open_offers <= OFFERS_OPEN_MAX
+            assert end.received.waiting_bytes <= WINDOW_BYTES_MAX + PART_BYTES_MAX
+            assert end.waiting_frames <= 8
     except (RemoteProtocolError, VersionError) as error:
         assert " " in str(error)  # noqa: PT017 (either is right, and in words)
     assert proven or end.peer is None
@@ -876,7 +913,7 @@ def test_two_busy_ends_complete_all_that_is_not_cancelled_in_any_order(seed: int
     ]
 
 
-def test_a_withdrawn_fetch_gets_what_was_begun_and_then_its_refusal() -> None:
+def test_a_withdrawn_fetch_gets_the_parts_that_were_begun_and_then_its_refusal() -> None:
     one, other = linked()
     request = one.fetch(DIGEST, 0)
     exchange(one, other)

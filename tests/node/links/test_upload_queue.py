@@ -1,4 +1,4 @@
-"""Promises of the upload order: who is served, and how many at once."""
+"""Promises of the upload order: which upload begins next, and how many run at once."""
 
 import pytest
 from hypothesis import given
@@ -54,15 +54,13 @@ def test_a_peer_that_is_being_served_comes_after_those_that_are_not() -> None:
     assert uploads.start(0) == [Upload(A, OWN), Upload(B, COMMON)]
 
 
-def test_small_payloads_are_served_together_as_far_as_the_uplink_carries_them_in_the_time_ahead() -> (
-    None
-):
+def test_small_payloads_are_served_together_within_the_time_ahead() -> None:
     size = RATE_ASSUMED * AHEAD_MS // 1000 // 4
     asked = [Upload(PeerId(f"{number:032x}"), OWN) for number in range(10)]
     assert len(uploads_of(*asked, size=size).start(0)) == 4
 
 
-def test_who_waits_is_served_soon_when_all_others_want_little_of_what_the_uplink_carries() -> None:
+def test_a_waiting_upload_begins_soon_when_the_others_want_little_of_the_uplink() -> None:
     soon = RATE_ASSUMED * SOON_MS // 1000
     uploads = uploads_of(Upload(A, OWN), size=soon)
     uploads.start(0)
@@ -112,13 +110,13 @@ def test_an_uplink_that_became_thinner_opens_fewer() -> None:
     assert len(uploads.start(now_ms)) < before // 4
 
 
-def test_who_waited_long_is_served_before_the_urgent() -> None:
+def test_a_request_that_waited_long_goes_before_urgent_ones() -> None:
     uploads = uploads_of(Upload(A, COMMON))
     uploads.asked(Upload(B, OWN), LARGE, 1)
     assert uploads.start(AGED_MS) == [Upload(A, COMMON)]
 
 
-def test_who_gave_up_is_not_served_and_its_late_acknowledgements_change_nothing() -> None:
+def test_an_ended_request_is_not_served_and_its_late_acknowledgements_change_nothing() -> None:
     uploads = uploads_of(Upload(A, OWN))
     uploads.ended(Upload(A, OWN))
     uploads.sent(Upload(A, OWN), 1000, 10)
@@ -131,7 +129,7 @@ def test_who_gave_up_is_not_served_and_its_late_acknowledgements_change_nothing(
         max_size=200,
     )
 )
-def test_any_history_serves_each_request_once_and_never_nobody_while_somebody_waits(
+def test_any_history_serves_each_request_once_and_never_idles_while_one_waits(
     history: list[tuple[int, str]],
 ) -> None:
     uploads, waiting, serving = Uploads(lambda peer, digest: ()), set[Upload](), set[Upload]()

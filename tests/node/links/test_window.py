@@ -2,7 +2,8 @@
 and becomes.
 
 The model is fluid: one first-in-first-out queue that is served at a rate, then a delay there and
-back; the taker acknowledges each part at once. The sender always has more to send."""
+back; the taker acknowledges each part at once. The sender always has more to send.
+"""
 
 import heapq
 import itertools
@@ -45,7 +46,8 @@ class Wire:
     back adds.
 
     The taker's clock is `clock_ms` ahead of the sender's; None: it does not say when it took a
-    part."""
+    part.
+    """
 
     mbit: Callable[[float], float]
     rtt_ms: float
@@ -76,7 +78,7 @@ class Wire:
                 self.taken.append(Taken(now_ms, sender, count, now_ms - sent_ms))
             while window.open:
                 count = window.part_bytes
-                window.left(count, int(now_ms))
+                window.send(count, int(now_ms))
                 idle_ms = (
                     max(now_ms, idle_ms)
                     + (count + PART_FRAME_OVERHEAD) * 8 / self.mbit(now_ms) / 1000
@@ -126,7 +128,8 @@ def test_a_link_is_full_and_has_no_long_queue(mbit: float, rtt_ms: int) -> None:
 
 def test_a_heartbeat_gets_through_the_thinnest_home_uplink_in_a_second() -> None:
     """It leaves behind what is on its way: on 0.4 Mbit/s that is never more than a second, from the
-    first byte on."""
+    first byte on.
+    """
     wire = Wire(lambda now_ms: 0.4, 70)
     wire.run([Window()], 600_000)
     assert 0 < wire.queue_ms(0, 600_000) <= 1000
@@ -175,7 +178,8 @@ def test_acknowledgements_that_wait_on_their_way_back_cost_nothing_when_the_peer
     clock_ms: int,
 ) -> None:
     """The other end's own uplink is full of its own bytes, and its queue comes and goes within half
-    a minute."""
+    a minute.
+    """
 
     def back_ms(now_ms: float) -> float:
         return 250 * (1 - math.cos(now_ms * math.tau / 30_000))
@@ -196,8 +200,8 @@ def test_clocks_that_drift_apart_cost_nothing() -> None:
         for number in range(1, 40_000):  # an hour, a part each 100 ms, 50 ms to get there
             now_ms = int(number * 100 * slower)
             taken_ms = (number * 100 + 50) * faster
-            window.left(PART_BYTES_MIN, now_ms)
-            window.left(PART_BYTES_MIN, now_ms)
+            window.send(PART_BYTES_MIN, now_ms)
+            window.send(PART_BYTES_MIN, now_ms)
             window.acknowledge(window.sent, now_ms + 60, int(taken_ms))
         assert window.bytes >= WINDOW_BYTES_FIRST
 
@@ -216,19 +220,19 @@ def test_a_sender_with_little_to_send_is_never_held_up() -> None:
     window = Window()
     for now_ms in range(0, 10 * BASE_MS, 1_000):
         assert window.open
-        window.left(1_000, now_ms)
+        window.send(1_000, now_ms)
         window.acknowledge(window.sent, now_ms + 40)
     assert window.bytes == WINDOW_BYTES_FIRST  # it was never full: nothing was learnt about more
 
 
 def test_a_full_window_on_an_empty_link_doubles_in_a_round_trip() -> None:
     window = Window()
-    window.left(PART_BYTES_MIN, 0)
+    window.send(PART_BYTES_MIN, 0)
     window.acknowledge(PART_BYTES_MIN, 100)
     for now_ms in range(100, 900, 100):
         before = window.bytes
         while window.open:
-            window.left(window.part_bytes, now_ms)
+            window.send(window.part_bytes, now_ms)
         taken = window.sent - window.acknowledged
         window.acknowledge(window.sent, now_ms + 100)
         assert window.bytes == min(WINDOW_BYTES_MAX, before + taken)
@@ -236,22 +240,22 @@ def test_a_full_window_on_an_empty_link_doubles_in_a_round_trip() -> None:
     assert window.part_bytes == PART_BYTES_MAX
 
 
-def test_a_late_part_shrinks_the_window_to_what_the_link_carries_in_the_time_it_may_take() -> None:
+def test_a_late_part_shrinks_the_window_to_the_bytes_that_the_link_carries_in_time() -> None:
     window = Window()
-    window.left(PART_BYTES_MIN, 0)
+    window.send(PART_BYTES_MIN, 0)
     window.acknowledge(PART_BYTES_MIN, 50)
     while window.open:
-        window.left(window.part_bytes, 100)
+        window.send(window.part_bytes, 100)
     window.acknowledge(window.sent, 100 + 600)
     assert window.bytes == WINDOW_BYTES_FIRST * (50 + QUEUE_MS) // 600
 
 
 def test_parts_that_left_before_the_window_shrank_do_not_shrink_it_again() -> None:
     window = Window()
-    window.left(PART_BYTES_MIN, 0)
+    window.send(PART_BYTES_MIN, 0)
     window.acknowledge(PART_BYTES_MIN, 50)
     while window.open:
-        window.left(window.part_bytes, 100)
+        window.send(window.part_bytes, 100)
     for part in range(2, 6):
         window.acknowledge(part * PART_BYTES_MIN, 100 + 600)
     assert window.bytes == WINDOW_BYTES_FIRST * (50 + QUEUE_MS) // 600
@@ -259,19 +263,19 @@ def test_parts_that_left_before_the_window_shrank_do_not_shrink_it_again() -> No
 
 def test_a_link_runs_dry_once_its_base_is_old_and_goes_on_with_the_window_it_had() -> None:
     window = Window()
-    window.left(1000, 0)
+    window.send(1000, 0)
     window.acknowledge(1000, 50)
-    window.left(1000, now_ms := 50)
+    window.send(1000, now_ms := 50)
     while window.open:  # one part at least is always on the way, and takes 60 ms
         now_ms += 30
-        window.left(1000, now_ms)
+        window.send(1000, now_ms)
         window.acknowledge(window.sent - 1000, now_ms + 30)
     assert BASE_MS <= now_ms <= BASE_MS + 100
     window.acknowledge(window.sent, now_ms + 60)
     before = window.bytes
-    window.left(1000, 2 * BASE_MS)
+    window.send(1000, 2 * BASE_MS)
     assert window.open  # what follows the part that measures does not disturb it
-    window.left(1000, 2 * BASE_MS)
+    window.send(1000, 2 * BASE_MS)
     window.acknowledge(window.sent - 1000, 2 * BASE_MS + 700)
     window.acknowledge(window.sent, 2 * BASE_MS + 720)
     assert window.bytes == before  # 700 ms is the link's own delay now
@@ -280,20 +284,20 @@ def test_a_link_runs_dry_once_its_base_is_old_and_goes_on_with_the_window_it_had
 def test_one_acknowledgement_of_several_parts_tells_the_base_of_the_one_that_left_alone() -> None:
     window = Window()
     for now_ms in range(0, 4 * BASE_MS, 1_000):  # the link's own delay rises: 50 ms, then 400
-        window.left(PART_BYTES_MIN, now_ms)
-        window.left(PART_BYTES_MIN, now_ms)
+        window.send(PART_BYTES_MIN, now_ms)
+        window.send(PART_BYTES_MIN, now_ms)
         window.acknowledge(window.sent, now_ms + (50 if now_ms < BASE_MS else 400))
     while window.open:
-        window.left(window.part_bytes, 4 * BASE_MS)
+        window.send(window.part_bytes, 4 * BASE_MS)
     before = window.bytes
     window.acknowledge(window.sent, 4 * BASE_MS + 450)
     assert window.bytes > before
 
 
 @pytest.mark.parametrize("total", [-1, 99, 1001])
-def test_only_what_was_sent_can_be_acknowledged_and_only_once(total: int) -> None:
+def test_only_sent_bytes_can_be_acknowledged_and_only_once(total: int) -> None:
     window = Window()
-    window.left(1000, 0)
+    window.send(1000, 0)
     window.acknowledge(100, 1)
     window.acknowledge(100, 1)
     with pytest.raises(
@@ -304,7 +308,7 @@ def test_only_what_was_sent_can_be_acknowledged_and_only_once(total: int) -> Non
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 2**20)), max_size=60))
-def test_whatever_the_peer_acknowledges_the_window_keeps_its_bounds_and_never_shuts_for_good(
+def test_any_acknowledgements_keep_the_window_in_its_bounds_and_never_shut_it_for_good(
     steps: list[tuple[int, int]],
 ) -> None:
     window, now_ms = Window(), 0
@@ -312,7 +316,7 @@ def test_whatever_the_peer_acknowledges_the_window_keeps_its_bounds_and_never_sh
         while window.open:
             assert PART_BYTES_MIN <= window.part_bytes <= PART_BYTES_MAX
             assert window.part_bytes & (window.part_bytes - 1) == 0
-            window.left(window.part_bytes, now_ms)
+            window.send(window.part_bytes, now_ms)
         assert window.sent - window.acknowledged <= WINDOW_BYTES_MAX
         now_ms += wait_ms
         window.acknowledge(min(window.sent, window.acknowledged + taken), now_ms)

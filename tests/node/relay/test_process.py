@@ -1,5 +1,6 @@
-"""A relay: its self-test, what it forwards and to whom, how it stops, and what its operator is
-told."""
+"""A relay: its self-check, the payloads that it forwards, how it stops, and the words for its
+operator.
+"""
 
 import asyncio
 import subprocess
@@ -17,7 +18,8 @@ from coordinator.process import CoordinatorProcess
 from node.links import mesh
 from node.links.network import PeerAddress
 from node.relay import self_check
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import Phase, RelayProcess
+from node.relay.settings import RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.errors import SettingsError, UnavailableError
@@ -68,7 +70,8 @@ async def relaying(
 
 class Neighbour(Member):
     """A node of the run as the relay sees it: a session with the coordinator, and links that it
-    dials itself."""
+    dials itself.
+    """
 
     def __init__(self, coordinator: CoordinatorProcess, number: int) -> None:
         super().__init__(key_of(number), [grpc()], None, number)
@@ -107,7 +110,7 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
     assert relay.unready() == "starts"
     try:
         await relay.start()
-        assert relay.tested == f"{relay.addresses[0]}: 2097152 bytes came back whole"
+        assert relay.self_check == f"{relay.addresses[0]}: 2097152 bytes came back whole"
         assert relay.unready() == "tests itself"
         assert coordinator.status()["relays"] == []
     finally:
@@ -117,14 +120,14 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
 async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 0.5)
+    monkeypatch.setattr(mesh, "LINK_S", 0.5)
     relay = RelayProcess(
         settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test"
     )
     try:
         with pytest.raises(
             UnavailableError,
-            match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link to .*check --advertise",
+            match=r"cannot reach itself from outside: 127\.0\.0\.1:1: no link .*check --advertise",
         ):
             await relay.start()
     finally:
@@ -134,13 +137,13 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
 async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_SECONDS", 3)
+    monkeypatch.setattr(mesh, "LINK_S", 3)
     both = ("127.0.0.1:1", "127.0.0.1:0")  # port 0 stands for the one that is bound
     relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=both), KEY, "test")
     try:
         await relay.start()
-        assert relay.tested.startswith("127.0.0.1:1: no link to ")
-        assert relay.tested.endswith(f"; {relay.addresses[1]}: 2097152 bytes came back whole")
+        assert relay.self_check.startswith("127.0.0.1:1: no link to ")
+        assert relay.self_check.endswith(f"; {relay.addresses[1]}: 2097152 bytes came back whole")
     finally:
         await relay.stop()
 
@@ -148,12 +151,12 @@ async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
 async def test_a_limit_that_makes_the_self_test_slow_does_not_make_it_fail(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_check, "TEST_SECONDS", 0)
+    monkeypatch.setattr(self_check, "TEST_S", 0)
     monkeypatch.setattr(self_check, "LIMITED_SHARE", 0.1)  # a busy machine takes its time too
     relay = RelayProcess(settings(tmp_path, coordinator.address, peer_limit=2_000_000), KEY, "test")
     try:
         await relay.start()
-        assert "came back whole" in relay.tested
+        assert "came back whole" in relay.self_check
     finally:
         await relay.stop()
 
@@ -200,12 +203,12 @@ def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a
         each.kind: each
         for each in make_transports(kinds, KEY, "127.0.0.1:50710", (), (), relay=True)
     }
-    assert (made["grpc"]._listen, made["libp2p"]._keeper._listen) == (
+    assert (made["grpc"].listen, made["libp2p"].listen) == (
         "127.0.0.1:50710",
         "127.0.0.1:50711",
     )
     (alone,) = make_transports(("libp2p",), KEY, "127.0.0.1:50710", (), (), relay=True)
-    assert alone._keeper._listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
+    assert alone.listen == "127.0.0.1:50710"  # type: ignore[attr-defined]
 
 
 # ---- at work
@@ -225,7 +228,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         await until(
             lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
         )
-        await until(lambda: relay._swarm is not None and relay._swarm._exchange._newest == 0)
+        await until(lambda: relay.started.swarm._exchange._newest == 0)
         await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
@@ -236,7 +239,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         )
         assert reader.offers[0].sender == relay.peer
         assert await reader.fetched(there, sha256(PAYLOAD)) == PAYLOAD
-        assert not author.offers, "who gave it is not offered it"
+        assert not author.offers, "the giver is not offered it"
         document = relay.status()
     assert document["payloads"]["bytes"] == len(PAYLOAD)
     assert {each["peer"] for each in document["links"]["open"]} == {author.peer, reader.peer}
@@ -269,7 +272,7 @@ async def test_the_numbers_for_prometheus_are_those_of_the_status(
 # ---- the end
 
 
-async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_each_peer_to_its_limit(
+async def test_a_relay_that_is_told_to_stop_ends_its_uploads_at_the_limit_of_each_peer(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
     limit, blob = 200_000, bytes(400_000)
@@ -277,22 +280,20 @@ async def test_a_relay_that_is_told_to_stop_first_ends_what_it_serves_and_holds_
         relaying(tmp_path, coordinator, peer_limit=2_000_000) as relay,
         Neighbour(coordinator, 1) as reader,
     ):
-        assert relay._mesh is not None
-        assert relay._payloads is not None
-        assert relay._mesh.peer_limit == 2_000_000
-        relay._mesh.peer_limit = (
-            limit  # the self-test is over: now slow enough to be caught in the act
-        )
-        relay._payloads.put(0, blob)
+        parts = relay.started
+        assert parts.mesh.peer_limit == 2_000_000
+        parts.mesh.peer_limit = limit  # after the self-check: slow enough to be caught in the act
+        parts.payloads.put(0, blob)
         began_s = time.monotonic()
         fetching = asyncio.create_task(
             reader.fetched(PeerAddress(relay.peer, relay.addresses), sha256(blob))
         )
-        await until(lambda: relay._mesh and relay._mesh.traffic.catch_up_up > self_check.TEST_BYTES)
+        await until(lambda: parts.mesh.traffic.catch_up_up > self_check.TEST_BYTES)
         relay.leave()
         await until(lambda: coordinator.status()["relays"] == [])
         assert not fetching.done()
-        assert relay.unready() == "drains: told everybody to do without it"
+        assert relay.phase is Phase.DRAINING
+        assert relay.unready() == "drains: told every node to do without it"
         assert await fetching == blob
         assert time.monotonic() - began_s > len(blob) / limit - 0.25, (
             "a burst of a quarter of a second is allowed"
@@ -308,13 +309,13 @@ async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
         task = asyncio.create_task(relay.run())
         await until(lambda: coordinator.status()["relays"])
         finished = wire.RunFinished(head_round=7, reason="all 8 steps are done")
-        coordinator._service._broadcast(wire.CoordinatorMessage(finished=finished))
+        coordinator.service.broadcast(wire.CoordinatorMessage(finished=finished))
         assert await task == "all 8 steps are done"
     finally:
         await relay.stop()
 
 
-async def test_a_session_that_the_coordinator_ends_leaves_nothing_that_waits_to_be_sent(
+async def test_a_session_that_the_coordinator_ends_leaves_no_sender_behind(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
     def senders() -> list[str]:
@@ -323,7 +324,7 @@ async def test_a_session_that_the_coordinator_ends_leaves_nothing_that_waits_to_
 
     async with relaying(tmp_path, coordinator) as relay:
         assert len(senders()) == 1
-        coordinator._service.close()
+        coordinator.service.close()
         await until(lambda: relay.status()["session"] != "connected")
         await until(lambda: relay.status()["session"] == "connected")
         assert len(senders()) == 1

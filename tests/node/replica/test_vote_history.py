@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from node.replica.vote_history import Ballot, VoteHistory
+from node.demo.vote_sum import Contribution
+from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.errors import StorageError
 from protocol.ids import PeerId
 from protocol.payload import Coefficients, Header, PayloadShape, encode
@@ -22,22 +23,21 @@ def votes_of(vote_rounds: int, start: int = 0, snapshot_every: int = 100) -> Vot
     return VoteHistory(algorithm, RetentionSpec(snapshot_every=snapshot_every))
 
 
-def ballot(round: int, author: PeerId = ONE, weight: int = 1) -> Ballot:
+def counting(round: int, author: PeerId = ONE, weight: int = 1) -> CountedPayload:
     """It votes for the place of its round."""
     coefficients = Coefficients(
         np.ones(1, np.uint16), np.array([round], np.uint16), np.ones(1, np.int16)
     )
-    return Ballot(
-        round, weight, encode(Header(RUN, round, author), coefficients, SHAPE), coefficients
-    )
+    payload = encode(Header(RUN, round, author), coefficients, SHAPE)
+    return CountedPayload(round, payload, Contribution(weight, coefficients))
 
 
 def counted(
-    votes: VoteHistory, round: int, *ballots: Ballot, step: int | None = None
+    votes: VoteHistory, round: int, *payloads: CountedPayload, step: int | None = None
 ) -> list[tuple[int, int]]:
     """(round, weight) of all that a step is made of, sorted."""
-    joined = votes.joined(round, round if step is None else step, ballots or [ballot(round)])
-    return sorted((int(coefficients.indices[0]), weight) for weight, coefficients in joined)
+    joined = votes.joined(round, round if step is None else step, payloads or [counting(round)])
+    return sorted((int(each.coefficients.indices[0]), each.weight) for each in joined)
 
 
 def rounds(votes: VoteHistory, count: int) -> list[list[int]]:
@@ -75,7 +75,7 @@ def test_a_snapshot_is_due_by_steps_and_not_by_rounds() -> None:
 
 def test_votes_keep_their_weights_and_a_commit_without_any_is_passed_over() -> None:
     votes = votes_of(2)
-    assert counted(votes, 0, ballot(0, ONE, 2), ballot(0, OTHER, 3)) == [(0, 2), (0, 3)]
+    assert counted(votes, 0, counting(0, ONE, 2), counting(0, OTHER, 3)) == [(0, 2), (0, 3)]
     assert votes.joined(1, 1, []) != []
     assert counted(votes, 2) == [(0, 2), (0, 3), (2, 1)]
 
@@ -91,7 +91,7 @@ def test_who_forgets_begins_anew() -> None:
 def test_what_was_saved_is_remembered(vote_rounds: int) -> None:
     votes, again = votes_of(vote_rounds), votes_of(vote_rounds)
     for round in range(6):
-        counted(votes, round, ballot(round, ONE, 2), ballot(round, OTHER))
+        counted(votes, round, counting(round, ONE, 2), counting(round, OTHER))
     rounds(again, 9)  # whatever it remembered before
     again.restore(dict(sorted(votes.tensors().items(), reverse=True)), lambda round: SHAPE)
     for round in (6, 7):

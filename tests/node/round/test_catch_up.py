@@ -1,7 +1,6 @@
 """Catching up by a snapshot, over real links, and a state that a kill does not change."""
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -11,10 +10,6 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.client import RunInfo
-from node.control.decisions import DecisionLog
-from node.gossip.blob_server import BlobServer, Throttle
-from node.gossip.payload_log import PayloadLog
 from node.links import mesh
 from node.links.frames import Part
 from node.links.mesh import Mesh
@@ -27,16 +22,16 @@ from node.replica.digest import state_digest
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
-from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump
+from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump, NotFound
 from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
-from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
+from protocol.run_info import RunInfo
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
@@ -58,8 +53,8 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nobody needs the patience of the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_SECONDS", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
 
 
 # ---- a log with recorded snapshots, and members that serve them
@@ -77,7 +72,8 @@ def middle_spec() -> RunSpec:
 
 class Log:
     """A coordinator's log of `count` commits; the states after them are made up, and recorded at
-    snapshots."""
+    snapshots.
+    """
 
     def __init__(self, directory: Path, count: int) -> None:
         self.snapshots = Snapshots(directory)
@@ -87,7 +83,7 @@ class Log:
         self.grow(count)
 
     def grow(self, count: int) -> None:
-        """So many commits more."""
+        """Add `count` commits."""
         for round in range(len(self.messages), len(self.messages) + count):
             entry = Entry(AUTHOR, sha256(str(round).encode()), 100, 1, 1)
             commit = Commit(RUN, round, round, (entry,), 1, 2, self._head)
@@ -118,8 +114,9 @@ class Log:
 
 
 class Server(ReadOnlyPeer):
-    """A member that serves snapshots, if asked to only once another has stopped; remembers what it
-    was asked for."""
+    """A member that serves snapshots, or begins only once another has stopped (`after`); remembers
+    the offsets that it was asked for.
+    """
 
     def __init__(
         self,
@@ -156,7 +153,7 @@ class Forger(Server):
 
 
 class Members:
-    """Servers as `node.round.catch_up.Peers`, each behind links of its own."""
+    """Servers as `node.round.catch_up.BlobSource`, each behind links of its own."""
 
     def __init__(self, servers: dict[PeerId, Server]) -> None:
         self.servers = servers
@@ -180,7 +177,7 @@ class Members:
 
     @property
     def bytes_sent(self) -> int:
-        """Of blobs, by all servers."""
+        """Bytes of blobs, by all servers."""
         return sum(each.traffic.catch_up_up for each in self._meshes.values())
 
     def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:
@@ -197,18 +194,22 @@ class Newcomer:
     def __init__(self, log: Log, members: Members, directory: Path) -> None:
         spec = middle_spec()
         self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
-        info, progress = RunInfo(spec, RUN, public_bytes(KEY)), NodeStatus(AUTHOR, "newcomer")
+        info, status = RunInfo(spec, RUN, public_bytes(KEY)), NodeStatus(AUTHOR, "newcomer")
         snapshots = Snapshots(directory)
-        self.catch_up = CatchUp(
-            info, self.replica, snapshots, members, log.fetch, progress=progress
-        )
+        self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, status=status)
 
-    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | None:
-        """What is found is adopted, as the trainer does."""
-        jump = await self.catch_up.find(GENESIS, decided_round, rounds, AUTHOR)
-        if jump:
-            self.replica.adopt(jump.path)
-        return jump
+    async def find(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | NotFound:
+        """Look for a snapshot, and adopt it as the trainer does."""
+        found = await self.catch_up.find(GENESIS, decided_round, rounds, AUTHOR)
+        if isinstance(found, Jump):
+            self.replica.adopt(found.path)
+        return found
+
+    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump:
+        """Find a snapshot, which must be there."""
+        found = await self.find(decided_round, rounds)
+        assert isinstance(found, Jump), found
+        return found
 
 
 @pytest.fixture
@@ -223,7 +224,6 @@ async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(
     async with Members({HONEST: Server(log.snapshots), THIRD: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         jump = await newcomer.jump(rounds=[3, 9, 10])
-    assert jump is not None
     position = jump.landmark.position
     assert (position.next_round, position.head_round) == (10, 9)
     assert position.head == sha256(log.messages[9].body)
@@ -242,10 +242,10 @@ async def test_a_forged_snapshot_is_refused_its_sender_named_and_another_member_
 ) -> None:
     async with Members({LIAR: Forger(log.snapshots), HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.jump() is not None
+        await newcomer.jump()
     assert newcomer.replica.digest == log.replica.digest
-    refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert refused[-1].endswith(f"peers={LIAR[:8]}"), refused
+    refused = [vars(record) for record in caplog.records if "refused" in record.getMessage()]
+    assert refused[-1]["peers"] == LIAR[:8], refused
 
 
 async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is_kept(
@@ -262,7 +262,7 @@ async def test_a_member_that_stops_in_the_middle_is_replaced_and_what_it_gave_is
     dying = Server(log.snapshots, ranges=3)
     async with Members({LIAR: dying, HONEST: Server(log.snapshots, after=dying)}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
-        assert await newcomer.jump() is not None
+        await newcomer.jump()
     assert newcomer.replica.digest == log.replica.digest
     assert dying.stopped.is_set()
     assert sorted(kept) == list(range(0, log.size, PART_BYTES)), "each range once"
@@ -274,11 +274,11 @@ async def test_after_a_restart_only_the_ranges_that_are_missing_are_asked_for(
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
         first = Newcomer(log, members, tmp_path / "new")
         genesis = first.replica.digest
-        assert await first.jump() is None
+        assert await first.find() is NotFound.INCOMPLETE
         assert first.replica.digest == genesis
     async with Members({HONEST: Server(log.snapshots)}) as members:
         second = Newcomer(log, members, tmp_path / "new")
-        assert await second.jump() is not None
+        await second.jump()
     assert second.replica.digest == log.replica.digest
     asked = set(members.servers[HONEST].offsets)
     assert 0 not in asked
@@ -291,7 +291,7 @@ async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(
     async with Members({HONEST: Server()}) as members:
         newcomer = Newcomer(log, members, tmp_path / "new")
         genesis = newcomer.replica.digest
-        assert await newcomer.jump() is None
+        assert await newcomer.find() is NotFound.NOT_HELD
     assert newcomer.replica.digest == genesis
     assert len(set(members.servers[HONEST].offsets)) == 1, (
         "asked for two snapshots, each from its beginning"
@@ -309,47 +309,24 @@ async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(
     assert members.servers[HONEST].offsets == []
 
 
-async def test_too_far_behind_is_said_once_until_there_is_a_newer_snapshot(
+async def test_a_run_without_recorded_snapshots_has_none_to_find(log: Log, tmp_path: Path) -> None:
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        assert await newcomer.find(decided_round=3) is NotFound.NOT_RECORDED
+    assert members.servers[HONEST].offsets == []
+
+
+async def test_after_a_search_in_vain_the_next_one_waits_for_a_newer_snapshot(
     log: Log, tmp_path: Path
 ) -> None:
     async with Members({}) as members:
         catch_up = Newcomer(log, members, tmp_path / "new").catch_up
-        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
-        ledger.saw_decided(3)
-        assert not catch_up.too_far_behind(ledger)
-        ledger.saw_decided(11)
-        assert catch_up.too_far_behind(ledger)
-        await catch_up.find(GENESIS, 11, [], AUTHOR)
-        assert not catch_up.too_far_behind(ledger)
-        ledger.saw_decided(16)
-        assert catch_up.too_far_behind(ledger)
-
-
-async def test_late_joiners_share_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = list[float]()
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    monkeypatch.setattr("node.gossip.blob_server.asyncio.sleep", sleep)
-    throttle = Throttle(1000, lambda: 0)
-    for _ in range(4):
-        await throttle.wait(500)
-    assert waits == [0.5, 1.0, 1.5]
-
-
-async def test_payloads_are_served_without_waiting_for_snapshots(log: Log, tmp_path: Path) -> None:
-    class Never(Throttle):
-        async def wait(self, count: int) -> None:
-            raise AssertionError("a payload waited")
-
-    payloads = PayloadLog(tmp_path / "payloads", 10, 10**6)
-    digest = payloads.put(0, b"payload")
-    shelves = BlobServer(payloads, log.snapshots, lambda: 0)
-    shelves._throttle = Never(1, lambda: 0)
-    assert await shelves.read(digest, 0, 7) == (7, b"payload")
-    with pytest.raises(AssertionError, match="a payload waited"):
-        await shelves.read(Digest(log.messages[9].snapshot_sha256), 0, 7)
+        assert not catch_up.too_far_behind(0, 3)
+        assert catch_up.too_far_behind(0, 11)
+        assert catch_up.too_far_behind(0, 11), "a question changes nothing"
+        assert await catch_up.find(GENESIS, 11, [], AUTHOR) is NotFound.NOT_HELD
+        assert not catch_up.too_far_behind(0, 15)
+        assert catch_up.too_far_behind(0, 16)
 
 
 # ---- rounds that go on
@@ -374,22 +351,21 @@ async def test_a_snapshot_stays_until_it_is_fetched_however_many_are_made_meanwh
 ) -> None:
     async with Members({HONEST: Busy(log)}) as members:
         jump = await Newcomer(log, members, tmp_path / "new").jump()
-    assert jump is not None
     assert jump.landmark.position.head_round == 9
     assert len(log.messages) > 12 + 5 * SNAPSHOTS_KEPT, "it would have been gone"
     assert members.bytes_sent == log.size
 
 
-async def test_who_has_begun_with_a_snapshot_stays_with_it_when_there_are_newer_ones(
+async def test_a_node_that_has_begun_with_a_snapshot_finishes_it_when_there_are_newer_ones(
     log: Log, tmp_path: Path
 ) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
-        assert await Newcomer(log, members, tmp_path / "new").jump() is None
+        found = await Newcomer(log, members, tmp_path / "new").find()
+        assert found is NotFound.INCOMPLETE
     log.snapshots.read(Digest(log.messages[9].snapshot_sha256), 0, 1)
     log.grow(5 * (SNAPSHOTS_TRIED + 2))
     async with Members({HONEST: Server(log.snapshots)}) as members:
         jump = await Newcomer(log, members, tmp_path / "new").jump()
-    assert jump is not None
     assert jump.landmark.position.head_round == 9
     assert 0 not in members.servers[HONEST].offsets
 
@@ -398,12 +374,12 @@ async def test_a_snapshot_that_nobody_holds_any_more_is_given_up_for_a_newer_one
     log: Log, tmp_path: Path
 ) -> None:
     async with Members({LIAR: Server(log.snapshots, ranges=4)}) as members:
-        assert await Newcomer(log, members, tmp_path / "new").jump() is None
+        found = await Newcomer(log, members, tmp_path / "new").find()
+        assert found is NotFound.INCOMPLETE
     log.snapshots._read_seconds.clear()  # long ago
     log.grow(15)
     async with Members({HONEST: Server(log.snapshots)}) as members:
         jump = await Newcomer(log, members, tmp_path / "new").jump(26)
-    assert jump is not None
     assert jump.landmark.position.head_round == 24
 
 
@@ -411,20 +387,14 @@ async def test_after_a_snapshot_the_log_comes_first_however_far_it_has_gone_on(
     log: Log, tmp_path: Path
 ) -> None:
     async with Members({HONEST: Server(log.snapshots)}) as members:
-        catch_up = Newcomer(log, members, tmp_path / "new").catch_up
-        ledger = DecisionLog(RUN, public_bytes(KEY), log.fetch)
-        ledger.saw_decided(11)
-        assert catch_up.too_far_behind(ledger)
-        jump = await catch_up.find(GENESIS, 11, [], AUTHOR)
-    assert jump is not None
-    position = jump.landmark.position
-    ledger.resume(position.next_round, position.head, position.head_round)
-    ledger.saw_decided(1000)
-    assert not catch_up.too_far_behind(ledger), "members keep what comes after it"
-    ledger.resume(999, position.head, position.head_round)
-    assert not catch_up.too_far_behind(ledger)
-    ledger.saw_decided(2000)
-    assert catch_up.too_far_behind(ledger), "behind again, another day"
+        newcomer = Newcomer(log, members, tmp_path / "new")
+        jump, catch_up = await newcomer.jump(), newcomer.catch_up
+    reached = jump.landmark.position.next_round
+    catch_up.follow(reached, 1000)
+    assert not catch_up.too_far_behind(reached, 1000), "members keep the payloads after it"
+    catch_up.follow(999, 1000)
+    assert not catch_up.too_far_behind(999, 1000)
+    assert catch_up.too_far_behind(999, 2000), "behind again, another day"
 
 
 # ---- whole nodes
@@ -460,8 +430,9 @@ async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
                 digests = {node.process.status()["state_digest"] for node in (old, other, new)}
                 status, counted = coordinator.status(), new.process.status()["rounds"]["counted"]
     why = "rounds behind" if counts_rounds else "no member keeps payload"
-    assert any("looks for a snapshot" in text and why in text for text in caplog.messages)
-    assert any("goes on from a snapshot" in record.getMessage() for record in caplog.records)
+    looked = [record for record in caplog.records if record.message == "looks for a snapshot"]
+    assert any(why in vars(record)["reason"] for record in looked)
+    assert "snapshot adopted" in caplog.messages
     assert status["digests"]["agreed"]
     assert digests == {status["digests"]["last"]}
     assert counted > 0, "it contributed"
@@ -483,29 +454,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class SavedStage(Stage):
     """A stage whose trainer saves to a file before it announces, and begins with what is in the
-    file."""
+    file.
+    """
 
     def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
         super().__init__(corpus, overlap)
         position = self.replica.load(path)
         if position:
             self.ledger.resume(position.next_round, position.head, position.head_round)
-        parts = dataclasses.replace(
-            self.trainer._parts,
-            save=lambda position: self.replica.save(path, position),
-            restored=position,
-        )
-        self.trainer = Trainer(parts)
+        self.change(save=lambda position: self.replica.save(path, position), restored=position)
 
     def follow(self, earlier: "SavedStage") -> None:
         """The coordinator and the neighbours are those of an earlier process."""
-        self.swarm, self.head, self.commits, self.decided = (
-            earlier.swarm,
-            earlier.head,
-            earlier.commits,
-            earlier.decided,
-        )
-        self.trainer._parts = dataclasses.replace(self.trainer._parts, swarm=self.swarm)  # type: ignore[arg-type]
+        self.swarm, self.head = earlier.swarm, earlier.head
+        self.commits, self.decided = earlier.commits, earlier.decided
+        self.change(swarm=self.swarm)
 
 
 @asynccontextmanager
@@ -514,8 +477,9 @@ async def undisturbed_and_killed(
 ) -> AsyncIterator[
     tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]
 ]:
-    """Two nodes that have announced round 1; the second is a new process since, which knows what
-    its file says."""
+    """Two nodes that have announced round 1; the second is a new process since, which knows only
+    its file.
+    """
     twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
     async with playing(twin) as task:
         async with playing(victim):
@@ -576,7 +540,7 @@ async def test_a_kill_between_announce_and_commit_changes_no_bit(
             each.skip(2)
             await ended(each, each_task)
     assert state(twin) == state(again)
-    assert again.progress.rounds_reclaimed == (1 if fate == "committed" else 2)
+    assert again.status.rounds_reclaimed == (1 if fate == "committed" else 2)
 
 
 async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trained_twice(
@@ -591,15 +555,15 @@ async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trai
         announced = [message.round for message in again.client.of_kind("announced")]
         assert announced == [1, 2]
         assert again.client.of_kind("announced")[0] == twin.client.of_kind("announced")[1]
-        assert again.progress.rounds_trained == 1
+        assert again.status.rounds_trained == 1
 
 
-async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(
+async def test_leaving_saves_the_undecided_rounds_before_it_waits_for_their_decision(
     corpus: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "state"
     stage = SavedStage(corpus, 1, path)
-    stage.trainer._parts = dataclasses.replace(stage.trainer._parts, save_every=1000)
+    stage.change(save_every=1000)
     async with playing(stage):
         stage.welcome()
         stage.open(0)
@@ -621,12 +585,13 @@ async def test_leaving_saves_what_is_undecided_before_it_waits_for_the_word(
 async def killed_behind_its_save(
     corpus: Path, directory: Path
 ) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
-    """A node that does not save every round and was killed when it had announced round 2, which
-    nobody has decided: its next life, the replica that its file holds, and the payload that only
-    the log knows of."""
+    """A node that does not save every round and was killed when it had announced round 2, which is
+    undecided: its next process, the replica that its file holds, and the digest of the payload that
+    only the log knows.
+    """
     path = directory / "state"
     first = SavedStage(corpus, 1, path)
-    first.trainer._parts = dataclasses.replace(first.trainer._parts, save_every=3)
+    first.change(save_every=3)
     async with playing(first):
         first.welcome()
         for round in range(3):
@@ -647,24 +612,24 @@ async def killed_behind_its_save(
         await ended(again, task)
 
 
-async def test_what_was_sent_after_the_save_is_withdrawn_from_it_before_it_is_trained_on(
+async def test_a_payload_sent_after_the_save_is_withdrawn_from_the_momentum_before_training(
     corpus: Path, tmp_path: Path
 ) -> None:
     async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
         again.open(3)
         await until(lambda: again.client.of_kind("ready"))
-        assert again.progress.phase == "waits for a round", (
-            "the word of round 2 may name what this momentum has sent"
+        assert again.status.phase == "waits for a round", (
+            "the decision of round 2 may name a payload of this momentum"
         )
-        again.trainer._opened = None
+        again.open(9)  # in its place, so that no training covers what is compared
         again.commit(2, [digest])
-        await until(lambda: again.progress.round == 2)
+        await until(lambda: again.status.round == 2)
     saved.withdraw(2, again.swarm.blobs[digest])
     assert saved.engine.momentum.any()
     assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
 
 
-async def test_what_was_sent_after_the_save_and_did_not_count_stays_in_the_momentum(
+async def test_a_payload_sent_after_the_save_that_did_not_count_stays_in_the_momentum(
     corpus: Path, tmp_path: Path
 ) -> None:
     async with killed_behind_its_save(corpus, tmp_path) as (again, saved, _):
@@ -673,27 +638,27 @@ async def test_what_was_sent_after_the_save_and_did_not_count_stays_in_the_momen
     assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
 
 
-async def test_what_a_snapshot_has_passed_is_withdrawn_from_this_nodes_own_log_or_the_momentum_goes(
+async def test_payloads_that_a_snapshot_has_passed_are_withdrawn_or_the_momentum_goes(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
-        blobs, own = again.swarm.blobs, again.trainer._parts.own
+        blobs, own = again.swarm.blobs, again.context.own
 
         async def kept(digest: Digest) -> bytes | None:
             return blobs.get(digest)
 
         restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
-        earlier = CrashRecovery(own, again.replica, restored)
-        await earlier.passed({2: Digest(digest)}, kept)
+        recovery = CrashRecovery(own, again.replica, restored)
+        await recovery.jumped({2: Digest(digest)}, kept)
         saved.withdraw(2, blobs[digest])
         assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
-        earlier.end()
-        await earlier.passed({3: Digest(b"3" * 32)}, kept)
-        assert again.replica.has_momentum, "what this life has sent has left the momentum already"
-        await CrashRecovery(own, again.replica, restored).passed({3: Digest(b"3" * 32)}, kept)
+        recovery.end()
+        await recovery.jumped({3: Digest(b"3" * 32)}, kept)
+        assert again.replica.has_momentum, "its own payloads have left the momentum already"
+        await CrashRecovery(own, again.replica, restored).jumped({3: Digest(b"3" * 32)}, kept)
         assert not again.replica.has_momentum
         assert not again.replica.engine.momentum.any()
-        assert "begins again without momentum" in caplog.text
+        assert "momentum discarded" in caplog.text
         again.skip(2)
 
 

@@ -1,8 +1,9 @@
-"""Who reports which payload, and in how many messages."""
+"""Which node reports a payload, and in how many messages."""
 
 import pytest
 
-from node.round.witness import EVERYBODY, WITNESSES, WitnessReports, is_witness
+from node.round.witness import SMALL_RUN_FACTOR, WITNESSES, WitnessReports, is_witness
+from protocol import wire_pb2 as wire
 from protocol.ids import Digest, PeerId, sha256
 from tests.support.waiting import until
 
@@ -16,7 +17,7 @@ def witnesses(round: int, digest: Digest, members: int, copies_min: int = 1) -> 
     ]
 
 
-@pytest.mark.parametrize("members", [0, 1, 2, EVERYBODY * (WITNESSES + 4)])
+@pytest.mark.parametrize("members", [0, 1, 2, SMALL_RUN_FACTOR * (WITNESSES + 4)])
 def test_in_a_run_that_is_not_large_everybody_reports_everything(members: int) -> None:
     assert witnesses(0, DIGESTS[0], members) == PEERS[:members]
     assert is_witness(0, DIGESTS[0], PEERS[-1], members, 1)
@@ -44,44 +45,46 @@ def test_the_work_is_shared_anew_for_each_payload_and_round() -> None:
 
 
 class Sent:
-    """Receipts, and what they sent."""
+    """The reports of a node in a run of `members`, and the messages that they became."""
 
-    def __init__(self) -> None:
-        self.messages: list[tuple[int, list[Digest]]] = []
-        self.receipts = WitnessReports(
-            PEERS[0], 1, lambda round, digests: self.messages.append((round, digests))
-        )
+    def __init__(self, members: int) -> None:
+        self.messages: list[tuple[int, list[bytes]]] = []
+        self.reports = WitnessReports(PEERS[0], 1, lambda: members, self._send)
 
-    def mine(self, round: int) -> list[Digest]:
-        """What the node is a witness of in a run of a hundred."""
-        return [digest for digest in DIGESTS if is_witness(round, digest, PEERS[0], 100, 1)]
+    def _send(self, message: wire.NodeMessage) -> None:
+        self.messages.append((message.holding.round, list(message.holding.digests)))
+
+
+def mine(round: int) -> list[Digest]:
+    """The payloads that the node is a witness of in a run of a hundred."""
+    return [digest for digest in DIGESTS if is_witness(round, digest, PEERS[0], 100, 1)]
 
 
 def test_a_small_run_hears_at_once() -> None:
-    sent = Sent()
+    sent = Sent(members=10)
     for digest in DIGESTS[:3]:
-        sent.receipts.add(5, [digest], 10)
-    sent.receipts.add(6, [], 10)
+        sent.reports.add(5, [digest])
+    sent.reports.add(6, [])
     assert sent.messages == [(5, [digest]) for digest in DIGESTS[:3]]
 
 
-async def test_in_a_large_run_what_becomes_held_within_a_moment_goes_in_one_message() -> None:
-    sent = Sent()
-    four, five = sent.mine(4), sent.mine(5)
+async def test_in_a_large_run_receipts_of_the_same_moment_go_in_one_message() -> None:
+    sent = Sent(members=100)
+    four, five = mine(4), mine(5)
     assert 10 < len(five) < 80
-    sent.receipts.add(5, five[:1], 100)
+    sent.reports.add(5, five[:1])
     assert sent.messages == [(5, five[:1])], "the first at once"
     for digest in [digest for digest in DIGESTS if digest != five[0]]:
-        sent.receipts.add(5, [digest], 100)
-    sent.receipts.add(4, four, 100)
+        sent.reports.add(5, [digest])
+    sent.reports.add(4, four)
     assert len(sent.messages) == 1
     await until(lambda: len(sent.messages) > 1)
     assert sent.messages[1:] == [(4, four), (5, five[1:])]
 
 
-async def test_after_a_silence_the_next_one_goes_at_once_again() -> None:
-    sent = Sent()
-    sent.receipts.add(1, DIGESTS, 100)
-    await until(lambda: sent.receipts._timer is None)
-    sent.receipts.add(2, DIGESTS, 100)
+async def test_after_a_silence_the_next_receipt_goes_at_once_again() -> None:
+    sent = Sent(members=100)
+    sent.reports.add(1, DIGESTS)
+    await until(lambda: sent.reports.idle)
+    sent.reports.add(2, DIGESTS)
     assert [round for round, _ in sent.messages] == [1, 2]

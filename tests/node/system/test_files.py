@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Promises of whole files: there whole or not at all, and the version before survives."""
 
 import errno
 import os

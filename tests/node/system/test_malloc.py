@@ -1,5 +1,6 @@
 """Promises of the allocator's settings, each in a process of its own: they last as long as it
-does."""
+does.
+"""
 
 import platform
 import subprocess

@@ -10,7 +10,8 @@ it in words.
 With `at`, an address that a transport of this class has announced, it listens exactly there. Each
 test has an instance of the class to itself, so `self` may hold what its transports share. A
 transport that lives in one process only leaves `ProcessConformance` out. The module run as a
-program is the process that these cases kill."""
+program is the process that these cases kill.
+"""
 
 import asyncio
 import contextlib
@@ -93,7 +94,8 @@ class Cases:
     @asynccontextmanager
     async def pair(self) -> AsyncIterator[tuple[Pipe, Pipe]]:
         """(dialling end, accepting end) of one pipe between two transports; afterwards no task of
-        theirs is left."""
+        theirs is left.
+        """
         before, door = asyncio.all_tasks(), Door()
         async with self.started(door) as (_, address), self.started(Door()) as (dialler, _):
             pipe = await dialler.dial(address)
@@ -418,7 +420,8 @@ class ProcessConformance(Cases):
 
 def pattern(size: int, seed: int = 0) -> bytes:
     """Bytes in which a piece lost, doubled or moved shows; its period of 251 divides no buffer
-    size."""
+    size.
+    """
     period = bytes((seed + position) % 251 for position in range(251))
     return (period * (size // 251 + 1))[:size]
 
@@ -446,7 +449,7 @@ async def fill(pipe: Pipe) -> None:
 
 
 async def receive(pipe: Pipe, size: int) -> bytes:
-    """Exactly so many bytes, for tests that send no more than these."""
+    """Exactly `size` bytes, for tests that send no more."""
     received = bytearray()
     while len(received) < size:
         piece = await pipe.read()
@@ -485,7 +488,8 @@ async def soon(task: "asyncio.Task[T]") -> T:
 
 async def given_up(dial: Callable[[], Coroutine[Any, Any, Pipe]]) -> None:
     """Begin to dial and cancel it. Where other processes carry pipes, a busy machine may let them
-    answer before the loop has its first turn: then nothing was given up, and it is begun again."""
+    answer before the loop has its first turn: then nothing was given up, and it is begun again.
+    """
     for _ in range(10):
         dialling = asyncio.create_task(dial())
         await asyncio.sleep(0)
@@ -518,7 +522,7 @@ async def _serve(kind: str) -> None:
     module, _, name = kind.partition(":")
     cases: ProcessConformance = getattr(importlib.import_module(module), name)()
     async with cases.started(echo) as (_, address):
-        print(address, flush=True)
+        print(address, flush=True)  # noqa: T201 - the test reads it
         await asyncio.to_thread(sys.stdin.read)
 
 

@@ -5,11 +5,12 @@ threads, no time.
     a, b = network.transport("a"), network.transport("b")      # addresses memory:a, memory:b
 
     network.hide("b")           b dials out and cannot be dialled, as behind a router
-    network.cut("a", "b")       every pipe between them breaks at both ends and none opens, until `heal`
+    network.cut("a", "b")       every pipe between them breaks at both ends, none opens until `heal`
     network.stall("a", "b")     what a sends to b does not arrive and nobody is told, until `resume`
     network.corrupt("a", "b")   one bit of the next bytes from a to b arrives turned over
 
-    clock = Clock()             MemoryNetwork(clock, delay_ms=75): bytes arrive when the test has moved the clock
+    clock = Clock()             MemoryNetwork(clock, delay_ms=75): bytes arrive when the test moves
+                                the clock
 
 A direction holds `WINDOW_BYTES`; then its writer waits. Same calls, same order of events.
 """
@@ -94,7 +95,7 @@ class MemoryNetwork:
         self.corrupting.add((sender, receiver))
 
     def reach(self, dialler: str, name: str) -> "MemoryTransport":
-        """Who listens there. `UnavailableError` when a dial would not get through."""
+        """The transport that listens at an address. `UnavailableError` when a dial fails."""
         silent = {(dialler, name), (name, dialler)} & self.stalled
         if (
             silent
@@ -135,7 +136,8 @@ class Way:
 
     def take(self) -> bytes | None:
         """What has arrived, up to the most that a read returns; empty at the end, None when nothing
-        has."""
+        has.
+        """
         arrived = bytearray()
         while self._pieces and self._ends not in self._network.stalled:
             due, piece = self._pieces[0]
@@ -157,7 +159,6 @@ class MemoryPipe:
     """A `node.transports.base.Pipe`: one end, with the ways in and out."""
 
     relayed = False
-    peer = None
 
     def __init__(
         self, network: MemoryNetwork, names: tuple[str, str], incoming: Way, outgoing: Way
@@ -170,6 +171,9 @@ class MemoryPipe:
         self._network = network
         self._why = ""  # it is no more
         network.pipes[self] = None
+
+    def proves(self, public_key: bytes) -> None:
+        """Nothing."""
 
     async def read(self) -> bytes:
         """See `Pipe`."""

@@ -145,7 +145,7 @@ async def test_pipes_are_bounded_in_all_and_by_address_and_places_come_back(
 
 
 async def test_a_listener_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_transport, "DIAL_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_transport, "DIAL_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with listening(Door()) as (dialler, _):
             with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 s"):

@@ -1,5 +1,6 @@
 """Promises of the network in memory: those of every transport, and that its troubles are what they
-say."""
+say.
+"""
 
 import asyncio
 from itertools import count

@@ -1,5 +1,6 @@
 """What a test needs to build a laboratory, and to ask whether two of its computers hear each
-other."""
+other.
+"""
 
 import contextlib
 import secrets
@@ -41,7 +42,8 @@ def arrives(
     sender: socket.socket, receiver: socket.socket, target: tuple[str, int], within_s: float
 ) -> bool:
     """Whether one of a few packets to `target` arrives at `receiver`: any link here may lose one.
-    What is late from before does not count."""
+    What is late from before does not count.
+    """
     token = secrets.token_bytes(8)
     for _ in range(5):
         sender.sendto(token, target)

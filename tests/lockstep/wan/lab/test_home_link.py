@@ -1,5 +1,6 @@
 """The arithmetic of a link: queues that fit it, packets that keep their order, losses as rare as
-asked."""
+asked.
+"""
 
 import json
 import random
@@ -39,7 +40,7 @@ def test_the_queue_of_a_slow_link_still_takes_the_first_burst_of_a_connection() 
     )
 
 
-def test_a_way_without_a_rate_has_no_queue() -> None:
+def test_a_direction_without_a_rate_has_no_queue() -> None:
     assert LinkDirection(delay_s=0.05).queue_bytes == 0
 
 
@@ -79,12 +80,12 @@ def test_jitter_after_a_silence_starts_where_it_was() -> None:
     assert before <= WANDER_S + 1.01
 
 
-def test_losses_are_as_many_as_asked() -> None:
+def test_the_share_of_lost_packets_is_the_asked_one() -> None:
     lost = sum(instant is None for instant in arrivals(LinkDirection(loss=0.02), 100_000))
     assert 1800 < lost < 2200
 
 
-def test_a_way_that_loses_everything_lets_nothing_through() -> None:
+def test_a_direction_with_a_loss_of_one_lets_no_packet_through() -> None:
     assert set(arrivals(LinkDirection(loss=1.0), 1000)) == {None}
 
 

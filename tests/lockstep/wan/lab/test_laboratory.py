@@ -1,5 +1,6 @@
 """A laboratory for real: links as asked, lines cut and mended, and nothing left behind whoever was
-killed."""
+killed.
+"""
 
 import json
 import os
@@ -43,7 +44,7 @@ from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 with Laboratory(Plan((Home("node-0"), Home("node-1", nat="masquerade")))) as lab:
     lab.start("node-0", ["sleep", "1000"])
-    print(lab.id, lab._guard.pid, flush=True)
+    print(lab.id, lab.guard_pid, flush=True)
     sys.stdin.read()
 """
 
@@ -76,7 +77,7 @@ def test_links_measure_as_asked_in_every_figure() -> None:
 
 
 @needs_ground
-def test_regions_are_as_far_apart_as_their_distance(lab: Laboratory) -> None:
+def test_the_round_trip_between_regions_is_twice_their_distance(lab: Laboratory) -> None:
     trips_s = []
     with endpoint(lab, "small") as here, endpoint(lab, "far") as there:
         for _ in range(5):
@@ -177,7 +178,7 @@ def test_a_computer_that_is_not_there_is_our_own_mistake() -> None:
     unbuilt = Laboratory(Plan((Home("node-0"),)))
     with pytest.raises(LocalProtocolError, match="expected one of node-0, got 'node-1'"):
         unbuilt.address("node-1")
-    with pytest.raises(LocalProtocolError, match="can only be cut both ways"):
+    with pytest.raises(LocalProtocolError, match="can only be cut in both directions"):
         unbuilt.cut("node-0", "up")
 
 
@@ -234,7 +235,9 @@ def announced(owner: "subprocess.Popen[str]") -> tuple[str, int]:
 
 
 @needs_ground
-def test_a_laboratory_whose_owner_is_killed_goes_by_itself(owner: "subprocess.Popen[str]") -> None:
+def test_a_laboratory_whose_owner_is_killed_is_removed_by_its_guard(
+    owner: "subprocess.Popen[str]",
+) -> None:
     laboratory, _ = announced(owner)
     assert len(namespaces.laboratories()[laboratory]) == 4
     owner.kill()

@@ -59,7 +59,7 @@ def test_a_home_reaches_a_public_computer_which_sees_its_router_with_the_same_po
 
 
 @needs_ground
-def test_what_nobody_asked_for_does_not_come_in(lab: Laboratory) -> None:
+def test_unasked_packets_do_not_pass_the_router(lab: Laboratory) -> None:
     with endpoint(lab, "house-a") as inner, endpoint(lab, "public") as outer:
         assert not arrives(outer, inner, at(lab, "house-a", inner), SILENCE_S)
         # and having knocked in vain does not cost the home its port

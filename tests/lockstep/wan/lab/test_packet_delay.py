@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.wan.lab import packet_delay
 from lockstep.wan.lab.home_link import LinkDirection, PacketFate
-from lockstep.wan.lab.packet_delay import DelayLane, tap_name
+from lockstep.wan.lab.packet_delay import DelayLane
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_lost_frame_is_the_one_that_was_drawn(tap: tuple[socket.socket, socket
     assert sent == [b"a", b"c"]
 
 
-def test_what_is_held_is_bounded(
+def test_the_number_of_held_frames_is_bounded(
     tap: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packet_delay, "HELD_FRAMES_MAX", 3)
@@ -89,8 +89,3 @@ def test_an_interface_that_is_down_loses_the_frame_and_not_the_relay(
     held.take(0.0)
     held.release(0.0)
     assert held.due_s is None
-
-
-def test_a_tap_s_name_fits_the_kernel() -> None:
-    assert tap_name("down", "eth0") == "down-eth0"
-    assert len(tap_name("down", "wlp0s20f3-long")) == 15

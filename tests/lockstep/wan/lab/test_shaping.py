@@ -1,4 +1,4 @@
-"""Shaping one interface: the commands of each mechanism, and what is left afterwards."""
+"""Shaping one interface: its figures, and its state afterwards."""
 
 import json
 import os
@@ -12,91 +12,27 @@ import pytest
 
 from lockstep.exit_codes import ExitCode
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
+from lockstep.wan.lab.iproute import run_command, run_commands
 from lockstep.wan.lab.laboratory import Laboratory, namespaces
-from lockstep.wan.lab.shaping import (
-    TAP_ADDRESS,
-    Lines,
-    Shaping,
-    in_words,
-    netem_commands,
-    relay_changes,
-    relay_commands,
-    run,
-    run_all,
-    words,
-)
+from lockstep.wan.lab.shaping import TAP_ADDRESS, Lines, Shaping, in_words
+from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import Home, Plan
-from protocol.errors import SettingsError, UnavailableError
+from protocol.errors import SettingsError
 from tests.lockstep.wan.lab.fixture import PATIENCE_S, needs_ground
 
 LINK = HomeLink(
     LinkDirection(20_000_000, 0.0125, 0.002, 0.001),
     LinkDirection(220_000_000, 0.0125, 0.002, 0.001),
 )
-ALL_IPV4 = "protocol ip prio 1 u32 match u32 0 0 flowid :1 action mirred egress redirect dev"
 NAMESPACE = f"test-shape-{os.getpid()}"
 """Without the prefix: nobody's `lockstep wan down` may take it for a leftover while this process is
 inside."""
 
 
-def texts(commands: list[tuple[str, ...]]) -> list[str]:
-    return [" ".join(command) for command in commands]
-
-
-def test_netem_shapes_egress_itself_and_ingress_through_an_ifb() -> None:
-    assert texts(netem_commands("eth0", LINK)) == [
-        "ip link set eth0 gso_max_segs 1",
-        "tc qdisc add dev eth0 root netem limit 3304 delay 12500us 2000us loss 0.1% rate 20000000bit",
-        "ip link add down-eth0 type ifb",
-        "ip link set down-eth0 up",
-        "tc qdisc add dev eth0 clsact",
-        f"tc filter add dev eth0 ingress {ALL_IPV4} down-eth0",
-        "tc qdisc add dev down-eth0 root netem limit 26339 delay 12500us 2000us loss 0.1% rate 220000000bit",
-    ]
-
-
-def test_netem_changes_figures_without_building_again() -> None:
-    assert [line.split()[:5] for line in texts(netem_commands("eth0", LINK, "change"))] == [
-        ["tc", "qdisc", "change", "dev", "eth0"],
-        ["tc", "qdisc", "change", "dev", "down-eth0"],
-    ]
-
-
-def test_netem_s_queue_holds_more_than_its_default_where_the_link_does() -> None:
-    far = HomeLink(up=LinkDirection(rate_bit_s=1_000_000_000, delay_s=0.1))
-    (line,) = (line for line in texts(netem_commands("eth0", far)) if "netem" in line)
-    assert int(line.split()[line.split().index("limit") + 1]) > 1_000_000_000 / 8 * 0.1 / 1514
-
-
-def test_the_relay_gets_a_bucket_on_each_tap_with_a_queue_of_rate_times_delay() -> None:
-    lines = texts(relay_commands("eth0", LINK, "02:00:00:00:00:01", 1500))
-    assert "tc qdisc add dev up-eth0 root tbf rate 20000000bit burst 3028 limit 312500" in lines
-    assert (
-        "tc qdisc add dev down-eth0 root tbf rate 220000000bit burst 27500 limit 3437500" in lines
-    )
-    assert "ip link set down-eth0 address 02:00:00:00:00:01" in lines
-    assert any(
-        "dev eth0 egress" in line and line.endswith("redirect dev up-eth0") for line in lines
-    )
-    assert any(
-        "dev eth0 ingress" in line and line.endswith("redirect dev down-eth0") for line in lines
-    )
-
-
-def test_a_way_that_is_none_is_left_alone() -> None:
-    distance = HomeLink(up=LinkDirection(delay_s=0.038))
-    for lines in (
-        texts(relay_commands("eth0", distance, "x", 1500)),
-        texts(netem_commands("eth0", distance)),
-        texts(relay_changes("eth0", distance)),
-    ):
-        assert not any("ingress" in line or "down-" in line for line in lines)
-        assert not any("tbf" in line or "rate" in line for line in lines)
-
-
-def test_what_was_done_is_said_in_one_line() -> None:
-    assert in_words("eth0", LINK, "tbf+relay") == (
-        "eth0: shaped by tbf+relay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
+def test_mechanism_and_figures_are_printed_in_one_line() -> None:
+    assert in_words("eth0", LINK, "tbf+delay") == (
+        "eth0: shaped by tbf+delay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, "
+        "down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
     )
 
 
@@ -112,13 +48,6 @@ def test_lines_come_whole_however_they_were_cut() -> None:
     os.close(read)
 
 
-def test_a_command_that_fails_is_quoted_with_its_reason() -> None:
-    with pytest.raises(UnavailableError, match=r"ls /nowhere: .*nowhere"):
-        run(words("ls /nowhere"))
-    with pytest.raises(UnavailableError, match="expected the command 'no-such-tool'"):
-        run(words("no-such-tool"))
-
-
 @pytest.fixture
 def namespace() -> Iterator[str]:
     """A namespace with a cable that leads to itself; this thread is inside."""
@@ -130,7 +59,7 @@ def namespace() -> Iterator[str]:
                 "ip link set eth0 up",
                 "ip link set far up",
             )
-            run_all([words(line) for line in lines])
+            run_commands([words(line) for line in lines])
             yield NAMESPACE
     finally:
         namespaces.remove([NAMESPACE])
@@ -139,26 +68,32 @@ def namespace() -> Iterator[str]:
 @needs_ground
 @pytest.mark.usefixtures("namespace")
 def test_stopping_leaves_the_interface_as_it_was() -> None:
-    before = run(words("tc qdisc show dev eth0")), run(words("ip -o link show type veth"))
-    devices = run(words("ip -br link show"))
+    before = (
+        run_command(words("tc qdisc show dev eth0")),
+        run_command(words("ip -o link show type veth")),
+    )
+    devices = run_command(words("ip -br link show"))
     shaping = Shaping("eth0", LINK)
-    assert run(words("ip -br link show")) != devices
+    assert run_command(words("ip -br link show")) != devices
     shaping.stop()
-    assert (run(words("tc qdisc show dev eth0")), run(words("ip -o link show type veth"))) == before
-    assert run(words("ip -br link show")) == devices
+    assert (
+        run_command(words("tc qdisc show dev eth0")),
+        run_command(words("ip -o link show type veth")),
+    ) == before
+    assert run_command(words("ip -br link show")) == devices
 
 
 @needs_ground
 @pytest.mark.usefixtures("namespace")
 def test_an_interface_is_shaped_again_after_a_kill_left_its_rules() -> None:
     killed = Shaping("eth0", LINK)
-    if killed._relay:
-        killed._relay.close()  # what the kernel does to a killed process; its filters stay
+    if killed._delay:
+        killed._delay.close()  # what the kernel does to a killed process; its filters stay
     again = Shaping("eth0", LINK)
-    assert run(words("tc qdisc show dev eth0")).count("clsact") == 1
+    assert run_command(words("tc qdisc show dev eth0")).count("clsact") == 1
     again.change(LINK.slowed(0.5))
     again.stop()
-    assert "clsact" not in run(words("tc qdisc show dev eth0"))
+    assert "clsact" not in run_command(words("tc qdisc show dev eth0"))
 
 
 @needs_ground
@@ -171,10 +106,10 @@ def test_an_interface_that_is_not_there_is_an_error_that_lists_the_others() -> N
 @needs_ground
 @pytest.mark.usefixtures("namespace")
 def test_an_interface_of_giant_frames_is_refused_and_left_as_it_was() -> None:
-    run(words("ip link set eth0 mtu 9000"))
+    run_command(words("ip link set eth0 mtu 9000"))
     with pytest.raises(SettingsError, match=r"eth0: expected an MTU of at most 1500, .* got 9000"):
         Shaping("eth0", LINK)
-    assert "clsact" not in run(words("tc qdisc show dev eth0"))
+    assert "clsact" not in run_command(words("tc qdisc show dev eth0"))
 
 
 @needs_ground
@@ -184,9 +119,9 @@ def test_a_strict_reverse_path_filter_is_loosened_for_the_tap_alone() -> None:
         Path(f"/proc/sys/net/ipv4/conf/{name}/rp_filter").write_text("1")
     shaping = Shaping("eth0", LINK)
     try:
-        if shaping.mechanism == "tbf+relay":
+        if shaping.mechanism == "tbf+delay":
             assert Path("/proc/sys/net/ipv4/conf/down-eth0/rp_filter").read_text() == "2\n"
-            assert TAP_ADDRESS in run(words("ip addr show dev down-eth0"))
+            assert TAP_ADDRESS in run_command(words("ip addr show dev down-eth0"))
         assert Path("/proc/sys/net/ipv4/conf/eth0/rp_filter").read_text() != "2\n"
     finally:
         shaping.stop()
@@ -195,7 +130,7 @@ def test_a_strict_reverse_path_filter_is_loosened_for_the_tap_alone() -> None:
 def devices(lab: Laboratory, name: str) -> list[str]:
     """Network interfaces of a computer."""
     with lab.inside(name):
-        return [device["ifname"] for device in json.loads(run(words("ip -j link show")))]
+        return [device["ifname"] for device in json.loads(run_command(words("ip -j link show")))]
 
 
 @needs_ground
@@ -207,7 +142,7 @@ def test_a_container_s_interface_is_shaped_until_the_command_is_told_to_leave() 
             "node-0", command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         ) as process:
             assert re.match(
-                r"eth0: shaped by (netem|tbf\+relay): up 2 Mbit/s 20 ms", process.stdout.readline()
+                r"eth0: shaped by (netem|tbf\+delay): up 2 Mbit/s 20 ms", process.stdout.readline()
             )
             found = lab.measure("node-0")
             process.terminate()

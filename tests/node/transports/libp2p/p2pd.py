@@ -1,6 +1,7 @@
 """Whether libp2p's daemon runs on this machine, for tests that need it."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,17 @@ def is_alive(pid: int) -> bool:
             return status.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def daemon_pid(directory: Path) -> int:
+    """The process of the daemon whose control socket lies in a directory."""
+    control = f"{directory}/control.sock".encode()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                command = (process / "cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
+            if control in command:
+                return int(process.name)
+    raise LookupError(f"no daemon has its control socket in {directory}")

@@ -1,5 +1,4 @@
-"""Promises of the daemon as a process: what is said when it does not start, and what it is
-asked."""
+"""Promises of the daemon as a process: errors when it does not start, and its answers."""
 
 import asyncio
 import contextlib
@@ -13,12 +12,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.libp2p import daemon, daemon_control
+from node.transports.libp2p.circuit_pb2 import Identify
 from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory, find_p2pd
 from node.transports.libp2p.daemon_control import DaemonClient, receive_caller
 from node.transports.libp2p.multiaddr import decode
-from node.transports.libp2p.protobuf import field, fields, sized
+from node.transports.libp2p.p2pd_pb2 import ErrorResponse, Response
+from node.transports.libp2p.varint import sized
 from protocol.errors import UnavailableError
-from tests.node.transports.libp2p.p2pd import is_alive, needs_p2pd
+from tests.node.transports.libp2p.p2pd import daemon_pid, is_alive, needs_p2pd
 from tests.support.waiting import until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -29,6 +30,10 @@ def directory() -> Iterator[SocketDirectory]:
     directory = SocketDirectory()
     yield directory
     directory.remove()
+
+
+def wire(message: Response) -> bytes:
+    return sized(message.SerializeToString())
 
 
 def a_program(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +48,7 @@ async def test_a_daemon_answers_has_the_key_and_leaves_nothing(directory: Socket
     settings = DaemonSettings(listen=("/ip4/127.0.0.1/tcp/0",), public=True)
     running = await Daemon.start(KEY, settings, directory)
     try:
+        pid = daemon_pid(directory.path)
         assert running.peer == "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
         assert (await running.client.identify())[0] == running.peer
         assert await running.client.contacts() == []
@@ -52,7 +58,7 @@ async def test_a_daemon_answers_has_the_key_and_leaves_nothing(directory: Socket
     finally:
         await running.stop()
     await running.stop()
-    assert not is_alive(running.pid)
+    assert not is_alive(pid)
     assert list(directory.path.iterdir()) == []
 
 
@@ -97,7 +103,6 @@ async def test_a_daemon_that_is_never_ready_is_given_up_and_killed(
 @asynccontextmanager
 async def a_daemon_that_says(path: Path, answer: bytes | None) -> AsyncIterator[DaemonClient]:
     """A client of a control socket that gives one answer to everything, or none."""
-
     open_connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,20 +123,27 @@ async def a_daemon_that_says(path: Path, answer: bytes | None) -> AsyncIterator[
         await until(lambda: not open_connections)
 
 
+OK = Response(type=Response.OK)
+ERROR = Response(type=Response.ERROR, error=ErrorResponse(message=b"no route"))
 ANSWERS = {
-    "an error": (sized(field(1, 1) + field(2, field(1, b"no route"))), "^no route$"),
+    "an error": (wire(ERROR), "^no route$"),
+    "an error that is not UTF-8": (
+        wire(Response(type=Response.ERROR, error=ErrorResponse(message=b"no \xff"))),
+        "^no \ufffd$",
+    ),
     "nothing": (b"", "is gone"),
     "half": (sized(b"12345")[:-1], "is gone"),
     "nonsense": (sized(b"\xff\xff"), "another protocol"),
     "too much": (b"\xff\xff\xff\xff\x7f", "another protocol"),
     "an endless length": (b"\xff" * 20, "another protocol"),
-    "something else": (sized(field(1, 0)), "expected one field"),
-    "half an identity": (sized(field(4, b"\x0a\x05x")), "another protocol"),
+    "something else": (wire(OK), "expected its identity"),
+    "half an identity": (sized(b"\x08\x00\x22\x03\x0a\x05x"), "another protocol"),
+    "an identity without an id": (sized(b"\x08\x00\x22\x00"), "another protocol"),
 }
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(
+async def test_any_answer_of_a_daemon_is_understood_or_unavailable(
     directory: SocketDirectory, kind: str
 ) -> None:
     answer, words = ANSWERS[kind]
@@ -140,7 +152,7 @@ async def test_whatever_the_daemon_answers_is_an_answer_or_unavailable(
             await client.identify()
 
 
-async def test_a_daemon_that_does_not_answer_hangs_nobody(
+async def test_questions_to_a_daemon_that_does_not_answer_time_out(
     directory: SocketDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)
@@ -160,8 +172,10 @@ async def test_a_peer_is_asked_over_a_stream_until_it_is_hung_up_on(
     try:
         asking = await Daemon.start(Ed25519PrivateKey.generate(), settings, other)
         await asking.client.connect(asked.peer, asked.addresses, 5)
-        about = fields(await asking.client.inquire(asked.peer, "/ipfs/id/1.0.0", b"", 5))
-        assert decode(about[4][0]).startswith("/ip4/127.0.0.1/tcp/")
+        about = Identify.FromString(
+            await asking.client.inquire(asked.peer, "/ipfs/id/1.0.0", b"", 5)
+        )
+        assert decode(about.observed_address).startswith("/ip4/127.0.0.1/tcp/")
         for protocol, words in (
             ("/ipfs/ping/1.0.0", "not within 1 s"),
             ("/no/such/thing", "protocol"),
@@ -186,7 +200,7 @@ async def test_a_stream_whose_caller_is_not_named_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(daemon_control, "ASK_TIMEOUT_S", 0.05)
-    for said in (b"", sized(b"\xff"), sized(field(2, b""))):
+    for said in (b"", sized(b"\xff"), sized(b"\x12\x00")):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)

@@ -1,4 +1,4 @@
-"""libp2p's names and the protobuf under them, against values that its own programs print."""
+"""libp2p's names, against values that its own programs print."""
 
 import contextlib
 
@@ -13,19 +13,11 @@ from node.transports.libp2p.multiaddr import (
     host_of,
     id_bytes,
     id_text,
+    is_circuit,
     libp2p_id,
     split_peer,
     tcp_port,
     with_port,
-)
-from node.transports.libp2p.protobuf import (
-    field,
-    fields,
-    numbers,
-    read_sized,
-    read_varint,
-    sized,
-    varint,
 )
 from protocol.errors import RemoteProtocolError, SettingsError
 
@@ -89,7 +81,7 @@ def test_binary_addresses_are_those_of_the_table_of_codes() -> None:
         "/ip4/1.2.3.4/tcp/x",
     ],
 )
-def test_what_is_no_address_over_tcp_is_refused(address: str) -> None:
+def test_an_address_that_is_not_over_tcp_is_refused(address: str) -> None:
     with pytest.raises(SettingsError):
         encode(address)
 
@@ -104,6 +96,7 @@ def test_the_peer_of_a_circuit_is_the_one_behind_the_relay() -> None:
     circuit = f"/ip4/192.0.2.7/tcp/1/p2p/{libp2p_id(bytes(32))}/p2p-circuit"
     assert split_peer(f"{circuit}/p2p/{PEER}") == (circuit, PEER)
     assert split_peer(f"/p2p/{PEER}") == ("", PEER)
+    assert [is_circuit(address) for address in (circuit, f"/p2p/{PEER}")] == [True, False]
 
 
 def test_host_and_port_become_an_address() -> None:
@@ -123,50 +116,14 @@ def test_only_port_0_is_replaced() -> None:
     assert with_port("/ip4/192.0.2.7/tcp/01", 7) == "/ip4/192.0.2.7/tcp/01"
 
 
-@given(st.integers(0, 2**64 - 1), st.binary(max_size=20))
-def test_a_varint_survives_and_says_where_it_ends(value: int, behind: bytes) -> None:
-    assert read_varint(varint(value) + behind, 0) == (value, len(varint(value)))
-
-
-def test_varints_are_those_of_protobuf() -> None:
-    assert [varint(value).hex() for value in (0, 127, 128, 300)] == ["00", "7f", "8001", "ac02"]
-    for bad in (b"", b"\x80", b"\xff" * 11):
-        with pytest.raises(RemoteProtocolError):
-            read_varint(bad, 0)
-
-
-@given(st.lists(st.tuples(st.integers(1, 20), st.binary(max_size=200))))
-def test_the_fields_of_a_message_come_back_in_order(values: list[tuple[int, bytes]]) -> None:
-    message = b"".join(field(number, value) for number, value in values) + field(1, 7)
-    expected: dict[int, list[bytes]] = {}
-    for number, value in values:
-        expected.setdefault(number, []).append(value)
-    assert fields(message) == expected
-
-
-def test_a_message_that_is_cut_short_is_an_error() -> None:
-    with pytest.raises(RemoteProtocolError):
-        fields(field(2, b"four")[:-1])
-    with pytest.raises(RemoteProtocolError):
-        fields(b"\x0d1234")  # a field of 32 bits
-    with pytest.raises(RemoteProtocolError):
-        read_sized(sized(b"four")[:-1], 0)
-
-
-def test_a_message_is_read_by_the_kind_of_its_fields() -> None:
-    message = field(1, 7) + field(2, b"x") + field(1, 300) + field(2, b"y")
-    assert numbers(message) == {1: 300}
-    assert fields(message) == {2: [b"x", b"y"]}
-    with pytest.raises(RemoteProtocolError):
-        numbers(message[:-1])
-
-
 @pytest.mark.parametrize(
     ("address", "host", "port"),
     [
         ("/ip4/192.0.2.7/tcp/5/p2p/x", "192.0.2.7", 5),
         ("/dns/node.example/tcp/65535", "node.example", 65535),
         ("/ip6/::1/udp/4", "::1", 0),
+        ("/dns/tcp/tcp/5", "tcp", 5),
+        ("/dns/tcp/tcp/x", "tcp", 0),
         ("/", "", 0),
         ("", "", 0),
     ],

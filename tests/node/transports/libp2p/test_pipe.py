@@ -10,10 +10,14 @@ import pytest
 
 from node.transports.base import PIPE_BYTES_MAX
 from node.transports.libp2p import pipe as pipe_module
+from node.transports.libp2p.contact import Contact
+from node.transports.libp2p.multiaddr import libp2p_id
 from node.transports.libp2p.pipe import SocketPipe
 from protocol.errors import LocalProtocolError, UnavailableError
 
 GOODBYE = bytes(4)
+KEY = bytes(range(32))
+CONTACT = Contact(libp2p_id(KEY), "/ip4/192.0.2.7/tcp/1/p2p/relay/p2p-circuit")
 
 
 @asynccontextmanager
@@ -22,7 +26,7 @@ async def pipe_and_socket() -> AsyncIterator[tuple[SocketPipe, socket.socket]]:
     near, far = socket.socketpair()
     far.setblocking(False)
     closed: list[SocketPipe] = []
-    pipe = SocketPipe(near, remote="there", peer="somebody", relayed=True, on_close=closed.append)
+    pipe = SocketPipe(near, CONTACT, closed.append)
     try:
         with far:
             yield pipe, far
@@ -48,7 +52,14 @@ async def test_a_write_is_announced_with_its_length() -> None:
     async with pipe_and_socket() as (pipe, far):
         await pipe.write(b"hello")
         assert far.recv(100) == announced(b"hello")
-        assert (pipe.remote, pipe.peer, pipe.relayed) == ("there", "somebody", True)
+
+
+async def test_a_pipe_knows_the_other_end_by_its_connection() -> None:
+    async with pipe_and_socket() as (pipe, _):
+        assert pipe.remote == f"{CONTACT.address}/p2p/{CONTACT.peer}"
+        assert pipe.relayed
+        assert pipe.proves(KEY)
+        assert not pipe.proves(bytes(32))
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
@@ -122,7 +133,8 @@ async def test_a_write_that_is_announced_too_large_breaks_the_pipe() -> None:
     async with pipe_and_socket() as (pipe, far):
         far.send((PIPE_BYTES_MAX + 1).to_bytes(4, "big"))
         with pytest.raises(
-            UnavailableError, match=f"{PIPE_BYTES_MAX + 1} bytes, {PIPE_BYTES_MAX} are allowed"
+            UnavailableError,
+            match=f"at most {PIPE_BYTES_MAX} bytes, got one of {PIPE_BYTES_MAX + 1}",
         ):
             await pipe.read()
         assert far.recv(100) == b""

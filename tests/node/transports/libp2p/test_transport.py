@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.base import Accept
-from node.transports.libp2p import daemon, daemon_control, supervisor, transport
+from node.transports.libp2p import daemon, daemon_control, supervisor
+from node.transports.libp2p import dialler as dialler_module
 from node.transports.libp2p.multiaddr import libp2p_id
 from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import SettingsError, UnavailableError
@@ -28,7 +30,7 @@ from tests.node.transports.conformance import (
     send,
     soon,
 )
-from tests.node.transports.libp2p.p2pd import is_alive, needs_p2pd
+from tests.node.transports.libp2p.p2pd import daemon_pid, is_alive, needs_p2pd
 from tests.support.waiting import until
 
 pytestmark = needs_p2pd
@@ -65,13 +67,16 @@ async def test_the_identity_is_a_function_of_the_key_and_both_ends_of_a_pipe_hav
     None
 ):
     keys, door = [Ed25519PrivateKey.generate() for _ in range(2)], Door()
-    names = [libp2p_id(key.public_key().public_bytes_raw()) for key in keys]
+    public = [key.public_key().public_bytes_raw() for key in keys]
+    names = [libp2p_id(key) for key in public]
     async with started(door, key=keys[0]) as (one, addresses), started(key=keys[1]) as (two, _):
         pipe = await two.dial(addresses[0])
         assert [one.peer, two.peer] == names
         assert addresses[0].endswith(f"/p2p/{names[0]}")
-        assert pipe.peer == names[0]
-        assert (await door.pipes.get()).peer == names[1]  # type: ignore[attr-defined]
+        accepted = await door.pipes.get()
+        assert [pipe.proves(key) for key in public] == [True, False]
+        assert [accepted.proves(key) for key in public] == [False, True]
+        assert pipe.remote.endswith(f"/p2p/{names[0]}")
 
 
 async def test_ten_megabytes_both_ways() -> None:
@@ -103,7 +108,7 @@ async def test_a_second_dial_soon_after_a_failure_fails_at_once_with_the_reason(
 async def test_a_failure_is_forgotten_when_the_pause_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "REDIAL_S", 0.0)
+    monkeypatch.setattr(dialler_module, "REDIAL_S", 0.0)
     async with started() as (dialler, _):
         for _ in range(2):
             with pytest.raises(UnavailableError) as caught:
@@ -112,8 +117,8 @@ async def test_a_failure_is_forgotten_when_the_pause_is_over(
 
 
 async def test_failures_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "FAILURES_MAX", 2)
-    monkeypatch.setattr(transport, "REDIAL_S", 1000.0)
+    monkeypatch.setattr(dialler_module, "FAILURES_MAX", 2)
+    monkeypatch.setattr(dialler_module, "REDIAL_S", 1000.0)
     async with started() as (dialler, _):
         first, *others = [libp2p_id(bytes([number] * 32)) for number in range(3)]
         for peer in (first, *others):
@@ -127,7 +132,7 @@ async def test_failures_that_are_remembered_are_bounded(monkeypatch: pytest.Monk
 
 async def test_a_node_that_cannot_be_dialled_is_reached_over_the_connection_that_it_made() -> None:
     door = Door()
-    private = Libp2pSettings(listen="127.0.0.1:0", hidden=True)
+    private = Libp2pSettings(listen="127.0.0.1:0", behind_router_for_test=True)
     async with started() as (public, addresses), started(door, private) as (hidden, announced):
         with pytest.raises(UnavailableError):
             await public.dial(announced[-1])
@@ -193,7 +198,7 @@ async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_s
     async with started() as (one, addresses), started() as (two, _):
         pipe = await two.dial(addresses[0])
         dead = two if killed == "own" else one
-        os.kill(dead.daemon_pid, signal.SIGKILL)
+        os.kill(daemon_pid(dead.directory), signal.SIGKILL)
         with pytest.raises(UnavailableError):
             await soon(asyncio.create_task(pipe.read()))
         with pytest.raises(UnavailableError):
@@ -206,9 +211,9 @@ async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_s
 
 
 async def test_while_there_is_no_daemon_a_dial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "RESTART_FIRST_S", 1000.0)
+    monkeypatch.setattr(supervisor, "RESTART_MS", (1_000_000, 1_000_000))
     async with started() as (transport, addresses):
-        pid = transport.daemon_pid
+        pid = daemon_pid(transport.directory)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not transport.is_running)
         with pytest.raises(UnavailableError, match="no libp2p daemon is running"):
@@ -222,7 +227,7 @@ async def test_a_daemon_that_does_not_answer_is_replaced(monkeypatch: pytest.Mon
         monkeypatch.setattr(daemon, "STOP_TIMEOUT_S", 0.1)
         await transport.stop()
         await transport.start(echo)  # with the shorter interval
-        pid = transport.daemon_pid
+        pid = daemon_pid(transport.directory)
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: transport.restarts == 1)
         assert not is_alive(pid)
@@ -232,7 +237,8 @@ async def test_a_daemon_that_does_not_answer_is_replaced(monkeypatch: pytest.Mon
 async def test_a_stop_leaves_no_process_and_no_file() -> None:
     async with started() as (transport, addresses), started() as (dialler, _):
         await dialler.dial(addresses[0])
-        pid, directory = transport.daemon_pid, transport.directory
+        directory = transport.directory
+        pid = daemon_pid(directory)
         assert directory.is_dir()
         await transport.stop()
         assert not is_alive(pid)
@@ -246,7 +252,7 @@ from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 async def main():
     transport = Libp2pTransport(Ed25519PrivateKey.generate(), Libp2pSettings(listen="127.0.0.1:0"))
     await transport.start(None)
-    print(transport.daemon_pid, transport.directory, flush=True)
+    print(transport.directory, flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """
@@ -259,20 +265,24 @@ async def test_a_process_that_is_killed_leaves_no_daemon_and_the_next_start_remo
         sys.executable, "-c", KILLED, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout
-    pid, directory = (await process.stdout.readline()).decode().split()
+    directory = Path((await process.stdout.readline()).decode().strip())
     try:
-        assert is_alive(int(pid))
+        pid = daemon_pid(directory)
+        assert is_alive(pid)
     finally:
         process.kill()
         await process.wait()
-    await until(lambda: not is_alive(int(pid)))
+    await until(lambda: not is_alive(pid))
     os.utime(directory, (0, 0))  # as if it had happened long ago
     async with started() as (transport, _):
-        assert not os.path.exists(directory)  # noqa: ASYNC240
+        assert not directory.exists()  # noqa: ASYNC240
         assert transport.directory.exists()
 
 
 def test_neither_the_transport_nor_the_relay_imports_torch_or_hivemind() -> None:
-    code = "import sys, node.transports.libp2p.transport, node.transports.libp2p.relay_proof; print({'torch', 'hivemind'} & set(sys.modules))"
+    code = (
+        "import sys, node.transports.libp2p.transport, node.transports.libp2p.relay_proof; "
+        "print({'torch', 'hivemind'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

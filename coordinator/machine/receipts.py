@@ -1,0 +1,115 @@
+"""The payloads of one round and the members that hold them.
+
+A receipt names the digest of a payload that a member holds and has verified. It may arrive before
+the author's announcement, so a member may name any digests, at most `named_max` of them: one that
+names digests of no payload takes room from no other member's receipts.
+
+`holders` is `named` by digest, and `short` the authors whose payload has fewer than `copies_min`
+holders besides the author. Both follow every event, so that the question "may the round be
+decided?" costs the same with a thousand members as with two.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocol.ids import Digest, PeerId
+
+HOLDERS_TOLD_MAX = 8
+"""Holders of a payload that a commit's message names: enough to start pulling, even if few offers
+have arrived."""
+
+HOLDERS_TOLD_IN_ALL = 1024
+"""Holders that a commit's message names over all payloads, at least one each: with many authors the
+lists would outweigh the commit."""
+
+
+@dataclass(slots=True)
+class Receipts:
+    """The receipts of one round; see the module."""
+
+    copies_min: int
+    named_max: int
+    """Digests that one member may name."""
+    authors: dict[Digest, list[PeerId]] = field(default_factory=dict)
+    """Authors by announced digest; more than one when a member announces another's payload."""
+    holders: dict[Digest, set[PeerId]] = field(default_factory=dict)
+    named: dict[PeerId, set[Digest]] = field(default_factory=dict)
+    doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
+    """Digests that a member with a new session has not named again."""
+    short: set[PeerId] = field(default_factory=set)
+    copied_ms: dict[PeerId, int] = field(default_factory=dict)
+    """Time at which an author's payload first had `copies_min` other holders."""
+
+    # ---- queries
+
+    def holding(self, digest: Digest) -> set[PeerId]:
+        """Members that hold this payload, its author included."""
+        return self.holders.get(digest, set())
+
+    def copies(self, digest: Digest, author: PeerId) -> int:
+        """Holders of a payload besides its author."""
+        holding = self.holding(digest)
+        return len(holding) - (author in holding)
+
+    def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
+        """Some of the members that hold a payload, sorted. The digest chooses them, which spreads
+        the load.
+        """
+        told_max = min(HOLDERS_TOLD_MAX, max(1, HOLDERS_TOLD_IN_ALL // max(1, len(self.authors))))
+        holding = sorted(self.holding(digest))
+        first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
+        return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
+
+    # ---- changes
+
+    def announce(self, author: PeerId, digest: Digest, now_ms: int) -> None:
+        """Note the payload that an author has announced; the author holds it."""
+        self.authors.setdefault(digest, []).append(author)
+        self.hold(author, (digest,), now_ms)
+        self._count_copies(digest, now_ms)
+
+    def hold(self, peer: PeerId, digests: Iterable[Digest], now_ms: int) -> None:
+        """Note the receipts of a member, as far as it may name more digests."""
+        named = self.named.setdefault(peer, set())
+        for digest in digests:
+            if digest not in named and len(named) >= self.named_max:
+                continue
+            named.add(digest)
+            self.doubted.get(peer, set()).discard(digest)
+            self.holders.setdefault(digest, set()).add(peer)
+            if digest in self.authors:
+                self._count_copies(digest, now_ms)
+
+    def doubt(self, peer: PeerId) -> None:
+        """A member has a new session, perhaps as a new process: its receipts count until it is
+        ready, and then only those that it has repeated.
+        """
+        self.doubted[peer] = set(self.named.get(peer, ()))
+
+    def settle_doubt(self, peer: PeerId) -> None:
+        """The member is ready: drop the receipts that it has not repeated."""
+        for digest in self.doubted.pop(peer, set()):
+            self.named[peer].discard(digest)
+            self._drop(peer, digest)
+
+    def forget(self, peer: PeerId) -> None:
+        """A member went: it holds nothing any more."""
+        for digest in self.named.pop(peer, set()):
+            self._drop(peer, digest)
+        self.doubted.pop(peer, None)
+
+    def _drop(self, peer: PeerId, digest: Digest) -> None:
+        self.holders[digest].discard(peer)
+        if not self.holders[digest]:
+            del self.holders[digest]
+        if digest in self.authors:
+            self._count_copies(digest)
+
+    def _count_copies(self, digest: Digest, now_ms: int | None = None) -> None:
+        for author in self.authors[digest]:
+            if self.copies(digest, author) < self.copies_min:
+                self.short.add(author)
+            else:
+                self.short.discard(author)
+                if now_ms is not None:
+                    self.copied_ms.setdefault(author, now_ms)

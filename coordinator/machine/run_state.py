@@ -1,0 +1,75 @@
+"""The whole state of a run as one value: what the events have made of it.
+
+`Rounds` changes it, `coordinator.state_snapshot` encodes it as it is. A field that is added here is
+therefore saved and restored without further code; it needs a new `coordinator.journal.FORMAT`.
+"""
+
+from dataclasses import dataclass, field
+
+from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.membership import MembershipState
+from coordinator.machine.pacing import Pace
+from coordinator.machine.undecided_round import UndecidedRound
+from protocol.clock import stated_slot
+from protocol.commits import genesis_digest
+from protocol.ids import Digest, RunId
+from protocol.runfile import RunSpec
+from protocol.shuffle import DataOrder
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """Counters since the start of the run; none of them ever falls."""
+
+    committed: int = 0
+    """Committed rounds, which are the steps of the run."""
+    skipped: int = 0
+    samples_trained: int = 0
+    samples_lost: int = 0
+    """Samples that were leased to a member that went away or was late."""
+    payloads: int = 0
+    """Committed payloads."""
+    payload_bytes: int = 0
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """Progress of a run from its last step to its end."""
+
+    finished: bool = False
+    """All steps are committed."""
+    concluded: bool = False
+    """The nodes were told that the run is finished and that no node needs them any more."""
+    conclude_by_ms: int = 0
+    """Latest time for that, once the run is finished."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """State of one run as its coordinator knows it."""
+
+    pace: Pace
+    head: Digest
+    """Digest of the newest commit; of genesis before the first."""
+    head_round: int = -1
+    decided_round: int = -1
+    """Newest round that was committed or skipped."""
+    next_round: int = 0
+    undecided: list[UndecidedRound] = field(default_factory=list)
+    """Rounds that were opened after `decided_round`, oldest first."""
+    members: MembershipState = field(default_factory=MembershipState)
+    verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
+    order: DataOrder = field(default_factory=DataOrder)
+    totals: RunTotals = field(default_factory=RunTotals)
+    loss: float | None = None
+    """Training loss of the newest commit, in nats per token."""
+    end: RunEnd = field(default_factory=RunEnd)
+    reason: str = "no member has joined yet"
+    """Text for the operator: why the run does what it does."""
+    last_ms: int = 0
+    """Time of the newest durable event."""
+
+
+def new_state(spec: RunSpec, run_id: RunId) -> RunState:
+    """The state before the first event."""
+    return RunState(Pace(stated_slot(spec.rounds)), genesis_digest(run_id))

@@ -1,0 +1,181 @@
+"""Options of the command that several commands have, or that need more than a line of help.
+
+Every option has a help text that begins with its noun, and a default that the help shows: typer
+shows plain ones by itself; `show_default` words those that depend on something else. Square
+brackets do not belong into a help text, rich takes them for markup.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        envvar="LOCKSTEP_COORDINATOR",
+        help="Address of the coordinator: HOST:PORT or lockstep://HOST:PORT.",
+    ),
+]
+
+JsonFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="File for everything that is shown, as JSON; - prints it."),
+]
+
+# ---- long-lived processes
+
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="LOCKSTEP_LISTEN",
+        help="Address for connections of nodes; port 0 takes a free one.",
+    ),
+]
+NodeListen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="LOCKSTEP_LISTEN",
+        help="Address for connections of peers; auto: the interface that leads to the coordinator.",
+    ),
+]
+Advertise = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ADDRESS",
+        envvar="LOCKSTEP_ADVERTISE",
+        show_default="found out at the start",
+        help="Address at which peers reach this machine; repeatable.",
+    ),
+]
+Links = Annotated[
+    str,
+    typer.Option(
+        metavar="KINDS",
+        envvar="LOCKSTEP_LINKS",
+        help="Transports to peers: grpc, libp2p or grpc,libp2p (the preferred one first).",
+    ),
+]
+UploadLimit = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_UPLOAD_LIMIT",
+        min=0,
+        help="Limit on the upload to all peers together, in bytes per second; 0: none.",
+    ),
+]
+PeerLimit = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_PEER_LIMIT",
+        min=0,
+        help="Limit on the upload to one peer, in bytes per second; 0: none.",
+    ),
+]
+Disk = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_DISK",
+        min=1,
+        help="Limit on the payloads that are kept on disk, in bytes.",
+    ),
+]
+Admin = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="LOCKSTEP_ADMIN",
+        help="Address of the admin port (metrics, health, status); port 0 takes a free one.",
+    ),
+]
+FollowParent = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
+
+# ---- nodes
+
+NodeDirectory = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_DIRECTORY",
+        help="Directory of this node's identity, state and log; each node has its own.",
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_DATA",
+        show_default="the run's built-in corpus",
+        help="Directory of prepared data (`lockstep data prepare` fills one).",
+    ),
+]
+Corpora = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_CORPORA",
+        help="Directory of built-in corpora, shared by all nodes of this machine.",
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        envvar="LOCKSTEP_DEVICE",
+        help="Device that trains: cpu, cuda, cuda:1; auto: the first GPU, if there is one.",
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="LOCKSTEP_THREADS", min=0, help="CPU threads; 0: as many as cores."
+    ),
+]
+MicroBatch = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        envvar="LOCKSTEP_MICRO_BATCH",
+        min=1,
+        help="Samples in one forward and backward pass; fewer take less memory.",
+    ),
+]
+SaveEvery = Annotated[
+    int,
+    typer.Option(
+        metavar="ROUNDS",
+        envvar="LOCKSTEP_SAVE_EVERY",
+        min=1,
+        help="Rounds between two saves of the state.",
+    ),
+]
+Name = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        envvar="LOCKSTEP_NAME",
+        show_default="none",
+        help="Name of this node in tables, at most 64 bytes.",
+    ),
+]
+
+# ---- runs on this machine
+
+Nodes = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="LOCKSTEP_NODES", min=1, max=64, help="Number of node processes."
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="LOCKSTEP_SEED", min=0, help="Seed of everything that is drawn."
+    ),
+]

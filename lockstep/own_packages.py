@@ -1,0 +1,46 @@
+"""The packages that Lockstep brings, told from strangers of the same names.
+
+Other distributions install packages called `node`, `protocol` or `coordinator` too. Such a one is
+found in place of Lockstep's where it comes first on the path, or where pip wrote it over ours. This
+module imports nothing but the standard library: it runs before anything that needs the three.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+PACKAGES = ("protocol", "coordinator", "node")
+"""Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
+
+MARK = "LOCKSTEP"
+
+NODE_EXTRA = {
+    "filelock",
+    "hivemind",
+    "matplotlib",
+    "numba",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+"""Packages of others that come with the extra `node`."""
+
+
+def foreign_package() -> str:
+    """The first of PACKAGES that is missing or not Lockstep's, in words; empty if all are."""
+    for name in PACKAGES:
+        try:
+            own = hasattr(import_module(name), MARK)
+        except Exception:  # a stranger may fail in any way
+            own = False
+        if not own:
+            return f"expected Lockstep's own package {name!r}, found {_found(name)}"
+    return ""
+
+
+def _found(name: str) -> str:
+    spec = find_spec(name)
+    if spec is None:
+        return "none"
+    place = spec.origin or ", ".join(spec.submodule_search_locations or ())
+    return f"another one at {place}"

@@ -1,0 +1,87 @@
+"""How the chunks of a model are worked on: one interface, three implementations, and the choice.
+
+Plain         plain.py         strip by strip in torch and numpy: what the others must equal
+Accelerator   accelerator.py   few large operations, and no waiting for the device
+CpuKernels    cpu_kernels.py   compiled for this processor, chunk by chunk in its cache
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from node.demo.accelerator import Accelerator
+from node.demo.chunks import ChunkLayout
+from node.demo.cpu_kernels import CpuKernels, exact_kernels
+from node.demo.plain import Plain, Sent, Views
+from node.demo.vote_sum import Rule, Votes
+from protocol.payload import Body, PayloadShape
+
+HOSTS = frozenset({"cpu"})
+"""Types of device that do better with small operations that keep to a cache, and whose results may
+be looked at without waiting."""
+
+KERNEL_CHUNKS_MIN = 1024
+"""Chunks from which on kernels are used: four million parameters. To load them takes most of a
+second, and some ten the first time on a machine."""
+
+
+class Backend(Protocol):
+    """The four verbs of DeMo on the chunks of one layout, and what else depends on the device.
+
+    `views` are what `ChunkLayout.views` returned; names that are missing count as zeros and are not
+    changed. The momentum is float32 [chunks, 64, 64], in coefficient space, each chunk transposed.
+    """
+
+    def accumulate(
+        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None, /
+    ) -> None:
+        """M <- decay * M + DCT2(G); only of chunks that are active, bool [chunks], if given."""
+
+    def extract(
+        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None, /
+    ) -> tuple[Tensor, Tensor]:
+        """(indices, previous) of the k largest |M| of each chunk, any of equals.
+
+        Int16 [chunks, k], their places in ascending order, and float32 [chunks, k], the momentum
+        there before. Alpha of it leaves the momentum of chunks that are active.
+        """
+
+    def update(
+        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule, /
+    ) -> None:
+        """P <- P * decay - learning_rate * U, each rounded; `rates` is (learning rate, decay). The
+        same bits in float32 parameters whatever the backend.
+        """
+
+    def guess(self, momentum: Tensor, sent: Sent, rule: Rule, /) -> Tensor:
+        """Int8 [chunks, 64, 64], in sixteenths: the update of the coefficients that were sent and
+        of those that remain.
+        """
+
+    def look_ahead(
+        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /
+    ) -> None:
+        """Working <- committed * decay - learning_rate * guess / 16."""
+
+    def magnitude(self, views: Views, /) -> Tensor:
+        """Largest |entry|, a float32 scalar on any device; NaN if one is NaN, 0 for none."""
+
+    def pack(self, indices: Tensor, values: Tensor, shape: PayloadShape, /) -> Body:
+        """The body of int16 [chunks, k] indices, ascending in each chunk, and values; those with
+        value 0 are not sent. Waits for the device, and copies the bytes to the host.
+        """
+
+
+def backend_for(layout: ChunkLayout, device: torch.device) -> Backend:
+    """The fastest backend for a model on a device."""
+    if is_accelerator(device):
+        return Accelerator(layout, device)
+    if layout.chunks >= KERNEL_CHUNKS_MIN and (kernels := exact_kernels()):
+        return CpuKernels(layout, kernels)
+    return Plain(layout)
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether this device should be given few large operations, and never be waited for."""
+    return device.type not in HOSTS

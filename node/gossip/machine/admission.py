@@ -1,0 +1,77 @@
+"""Judges a peer's offer: taken, late, refused, or a fault. Pure.
+
+An offer is bounded by sender, size, round and count. A peer is blamed only for what no honest peer
+does. An offer that a matter of timing makes useless is refused without blame, and the peer offers
+again later.
+
+Part of the exchange: nothing here changes except through `Exchange.handle`.
+"""
+
+from node.gossip.machine import events
+from node.gossip.machine.payloads import Payload
+from node.gossip.machine.round_state import Round
+from node.gossip.machine.rounds import AHEAD_ROUNDS_MAX, Rounds
+from node.gossip.machine.sources import Sources
+from protocol.ids import short
+
+
+def admit(
+    offer: events.Offered, rounds: Rounds, sources: Sources, payload_bytes_max: int
+) -> list[events.Effect]:
+    """Enter an offer in its round. Returns why it was not entered; nothing if it was entered, or
+    if it came too late to matter.
+    """
+    sender, number = offer.sender, offer.round
+    if sender not in sources:
+        reason = f"expected an offer from a member, got one from {short(sender)}"
+        return [events.Blame(sender, reason)]
+    if not 1 <= offer.size <= payload_bytes_max:
+        reason = f"expected a payload of 1..{payload_bytes_max} bytes, got an offer of {offer.size}"
+        return [events.Blame(sender, reason)]
+    if rounds.newest is None:
+        reason = f"no round is known here yet, got an offer for round {number}"
+        return [events.Refuse(sender, reason)]
+    if number > rounds.newest + AHEAD_ROUNDS_MAX:  # no fault: this node may be catching up
+        last = rounds.newest + AHEAD_ROUNDS_MAX
+        reason = f"expected an offer up to round {last}, got one for round {number}"
+        return [events.Refuse(sender, reason)]
+    if rounds.is_over(number):
+        return []  # late: the round is decided here, and not yet where the offer comes from
+    return _enter(offer, rounds.follow(number))
+
+
+def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
+    sender, payload = offer.sender, round.payloads.get(offer.digest)
+    round.callers.add(sender)
+    if payload is None:
+        if round.committed:
+            return []  # late: the commit left it out
+        if refusal := _no_room(offer, round):
+            return [refusal]
+        payload = round.payloads[offer.digest] = Payload(offer.size)
+    elif payload.size != offer.size and not payload.missing:
+        reason = (
+            f"payload {offer.digest.hex()[:8]}: expected {payload.size} bytes, "
+            f"got an offer of {offer.size}"
+        )
+        kind = events.Blame if payload.held else events.Refuse
+        return [kind(sender, reason)]
+    payload.add_holder(sender)
+    return []
+
+
+def _no_room(offer: events.Offered, round: Round) -> events.Effect | None:
+    """The answer to an offer of a new payload in a full round: blame for a peer that offered more
+    payloads than there are members, refusal for any other peer.
+    """
+    if len(round.payloads) < round.payloads_max:
+        return None
+    offered = sum(offer.sender in payload.holders for payload in round.payloads.values())
+    if offered >= round.payloads_max:
+        reason = (
+            f"expected at most {round.payloads_max} payloads in round {offer.round}, "
+            "got one more offer"
+        )
+        return events.Blame(offer.sender, reason)
+    reason = f"round {offer.round} has {len(round.payloads)} payloads already"
+    return events.Refuse(offer.sender, reason)

@@ -1,0 +1,41 @@
+"""The numbers of a relay for Prometheus, read from its status at each scrape."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from protocol.traffic import MonotonicCounters
+
+
+def registry(status: Callable[[], dict[str, Any]]) -> CollectorRegistry:
+    """A registry with the numbers of the document that `status` returns."""
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(_RelayCollector(status))
+    return collectors
+
+
+class _RelayCollector(Collector):
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+        self._traffic = MonotonicCounters()
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield _gauge("links", "Open links.", len(status["links"].get("open", ())))
+        yield _gauge("round", "Newest round that was decided.", status["round"])
+        yield _gauge("payload_log_bytes", "Payloads on disk.", status["payloads"]["bytes"])
+        traffic = CounterMetricFamily(
+            "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
+        )
+        for name, count in self._traffic.update(status["traffic"]).items():
+            owner, _, direction = name.removesuffix("_bytes").rpartition("_")
+            if direction in ("up", "down"):
+                traffic.add_metric([owner, direction], count)
+        yield traffic
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lockstep_relay_{name}", text, value=value)

@@ -1,0 +1,53 @@
+"""The settings of a relay's operator."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.settings import check_network
+from protocol.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Settings of one relay process."""
+
+    coordinator: str
+    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
+
+    directory: Path
+    """Directory of the relay's key and payloads."""
+
+    listen: str = "0.0.0.0:50710"
+    """HOST:PORT for peers."""
+
+    advertise: tuple[str, ...] = ()
+    """Addresses at which peers reach the relay from outside, when they differ from `listen`."""
+
+    links: str = "grpc"
+    """Transports, the preferred one first: "grpc", "libp2p", or both with a comma."""
+
+    log_bytes_max: int = 4 * 1024**3
+    """Bytes of payloads on disk at most."""
+
+    upload_limit: int = 0
+    """Bytes per second that the relay uploads to all peers together at most; 0: no limit."""
+
+    peer_limit: int = 0
+    """Bytes per second that one peer may take at most; 0: no limit but the fair order."""
+
+    def __post_init__(self) -> None:
+        check_network(
+            self.coordinator,
+            self.listen,
+            self.advertise,
+            self.links,
+            upload_limit=self.upload_limit,
+            peer_limit=self.peer_limit,
+        )
+        if self.log_bytes_max < 1:
+            raise SettingsError(f"log_bytes_max: expected at least 1, found {self.log_bytes_max}")
+
+    @property
+    def slowest(self) -> int:
+        """Bytes per second that one peer may take at most, all limits together; 0: no limit."""
+        return min(filter(None, (self.upload_limit, self.peer_limit)), default=0)

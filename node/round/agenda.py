@@ -1,0 +1,308 @@
+"""The next step of a node: train, take a decision, catch up, resync, wait or end. Pure.
+
+The agenda takes events and answers with steps (`node.round.events`). A node has a place in each of
+three small diagrams. Its readiness, as the coordinator knows it:
+
+    absent --Welcomed--> owed --SayReady--> ready      owed: it catches up, then says Ready
+                          ^                   |
+                          '-Welcomed, Resync--'
+
+Its activity:
+
+    between rounds --Train--> training --Announced--> settling --Settled--> between rounds
+       |      |
+       |      '--SaveState--> concluding --End--> ended     DeadlinePassed: ended, from anywhere
+       '--End--> ended
+
+Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
+
+Rules between two rounds, of which the first that applies holds:
+
+    1. a resync was ordered: discard the state and replay the log
+    2. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
+    3. the node leaves, and nothing that it announced is undecided: end
+    4. a decision is out: take it, or jump over it by a snapshot when the log is too long
+    5. the run is finished or the node leaves: save, take the decisions of its rounds, end
+    6. Ready is owed: say it
+    7. a round is open: train it; else wait
+
+With overlap a round may be trained although the decision of the round in front of it is there: it
+would have been trained had the decision come a moment later, and a node that applies first is late
+while the others wait for it.
+
+A node that stays waits without a limit. One that is to end waits for each decision no longer than
+`Agenda._limit_ms`. It loses nothing, because its state is saved; a resync that comes then is for
+its next start.
+"""
+
+from collections import deque
+from enum import Enum
+from typing import assert_never
+
+from node.round import events
+from node.round.events import LogPosition
+from protocol import wire_pb2 as wire
+from protocol.clock import longest_slot
+from protocol.errors import LocalProtocolError
+from protocol.runfile import RoundsSpec
+
+FINISHED_MS = 60_000
+"""Least limit of the wait for one payload once the run is finished; its holder may have left."""
+
+AWAY_MS = 5_000
+"""Longest wait of a leaving node for a coordinator that is away: its decisions are in the log."""
+
+HISTORY_MAX = 32
+"""Events and steps that an error shows."""
+
+
+class Readiness(Enum):
+    """The part that this node has in the run, as the coordinator knows it."""
+
+    ABSENT = "absent"
+    """No session was opened yet."""
+    OWED = "owed"
+    """The node says Ready as soon as it has taken every decision."""
+    READY = "ready"
+
+
+class Activity(Enum):
+    """The work of this node."""
+
+    BETWEEN_ROUNDS = "between rounds"
+    TRAINING = "training"
+    """From the opening until the round is announced."""
+    SETTLING = "settling"
+    """The round is announced; decisions must be taken before the next one may begin."""
+    CONCLUDING = "concluding"
+    """Trains no more, and takes the decisions that its announced rounds wait for."""
+    ENDED = "ended"
+
+
+class Stay(Enum):
+    """Whether this node goes on."""
+
+    STAYS = "stays"
+    FINISHED = "finished"
+    """The run is over."""
+    LEAVES = "leaves"
+    """This node was asked to leave, whatever the run does."""
+
+
+class Agenda:
+    """The next steps of one node in one run. Its shell is `node.trainer`."""
+
+    def __init__(self, rounds: RoundsSpec, newest_trained: int = -1) -> None:
+        """`newest_trained`: the newest round that was trained before this process began."""
+        self._rounds = rounds
+        self._round_ms = (1 + rounds.overlap) * longest_slot(rounds).milliseconds
+        self._newest_trained = newest_trained
+        self._readiness = Readiness.ABSENT
+        self._activity = Activity.BETWEEN_ROUNDS
+        self._stay = Stay.STAYS
+        self._end_reason = "this node was asked to leave"
+        self._opened: wire.RoundOpened | None = None
+        self._ordered: wire.Resync | None = None
+        self._obeyed = wire.Resync(round=-1)
+        self._limited_round = -1
+        self._history: deque[str] = deque(maxlen=HISTORY_MAX)
+
+    # ---- the state
+
+    @property
+    def readiness(self) -> Readiness:
+        """The part that this node has in the run, as the coordinator knows it."""
+        return self._readiness
+
+    @property
+    def activity(self) -> Activity:
+        """The work of this node."""
+        return self._activity
+
+    @property
+    def stay(self) -> Stay:
+        """Whether this node goes on."""
+        return self._stay
+
+    @property
+    def end_reason(self) -> str:
+        """Why the node ends or would end, in words."""
+        return self._end_reason
+
+    @property
+    def trains_no_more(self) -> bool:
+        """Whether no further round will be trained."""
+        return self._activity in (Activity.CONCLUDING, Activity.ENDED)
+
+    @property
+    def resyncs_obeyed(self) -> int:
+        """The coordinator's number of the last resync that was obeyed; 0 when there was none."""
+        return self._obeyed.number
+
+    def reports(self, round: int) -> bool:
+        """Whether the coordinator wants to hear the state digest after this round. While the node
+        catches up only the round that a resync was about; the last state goes with Ready.
+        """
+        asked = self._obeyed.number > 0 and round == self._obeyed.round
+        return asked or self._readiness is not Readiness.OWED
+
+    def must_settle(self, log: LogPosition) -> bool:
+        """Whether the announced round has to wait for the decision of `next_round`."""
+        overlap = self._rounds.overlap_at(self._newest_trained + 1)
+        return log.next_round <= self._newest_trained - overlap
+
+    def settles_between_passes(self, round: int, left_ms: int, apply_ms: int) -> bool:
+        """Whether a decision that is there is taken in the middle of the work of a later round: if
+        more time remains for the work than applying it takes (`apply_ms`, as last time).
+        """
+        in_front = self._activity is Activity.TRAINING and round < self._newest_trained
+        return in_front and left_ms >= 2 * apply_ms
+
+    # ---- events
+
+    def handle(self, event: events.Event, log: LogPosition) -> int | None:
+        """Take an event. Returns the limit of all waits from now on in milliseconds, also of the
+        one that is going on; None: as before.
+
+        Raises `LocalProtocolError` for an event that this state does not permit.
+        """
+        self._history.append(type(event).__name__)
+        match event:
+            case events.Welcomed():
+                self._readiness = Readiness.OWED
+            case events.Opened():
+                self._opened = event.round
+            case events.Decided():
+                pass  # known by its log position
+            case events.ResyncOrdered():
+                self._ordered = event.order
+            case events.Finished():
+                self._end_reason = event.reason
+                if self._stay is Stay.STAYS:
+                    self._stay = Stay.FINISHED
+                return self._limit_ms(log)
+            case events.LeaveAsked():
+                self._stay = Stay.LEAVES
+                return self._limit_ms(log)
+            case events.Announced():
+                self._require(event, self._activity is Activity.TRAINING)
+                self._activity = Activity.SETTLING
+            case events.Settled():
+                self._require(event, self._activity is Activity.SETTLING)
+                self._activity = Activity.BETWEEN_ROUNDS
+            case events.DeadlinePassed():
+                self._require(event, self._stay is not Stay.STAYS)
+                self._activity = Activity.ENDED
+            case _:
+                assert_never(event)
+        return None
+
+    # ---- decisions
+
+    def next(self, log: LogPosition) -> events.Step:
+        """The next step, which counts as begun. Raises `LocalProtocolError` while a round is in
+        work.
+        """
+        self._require("next", self._activity not in (Activity.TRAINING, Activity.SETTLING))
+        step = self._next(log)
+        self._history.append(type(step).__name__)
+        return step
+
+    def _next(self, log: LogPosition) -> events.Step:
+        if self.trains_no_more:
+            return self._conclude(log)
+        if self._ordered:
+            return self._resync(self._ordered)
+        self._drop_stale(log)
+        if self._opened and self._may_run_ahead(self._opened.round, log):
+            return self._train(self._opened)
+        if self._stay is Stay.LEAVES and not log.undecided:
+            return self._conclude(log)  # decisions that are out now are taken another time
+        if log.behind:
+            return self._catch_up(log)
+        if self._stay is not Stay.STAYS:
+            return self._conclude(log)
+        if self._readiness is Readiness.OWED:
+            self._readiness = Readiness.READY
+            return events.SayReady()
+        if self._opened and self._may_train(self._opened.round, log):
+            return self._train(self._opened)
+        return events.Wait(log.offline or "waits for a round")
+
+    def _drop_stale(self, log: LogPosition) -> None:
+        """A round may be decided before it is begun, or told again in a new session."""
+        opened = self._opened
+        if opened and (opened.round <= self._newest_trained or opened.round < log.next_round):
+            self._opened = None
+
+    def _may_train(self, round: int, log: LogPosition) -> bool:
+        unknown = log.doubtful and log.next_round < round
+        return self._readiness is Readiness.READY and self._stay is Stay.STAYS and not unknown
+
+    def _may_run_ahead(self, round: int, log: LogPosition) -> bool:
+        """Whether a round may be trained before a decision that is there is taken: it is undecided
+        itself, and `next_round` is no further back than the overlap permits.
+        """
+        reach = log.next_round + self._rounds.overlap_at(round)
+        return log.decided_round < round <= reach and self._may_train(round, log)
+
+    def _train(self, opened: wire.RoundOpened) -> events.Step:
+        self._opened, self._newest_trained = None, opened.round
+        self._activity = Activity.TRAINING
+        return events.Train(opened)
+
+    def _resync(self, order: wire.Resync) -> events.Step:
+        """A round that was opened for the discarded state is not for the one that replays."""
+        self._ordered, self._obeyed = None, order
+        self._opened, self._readiness = None, Readiness.OWED
+        return events.Resync(order)
+
+    def _catch_up(self, log: LogPosition) -> events.Step:
+        limit_ms = self._limit_for(log)
+        if log.too_far:
+            return events.Jump(f"{log.decided_round - log.next_round} rounds behind", limit_ms)
+        reason = f"catches up: round {log.next_round} of {log.decided_round}"
+        return events.TakeDecision(reason, limit_ms)
+
+    def _conclude(self, log: LogPosition) -> events.Step:
+        if self._activity is Activity.ENDED or not log.undecided:
+            self._activity = Activity.ENDED
+            return events.End(self._end_reason)
+        if self._activity is Activity.BETWEEN_ROUNDS:
+            self._activity = Activity.CONCLUDING
+            return events.SaveState()
+        reason = f"waits for the decision of round {log.next_round}"
+        return events.TakeDecision(reason, self._limit_for(log))
+
+    # ---- limits
+
+    def _limit_for(self, log: LogPosition) -> int | None:
+        """A new limit for each decision; to look again for the payloads of one is no new wait."""
+        if self._limited_round == log.next_round:
+            return None
+        self._limited_round = log.next_round
+        return self._limit_ms(log)
+
+    def _limit_ms(self, log: LogPosition) -> int | None:
+        """Longest wait from now. A leaving node may finish a round (two rounds of time), or wait
+        for the last decision (one); it waits for nothing that it merely catches up with.
+        """
+        match self._stay:
+            case Stay.STAYS:
+                return None
+            case Stay.FINISHED:
+                return max(FINISHED_MS, self._round_ms)
+            case Stay.LEAVES:
+                in_round = self._activity in (Activity.TRAINING, Activity.SETTLING)
+                limit_ms = self._round_ms * (2 if in_round else 1 if log.undecided else 0)
+                return min(limit_ms, AWAY_MS) if log.offline else limit_ms
+            case _:
+                assert_never(self._stay)
+
+    def _require(self, event: object, permitted: bool) -> None:
+        if not permitted:
+            state = f"{self._activity.value}, {self._readiness.value}, {self._stay.value}"
+            raise LocalProtocolError(
+                f"{event} is not permitted in the state ({state}); before it: "
+                f"{', '.join(self._history)}"
+            )

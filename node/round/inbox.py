@@ -1,0 +1,63 @@
+"""Sorts the coordinator's messages to the parts of a node that wait for them.
+
+    members              -> swarm
+    opened, resync,
+    finished             -> agenda        (through `tell`)
+    committed, skipped   -> decision log, and agenda
+    evicted              -> status page
+
+A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
+"""
+
+from collections.abc import Callable
+
+from node.control.members import MemberList
+from node.round import events
+from node.round.context import RoundContext
+from node.round.pending import PendingRounds
+from protocol import wire_pb2 as wire
+
+
+class Inbox:
+    """The listener of a trainer's coordinator client (`node.control.client.Listener`)."""
+
+    def __init__(
+        self, context: RoundContext, pending: PendingRounds, tell: Callable[[events.Event], None]
+    ) -> None:
+        """`tell` hands an event to the agenda and wakes the trainer."""
+        self._context, self._pending, self._tell = context, pending, tell
+
+    def members_changed(self, members: MemberList) -> None:
+        """The swarm links to members and relays."""
+        self._context.swarm.set_members(members.members, members.relays)
+
+    def welcomed(self, welcome: wire.Welcome) -> None:
+        """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
+        context = self._context
+        context.ledger.saw_decided(welcome.decided_round)
+        for pending in self._pending.announced:
+            context.client.send(pending.announcement)
+            context.witness.add(pending.round, context.swarm.holding(pending.round))
+        self._tell(events.Welcomed())
+
+    def received(self, message: wire.CoordinatorMessage) -> None:
+        """Sort one message."""
+        context = self._context
+        match message.WhichOneof("kind"):
+            case "opened":
+                self._tell(events.Opened(message.opened))
+            case "committed":
+                context.ledger.committed(message.committed)
+                self._tell(events.Decided())
+            case "skipped":
+                context.ledger.skipped(message.skipped)
+                self._tell(events.Decided())
+            case "resync":
+                self._tell(events.ResyncOrdered(message.resync))
+            case "evicted":
+                reason = message.evicted.reason
+                context.status.note = f"removed by the coordinator: {reason}; joining again"
+            case "finished":
+                self._tell(events.Finished(message.finished.reason))
+            case _:
+                pass  # a newer coordinator's message, of no use to this version

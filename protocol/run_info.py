@@ -1,0 +1,17 @@
+"""A run as its coordinator describes it to a node."""
+
+from dataclasses import dataclass
+
+from protocol.ids import RunId
+from protocol.runfile import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a node knows of a run before it joins."""
+
+    spec: RunSpec
+    run_id: RunId
+    """Hash of the run file and the coordinator's key."""
+    coordinator_key: bytes
+    """Public key that signs the commits."""

@@ -1,0 +1,96 @@
+"""The coordinator client's session: its states, its words for people, and the member list that it
+keeps.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.process import CoordinatorProcess
+from node.control.client import CoordinatorClient, SessionState
+from node.control.members import MemberList
+from protocol import wire_pb2 as wire
+from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running
+from tests.support.waiting import until
+
+
+class Heard:
+    """A listener that records its calls, and the members that it was told of."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.members: list[set[str]] = []
+
+    def members_changed(self, members: MemberList) -> None:
+        self.calls.append("members")
+        self.members.append(set(members.members))
+
+    def welcomed(self, welcome: wire.Welcome) -> None:
+        self.calls.append("welcome")
+
+    def received(self, message: wire.CoordinatorMessage) -> None:
+        self.calls.append(str(message.WhichOneof("kind")))
+
+
+@asynccontextmanager
+async def session_of(process: CoordinatorProcess, heard: Heard) -> AsyncIterator[CoordinatorClient]:
+    client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
+    info = await client.fetch_run()
+    hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
+    session = asyncio.create_task(client.run(info, hello, heard))
+    try:
+        yield client
+    finally:
+        session.cancel()
+        await asyncio.gather(session, return_exceptions=True)
+        await client.close()
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[CoordinatorProcess]:
+    async with running(tmp_path, quiet_spec()) as process:
+        yield process
+
+
+def test_before_its_first_session_a_client_is_offline_and_says_so() -> None:
+    client = CoordinatorClient("127.0.0.1:1", Ed25519PrivateKey.generate())
+    assert client.state is SessionState.NOT_CONNECTED
+    assert not client.connected
+    assert client.words == client.offline == "not connected yet"
+
+
+async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
+    process: CoordinatorProcess,
+) -> None:
+    heard = Heard()
+    async with session_of(process, heard) as client:
+        await until(lambda: client.connected)
+        assert (client.state, client.words, client.offline) == (
+            SessionState.CONNECTED,
+            "connected",
+            "",
+        )
+        process._service.close()
+        await until(lambda: client.state is SessionState.LOST)
+        assert client.words == client.offline
+        assert client.words.startswith(f"the coordinator at {process.address} closed the session")
+        assert client.words.endswith("; reconnecting")
+        await until(lambda: client.connected)
+        assert heard.calls.count("welcome") == 2
+
+
+async def test_members_are_told_before_the_welcome_and_whenever_they_change(
+    process: CoordinatorProcess,
+) -> None:
+    heard = Heard()
+    async with session_of(process, heard) as client:
+        await until(lambda: "welcome" in heard.calls)
+        assert heard.calls[heard.calls.index("welcome") - 1] == "members"
+        async with ScriptedNode(process.address, process.run_id, node_key(2)) as other:
+            await other.join()
+            await until(lambda: client.members.member_count == 2)
+        assert heard.members[-1] == set(client.members.members)

@@ -1,0 +1,308 @@
+"""Two processes over gloo on the loopback interface: one launch, several stories, judged here."""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import STATE, DemoSettings, Engine, GradientError
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.optimizer import DeMo
+from node.demo.process_group import Ranks
+from node.demo.vote_sum import Contribution
+from protocol.errors import DivergedError
+from tests.node.demo import reference
+
+RANKS = 2
+LR = 0.002
+SHAPES = {"0": (128, 80), "1": (128,), "2": (80, 128), "3": (80,)}
+
+Story = Callable[[int], Any]
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator))
+        for shape in SHAPES.values()
+    ]
+
+
+def loss_of(params: list[torch.nn.Parameter], rank: int, step: int) -> torch.Tensor:
+    """An autoencoder's loss on samples of this rank's own."""
+    inputs = torch.randn(32, 80, generator=torch.Generator().manual_seed(2 * step + rank))
+    hidden = torch.tanh(inputs @ params[0].T + params[1])
+    return torch.nn.functional.mse_loss(hidden @ params[2].T + params[3], inputs)
+
+
+def gradients(params: list[torch.nn.Parameter], rank: int, step: int) -> float:
+    for parameter in params:
+        parameter.grad = None
+    loss = loss_of(params, rank, step)
+    loss.backward()
+    return loss.item()
+
+
+def scaled(scaling: GradientScaling, params: list[torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """Copies of the gradients, made even."""
+    found = {
+        name: p.grad.clone() for name, p in zip(SHAPES, params, strict=True) if p.grad is not None
+    }
+    scaling.scale_(found)
+    return found
+
+
+def tensors(params: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in params]
+
+
+def training(rank: int) -> dict[str, Any]:
+    params = parameters()
+    optimizer = DeMo(params, lr=LR, weight_decay=0.1, momentum_decay=0.9)
+    losses = []
+    after_three: list[torch.Tensor] = []
+    for step in range(40):
+        losses.append(gradients(params, rank, step))
+        optimizer.step()
+        if step == 2:
+            after_three = tensors(params)
+    return {"losses": losses, "parameters": tensors(params), "after three": after_three}
+
+
+def missing_gradients(rank: int) -> list[torch.Tensor]:
+    params = parameters()
+    optimizer = DeMo(params, lr=LR, weight_decay=0.1)
+    for step in range(3):
+        gradients(params, rank, step)
+        params[rank].grad = None  # 0 is missing on rank 0, 1 on rank 1
+        params[2].grad = None  # 2 is missing on both
+        optimizer.step()
+    return tensors(params)
+
+
+def two_groups_of_unlike_length(rank: int) -> list[torch.Tensor]:
+    params = parameters()
+    optimizer = DeMo(
+        [{"params": params[:2], "top_k": 100}, {"params": params[2:], "value_bits": 8}], lr=LR
+    )
+    for step in range(3):
+        gradients(params, rank, step)
+        if rank:
+            params[0].grad = torch.zeros_like(params[0])  # sends next to nothing
+        optimizer.step()
+    return tensors(params)
+
+
+def broken_gradients(rank: int) -> dict[str, Any]:
+    params = parameters()
+    optimizer = DeMo(params, lr=LR)
+    gradients(params, rank, 0)
+    optimizer.step()
+    before = tensors(params)
+    gradients(params, rank, 1)
+    state = optimizer.state[params[0]]
+    momentum = state["momentum"]
+    expected = Engine(ChunkLayout.from_shapes(SHAPES), DemoSettings(), "cpu")
+    expected.load_state_dict({name: state[name] for name in STATE})
+    scaling = GradientScaling("even", SHAPES, "cpu")
+    scaling.load(state["gradient_sizes"])
+    if rank == 0:
+        expected.accumulate(scaled(scaling, params))
+    else:
+        params[3].grad.fill_(torch.nan)  # type: ignore[union-attr]
+    with pytest.raises(GradientError) as caught:
+        optimizer.step()
+    after = tensors(params)
+    kept = torch.equal(momentum, expected.momentum)
+    gradients(params, rank, 2)
+    optimizer.step()
+    said = str(caught.value)
+    return {
+        "said": said,
+        "before": before,
+        "after": after,
+        "kept": kept,
+        "parameters": tensors(params),
+    }
+
+
+def unequal_starts(rank: int) -> list[str]:
+    said = []
+    for settings in ({"lr": LR + rank}, {"lr": LR}):
+        params = parameters()
+        if settings["lr"] == LR and rank == 1:
+            params[2].data[5, 5] += 1e-6
+        optimizer = DeMo(params, **settings)
+        gradients(params, rank, 0)
+        with pytest.raises(DivergedError) as caught:
+            optimizer.step()
+        said.append(str(caught.value))
+    return said
+
+
+def groups_of_one(rank: int) -> list[torch.Tensor]:
+    alone = [dist.new_group([other]) for other in range(RANKS)][rank]
+    params = parameters()
+    optimizer = DeMo(params, lr=LR, process_group=alone)
+    gradients(params, rank, 0)
+    optimizer.step()
+    return tensors(params)
+
+
+def exchanges(rank: int) -> Any:
+    payloads = [[b"first", b""], [b"", b"second of rank 1"]][rank]
+    everybody, flags = Ranks(None).exchange(payloads, [rank == 1, False, True])
+    return [[payload.decode() for payload in theirs] for theirs in everybody], flags
+
+
+STORIES: list[Story] = [
+    training,
+    missing_gradients,
+    two_groups_of_unlike_length,
+    broken_gradients,
+    unequal_starts,
+    groups_of_one,
+    exchanges,
+]
+
+
+def run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),
+    )
+    told = {story.__name__: story(rank) for story in STORIES}
+    group = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    told["group is gone"] = group() is None
+    torch.save(told, f"{folder}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The notes of each rank."""
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def simulated(steps: int) -> list[torch.Tensor]:
+    """The parameters after some steps of `training`, by two engines and the reference in one
+    process.
+    """
+    layout = ChunkLayout.from_shapes(SHAPES)
+    engines = [Engine(layout, DemoSettings(momentum_decay=0.9), "cpu") for _ in range(RANKS)]
+    scalings = [GradientScaling("even", SHAPES, "cpu") for _ in range(RANKS)]
+    params = parameters()
+    for step in range(steps):
+        sent = []
+        for rank, engine in enumerate(engines):
+            gradients(params, rank, step)
+            engine.accumulate(scaled(scalings[rank], params))
+            sent.append(Contribution(1, engine.extract().coefficients))
+        arrays = {name: p.detach().numpy() for name, p in zip(SHAPES, params, strict=True)}
+        stepped = reference.apply(arrays, sent, LR, 1 - LR * 0.1, "orthogonal")
+        for name, parameter in zip(SHAPES, params, strict=True):
+            parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(stepped[name])))
+    return tensors(params)
+
+
+def test_ranks_end_equal_and_their_losses_fall(told: list[dict[str, Any]]) -> None:
+    first, second = (each["training"] for each in told)
+    assert equal(first["parameters"], second["parameters"])
+    assert first["losses"] != second["losses"]
+    for each in (first, second):
+        assert each["losses"][-1] < 0.8 * each["losses"][0]
+
+
+def test_ranks_make_the_steps_of_the_reference(told: list[dict[str, Any]]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the ranks, so that the gradients are the same
+    expected = simulated(3)
+    torch.set_num_threads(threads)
+    assert equal(told[0]["training"]["after three"], expected)
+
+
+def test_a_gradient_on_one_rank_moves_all_and_on_none_moves_nothing(
+    told: list[dict[str, Any]],
+) -> None:
+    first, second = (each["missing_gradients"] for each in told)
+    assert equal(first, second)
+    start = tensors(parameters())
+    assert [torch.equal(a, b) for a, b in zip(first, start, strict=True)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_payloads_of_unlike_length_and_several_groups_arrive(told: list[dict[str, Any]]) -> None:
+    first, second = (each["two_groups_of_unlike_length"] for each in told)
+    assert equal(first, second)
+    assert not equal(first, tensors(parameters()))
+
+
+def test_a_broken_gradient_on_one_rank_raises_on_all_and_training_goes_on(
+    told: list[dict[str, Any]],
+) -> None:
+    first, second = (each["broken_gradients"] for each in told)
+    assert first["said"] == "expected finite gradients on all ranks, got others on ranks [1]"
+    assert "with entries NaN" in second["said"]
+    for each in (first, second):
+        assert equal(each["before"], each["after"])
+        assert each["kept"]  # good gradients in the momentum, nothing sent
+        assert not equal(each["after"], each["parameters"])
+    assert equal(first["parameters"], second["parameters"])
+
+
+def test_unequal_parameters_or_settings_are_refused_on_all_ranks(
+    told: list[dict[str, Any]],
+) -> None:
+    for each in told:
+        assert len(each["unequal_starts"]) == 2
+        for said in each["unequal_starts"]:
+            assert "equal parameters and settings, got others than rank 0's on ranks [1]" in said
+
+
+def test_a_process_group_bounds_the_exchange(told: list[dict[str, Any]]) -> None:
+    first, second = (each["groups_of_one"] for each in told)
+    assert not equal(first, second)
+
+
+def test_exchange_returns_payloads_by_rank_and_flags_of_any(told: list[dict[str, Any]]) -> None:
+    expected = ([["first", ""], ["", "second of rank 1"]], [True, False, True])
+    assert told[0]["exchanges"] == told[1]["exchanges"] == expected
+
+
+def test_a_destroyed_process_group_ends_and_takes_its_threads_along(
+    told: list[dict[str, Any]],
+) -> None:
+    assert all(each["group is gone"] for each in told)
+
+
+def test_a_process_alone_is_rank_zero_of_one() -> None:
+    ranks = Ranks(None)
+    assert (ranks.count, ranks.mine) == (1, 0)
+    assert ranks.exchange([b"", b"own"], [True, False]) == ([[b"", b"own"]], [True, False])
+    assert ranks.exchange([b""], []) == ([[b""]], [])

@@ -1,0 +1,42 @@
+"""Promises of the fault log: a fault is logged once, until the peer commits another one."""
+
+import logging
+
+import pytest
+
+from node.gossip import fault_log
+from node.gossip.fault_log import FaultLog
+from node.gossip.machine import events
+from protocol.ids import PeerId, RunId
+
+RUN = RunId("ab" * 16)
+A, B, C = (PeerId(letter * 32) for letter in "abc")
+
+
+def logged(
+    caplog: pytest.LogCaptureFixture, faults: FaultLog, *blames: tuple[PeerId, str]
+) -> list[tuple[str, str]]:
+    """(peer, reason) of each record that these blames leave."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for peer, reason in blames:
+            faults.record(events.Blame(peer, reason))
+    return [(record.peer, record.reason) for record in caplog.records]  # type: ignore[attr-defined]
+
+
+def test_a_repeated_fault_is_logged_once_and_another_one_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = FaultLog(RUN)
+    found = logged(caplog, faults, (A, "one"), (A, "one"), (B, "one"), (A, "two"), (A, "one"))
+    assert found == [(A[:8], "one"), (B[:8], "one"), (A[:8], "two"), (A[:8], "one")]
+
+
+def test_only_the_peers_with_the_newest_faults_are_remembered(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_log, "PEERS_MAX", 2)
+    faults = FaultLog(RUN)
+    logged(caplog, faults, (A, "one"), (B, "one"), (C, "one"))
+    assert logged(caplog, faults, (C, "one"), (B, "one")) == []
+    assert logged(caplog, faults, (A, "one")) == [(A[:8], "one")]

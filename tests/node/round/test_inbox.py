@@ -1,0 +1,95 @@
+"""Each message of the coordinator reaches the part that waits for it, and the agenda hears of those
+that change what comes next.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.control.members import MemberList
+from node.round import events
+from node.round.inbox import Inbox
+from node.round.pending import PendingRounds
+from protocol import wire_pb2 as wire
+from protocol.commits import Commit, Entry, genesis_digest, sign_commit
+from protocol.ids import sha256
+from tests.node.test_trainer import KEY, OWN, RUN, Stage
+from tests.support.tiny import tiny_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def stage(corpus: Path) -> Stage:
+    return Stage(corpus, overlap=1)
+
+
+class Told:
+    """An inbox over a stage's parts, and what its agenda would hear."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.events: list[events.Event] = []
+        self.inbox = Inbox(stage.context, PendingRounds(), self.events.append)
+
+    def receive(self, **kind: Any) -> list[events.Event]:
+        self.inbox.received(wire.CoordinatorMessage(**kind))
+        return self.events
+
+
+OPENED = wire.RoundOpened(round=3)
+RESYNC = wire.Resync(round=2, reason="differs", number=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "event"),
+    [
+        ("opened", OPENED, events.Opened(OPENED)),
+        ("resync", RESYNC, events.ResyncOrdered(RESYNC)),
+        ("finished", wire.RunFinished(reason="done"), events.Finished("done")),
+        ("skipped", wire.RoundSkipped(round=0), events.Decided()),
+    ],
+)
+def test_the_agenda_hears_of_a_message(
+    stage: Stage, kind: str, message: Any, event: events.Event
+) -> None:
+    assert Told(stage).receive(**{kind: message}) == [event]
+
+
+def test_a_commit_and_a_skip_reach_the_decision_log(stage: Stage) -> None:
+    told = Told(stage)
+    entry = Entry(OWN, sha256(b"payload"), 100, 1, 1)
+    signed = sign_commit(Commit(RUN, 0, 0, (entry,), 1, 2, genesis_digest(RUN)), KEY)
+    committed = wire.Committed(body=signed.body, signature=signed.signature)
+    told.receive(committed=wire.RoundCommitted(commit=committed, holders=[wire.Holders()]))
+    told.receive(skipped=wire.RoundSkipped(round=1))
+    assert stage.ledger.decided_round == 1
+    assert told.events == [events.Decided(), events.Decided()]
+
+
+def test_an_eviction_is_noted_with_its_reason(stage: Stage) -> None:
+    assert Told(stage).receive(evicted=wire.Evicted(reason="silent for 6 s")) == []
+    assert stage.status.note == "removed by the coordinator: silent for 6 s; joining again"
+
+
+def test_a_message_of_a_newer_coordinator_changes_nothing(stage: Stage) -> None:
+    assert Told(stage).receive() == []
+
+
+def test_a_welcome_tells_the_newest_decision_before_the_agenda_hears_of_it(stage: Stage) -> None:
+    decided = list[int]()
+    inbox = Inbox(
+        stage.context, PendingRounds(), lambda event: decided.append(stage.ledger.decided_round)
+    )
+    inbox.welcomed(wire.Welcome(decided_round=7))
+    assert decided == [7]
+
+
+def test_members_and_relays_reach_the_swarm(stage: Stage) -> None:
+    members = MemberList()
+    members.update(wire.Members(members=[wire.Member(peer_id=OWN, addresses=["h:1"])]))
+    Told(stage).inbox.members_changed(members)
+    assert stage.swarm.told == [{OWN: ("h:1",)}]
