@@ -205,7 +205,7 @@ def _coefficients(plan: Plan, algorithm: AlgorithmSpec, shape: PayloadShape) -> 
     elif largest >= K_WORTH * top_k:
         yield (
             f"k: with overlap, k up to {largest} costs no time (the run has {top_k}); a larger k "
-            "needs fewer rounds."
+            "may need fewer rounds."
         )
     elif largest < top_k:
         yield (
