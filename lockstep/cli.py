@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
+from lockstep.commands.plan_options import plan
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import NODE_EXTRA
@@ -40,6 +41,7 @@ app = typer.Typer(
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app)
 app.add_typer(wan_app)
+app.command()(plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -286,9 +288,7 @@ def status(
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
     *,
-    defaults: Annotated[
-        bool, typer.Option("--defaults", help="Ask no questions: every field has its default.")
-    ] = False,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     published: options.Published = None,
 ) -> None:

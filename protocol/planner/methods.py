@@ -1,0 +1,240 @@
+"""What each method costs per round on given machines and lines, in its parts.
+
+compute   the mean compute of a node in a round
+exposed   what the exchange adds when all nodes are alike and never vary
+waiting   what is left: waiting for slower nodes, and for nodes that are slow in a round
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from protocol.ids import PeerId
+from protocol.planner.compute import Compute
+from protocol.planner.links import (
+    Calibration,
+    Network,
+    all_reduce_s,
+    exchange_s,
+    shared_pair_s,
+)
+from protocol.planner.timing import (
+    Array,
+    Draws,
+    Partners,
+    barrier_s,
+    delayed_s,
+    drawn,
+    neighbours_s,
+    partners,
+    seldom_s,
+)
+from protocol.topologies import Topology, contraction
+
+MethodName = Literal["all-reduce", "demo", "demo-overlap", "gossip-adam", "diloco"]
+
+METHOD_NAMES: Final = ("all-reduce", "demo", "demo-overlap", "gossip-adam", "diloco")
+
+BUCKET_BYTES: Final = 25 * 1024**2
+"""Bytes of gradients that are sent together while backward goes on: PyTorch's default."""
+
+GRAPHS_MAX: Final = 64
+"""Rounds whose graphs are followed before they begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Sizes of what the methods send, in bytes."""
+
+    gradient: float
+    """The whole gradient or the whole change, dense: all-reduce and DiLoCo."""
+
+    payload: float
+    """One payload of DeMo."""
+
+    parameters: float
+    """One node's parameters as gossip Adam sends them."""
+
+    local_steps: int = 50
+    """H: steps of DiLoCo between two exchanges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that a prediction depends on."""
+
+    compute: Compute
+    network: Network
+    traffic: Traffic
+    calibration: Calibration
+    seed: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return len(self.network)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One method; seconds and bytes are those of one round (of DiLoCo: of one local step)."""
+
+    method: MethodName
+    topology: str | None
+    seconds: float
+    compute_s: float
+    exposed_s: float
+    waiting_s: float
+    up_bytes: float
+    """Bytes from a node, the mean over nodes."""
+    down_bytes: float
+    contraction: float | None = None
+    """Of gossip Adam: distance to the mean that is left after a round, at worst, on average over
+    a period."""
+
+    @property
+    def title(self) -> str:
+        """The method and its topology."""
+        return f"{self.method} {self.topology}" if self.topology else self.method
+
+    def document(self) -> dict[str, Any]:
+        """For a program."""
+        return asdict(self)
+
+
+def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:
+    """The prediction for a method; gossip Adam takes a topology over `names`."""
+    match method:
+        case "all-reduce":
+            return _all_reduce(setting)
+        case "demo":
+            return _demo(setting)
+        case "demo-overlap":
+            return _demo_overlap(setting)
+        case "gossip-adam":
+            return _gossip_adam(setting, topology or Topology("one-peer-exponential"))
+        case "diloco":
+            return _diloco(setting)
+
+
+def names(network: Network) -> list[PeerId]:
+    """Ids that stand for the nodes of a network, in its order."""
+    return [PeerId(f"{node:032x}") for node in range(len(network))]
+
+
+def _all_reduce(setting: Setting) -> Prediction:
+    compute, gradient = setting.compute, setting.traffic.gradient
+    buckets = max(1.0, gradient / BUCKET_BYTES)
+    exchange = all_reduce_s(setting.network, gradient, setting.calibration)
+    behind_s = compute.backward_s * (1 - 1 / buckets)  # from the first bucket to the last gradient
+    exposed_s = max(0.0, exchange - behind_s)
+    draws = _draws(setting, compute.adam_s)
+    sent = 2 * (setting.nodes - 1) / setting.nodes * gradient
+    return _split(
+        setting, "all-reduce", barrier_s(draws, exposed_s), draws, exposed_s=exposed_s, sent=sent
+    )
+
+
+def _demo(setting: Setting) -> Prediction:
+    exposed_s = exchange_s(setting.network, setting.traffic.payload, setting.calibration)
+    draws = _draws(setting, setting.compute.demo_s)
+    sent = (setting.nodes - 1) * setting.traffic.payload
+    return _split(
+        setting, "demo", barrier_s(draws, exposed_s), draws, exposed_s=exposed_s, sent=sent
+    )
+
+
+def _demo_overlap(setting: Setting) -> Prediction:
+    exchange = exchange_s(setting.network, setting.traffic.payload, setting.calibration)
+    draws = _draws(setting, setting.compute.demo_s)
+    mean_s = _mean_s(draws)
+    exposed_s = max(0.0, exchange - mean_s) if setting.nodes > 1 else 0.0
+    sent = (setting.nodes - 1) * setting.traffic.payload
+    return _split(
+        setting, "demo-overlap", delayed_s(draws, exchange), draws, exposed_s=exposed_s, sent=sent
+    )
+
+
+def _diloco(setting: Setting) -> Prediction:
+    local_steps = setting.traffic.local_steps
+    exchange = all_reduce_s(setting.network, setting.traffic.gradient, setting.calibration)
+    draws = _draws(setting, setting.compute.adam_s)
+    sent = 2 * (setting.nodes - 1) / setting.nodes * setting.traffic.gradient / local_steps
+    seconds = seldom_s(draws, exchange, local_steps)
+    return _split(setting, "diloco", seconds, draws, exposed_s=exchange / local_steps, sent=sent)
+
+
+def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
+    exchanges = graphs(setting, topology)
+    draws = _draws(setting, setting.compute.adam_s)
+    alike = Draws(np.full((len(draws.seconds), 1, setting.nodes), _mean_s(draws)))
+    exposed_s = max(0.0, neighbours_s(alike, exchanges) - _mean_s(draws))
+    seconds = neighbours_s(draws, exchanges)
+    ends = np.mean([graph.exchanges / setting.nodes for graph in exchanges])
+    peers = names(setting.network)
+    left = contraction(topology, peers) ** (1 / topology.period(peers))
+    return _split(
+        setting,
+        "gossip-adam",
+        seconds,
+        draws,
+        exposed_s=exposed_s,
+        sent=float(ends) * setting.traffic.parameters,
+        mixing=(topology.name, left),
+    )
+
+
+def graphs(setting: Setting, topology: Topology) -> list[Partners]:
+    """The exchanges of a topology's rounds, with the seconds that each takes."""
+    peers = names(setting.network)
+    period = topology.period(peers)
+    found = []
+    for round in range(max(1, GRAPHS_MAX // period) * period):
+        edges = topology.edges(round, peers)
+        place = {peer: node for node, peer in enumerate(peers)}
+        degree: Array = np.zeros(setting.nodes)
+        for edge in edges:
+            for end in edge:
+                degree[place[end]] += 1
+        cost_s = shared_pair_s(
+            setting.network, setting.traffic.parameters, setting.calibration, degree
+        )
+        found.append(partners(edges, peers, cost_s))
+    return found
+
+
+def _draws(setting: Setting, mean_s: float) -> Draws:
+    factors = setting.compute.factors(setting.nodes)
+    return drawn(mean_s, factors, setting.compute.jitter, setting.seed)
+
+
+def _mean_s(draws: Draws) -> float:
+    """Mean compute over rounds and nodes."""
+    return float(draws.seconds.mean())
+
+
+def _split(
+    setting: Setting,
+    method: MethodName,
+    seconds: float,
+    draws: Draws,
+    *,
+    exposed_s: float,
+    sent: float,
+    mixing: tuple[str, float] | None = None,
+) -> Prediction:
+    """The prediction with what is neither compute nor exchange as waiting."""
+    compute_s = _mean_s(draws)
+    waiting_s = max(0.0, seconds - compute_s - exposed_s)
+    topology, left = mixing or (None, None)
+    return Prediction(
+        method,
+        topology,
+        compute_s + exposed_s + waiting_s,
+        compute_s,
+        exposed_s,
+        waiting_s,
+        sent,
+        sent,
+        left,
+    )

@@ -1,0 +1,153 @@
+"""Shapes of a network's parameters by arithmetic, and the chunks that they fill: no torch.
+
+The types below are those whose layout is written down here; any other model needs its number of
+parameters told. Defaults of missing fields are those of transformers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+from protocol.errors import SettingsError
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
+from protocol.runfile import ModelSpec
+
+Shape = tuple[int, ...]
+
+PADDING_FACTOR_MAX: Final = 2
+"""A matrix that padding makes more than this many times larger shares its chunks with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a network is."""
+
+    parameters: int
+    chunks: int
+    """Chunks of 64 x 64 of the whole network, padding included."""
+
+
+def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
+    """The size of a run's network. `parameters`, if given, stands in for it: its chunks are then
+    counted without padding. `SettingsError` if neither tells.
+    """
+    if parameters is not None:
+        return Size(parameters, -(-parameters // CHUNK_ENTRIES))
+    shapes = _LAYOUTS.get(model.type)
+    if shapes is None:
+        raise SettingsError(
+            f"model.type: expected one of {', '.join(_LAYOUTS)} or the option --parameters, "
+            f"got {model.type!r}"
+        )
+    return _size(shapes(_Config(model.config)))
+
+
+def _size(shapes: list[Shape]) -> Size:
+    """Chunks as node.demo.chunks cuts them."""
+    matrices, small = 0, 0
+    for shape in shapes:
+        entries = prod(shape)
+        grid = _chunks(shape[0]) * _chunks(prod(shape[1:])) if len(shape) > 1 else 0
+        if grid and grid * CHUNK_ENTRIES <= PADDING_FACTOR_MAX * entries:
+            matrices += grid
+        else:
+            small += entries
+    return Size(sum(map(prod, shapes)), matrices + -(-small // CHUNK_ENTRIES))
+
+
+def _chunks(length: int) -> int:
+    return -(-length // CHUNK_SIDE)
+
+
+class _Config:
+    """Fields of a model's configuration, each a number within reason; `SettingsError` names one
+    that is not.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def count(self, name: str, default: int) -> int:
+        value = self._fields.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**32:
+            raise SettingsError(
+                f"model.config.{name}: expected a whole number from 1 to {2**32}, got {value!r}"
+            )
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._fields.get(name, default)
+        if not isinstance(value, bool):
+            raise SettingsError(f"model.config.{name}: expected true or false, got {value!r}")
+        return value
+
+
+def _llama(
+    config: _Config, *, qkv_bias: bool | None = None, kv_heads: int | None = None
+) -> list[Shape]:
+    """RMS norms, gated feed-forward network, grouped keys and values."""
+    vocabulary, width = config.count("vocab_size", 32000), config.count("hidden_size", 4096)
+    inner = config.count("intermediate_size", 11008)
+    heads = config.count("num_attention_heads", 32)
+    head = config.count("head_dim", max(1, width // heads))
+    keys = config.count("num_key_value_heads", kv_heads or heads) * head
+    bias = config.flag("attention_bias", False)
+    shapes: list[Shape] = [(vocabulary, width), (width,)]
+    for _ in range(config.count("num_hidden_layers", 32)):
+        shapes += [(heads * head, width), (keys, width), (keys, width), (width, heads * head)]
+        shapes += [(inner, width), (inner, width), (width, inner), (width,), (width,)]
+        if bias if qkv_bias is None else qkv_bias:
+            shapes += [(heads * head,), (keys,), (keys,)]
+        if bias and qkv_bias is None:
+            shapes += [(width,)]
+        if config.flag("mlp_bias", False):
+            shapes += [(inner,), (inner,), (width,)]
+    return shapes if config.flag("tie_word_embeddings", False) else [*shapes, (vocabulary, width)]
+
+
+def _mistral(config: _Config) -> list[Shape]:
+    """Llama's layout with eight heads of keys and values by default."""
+    return _llama(config, qkv_bias=False, kv_heads=8)
+
+
+def _qwen2(config: _Config) -> list[Shape]:
+    """Llama's layout with biases on queries, keys and values."""
+    return _llama(config, qkv_bias=True, kv_heads=32)
+
+
+def _gpt2(config: _Config) -> list[Shape]:
+    """Learned positions, layer norms with biases, one matrix for queries, keys and values."""
+    width = config.count("n_embd", 768)
+    inner = config.count("n_inner", 4 * width)
+    vocabulary = config.count("vocab_size", 50257)
+    shapes: list[Shape] = [(vocabulary, width), (config.count("n_positions", 1024), width)]
+    for _ in range(config.count("n_layer", 12)):
+        shapes += [(width,)] * 4 + [(width, 3 * width), (3 * width,), (width, width), (width,)]
+        shapes += [(width, inner), (inner,), (inner, width), (width,)]
+    shapes += [(width,), (width,)]
+    return shapes if config.flag("tie_word_embeddings", True) else [*shapes, (vocabulary, width)]
+
+
+def _gpt_neox(config: _Config) -> list[Shape]:
+    """GPT-2's blocks with rotary positions; input and output embeddings apart by default."""
+    width, inner = config.count("hidden_size", 6144), config.count("intermediate_size", 24576)
+    vocabulary = config.count("vocab_size", 50432)
+    bias = config.flag("attention_bias", True)
+    shapes: list[Shape] = [(vocabulary, width)]
+    for _ in range(config.count("num_hidden_layers", 44)):
+        shapes += [(width,)] * 4 + [(3 * width, width), (width, width)]
+        shapes += [(3 * width,), (width,)] if bias else []
+        shapes += [(inner, width), (inner,), (width, inner), (width,)]
+    shapes += [(width,), (width,)]
+    return shapes if config.flag("tie_word_embeddings", False) else [*shapes, (vocabulary, width)]
+
+
+_LAYOUTS: Final[dict[str, Callable[[_Config], list[Shape]]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+}

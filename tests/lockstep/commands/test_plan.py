@@ -1,0 +1,187 @@
+"""`lockstep plan` as a person types it: tables of 80 columns, JSON, a figure, clear errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from lockstep.cli import main
+from lockstep.commands.plan import PlanOptions, render, setting_of
+from lockstep.exit_codes import ExitCode
+from lockstep.run_file import run_file_text
+from protocol.payload import PayloadShape
+from protocol.planner.advice import sentences
+from protocol.planner.parameters import size_of
+from protocol.planner.plan import plan
+from protocol.runfile import ModelSpec, RunSpec
+from tests.lockstep.shared import printed
+from tests.lockstep.test_cli import error_line, without_torch
+
+MATRIX: dict[str, Any] = {
+    "nodes": ["ada", "bob", "eve"],
+    "mbit_s": [[0, 10, 5], [10, 0, 40], [5, 40, 0]],
+    "one_way_ms": [[0, 10, 80], [10, 0, 30], [80, 30, 0]],
+}
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(run_file_text(RunSpec()))
+    return path
+
+
+def planned(run_file: Path, *arguments: str) -> dict[str, Any]:
+    path = run_file.with_name("plan.json")
+    assert main(["plan", str(run_file), *arguments, "--json", str(path)]) == ExitCode.OK
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_the_json_has_every_method_with_its_parts(run_file: Path) -> None:
+    found = planned(run_file, "--nodes", "8", "--profiles", "cable,dsl")
+    methods = found["methods"]
+    assert [one["method"] for one in methods if one["method"] != "gossip-adam"] == [
+        "all-reduce",
+        "demo",
+        "demo-overlap",
+        "diloco",
+    ]
+    assert {one["topology"] for one in methods if one["method"] == "gossip-adam"} == {
+        "ring",
+        "one-peer-exponential",
+        "alternating-exponential-ring",
+        "hierarchical",
+        "complete",
+        "random-matching",
+    }
+    for one in methods:
+        parts = one["compute_s"] + one["exposed_s"] + one["waiting_s"]
+        assert one["seconds"] == pytest.approx(parts)
+        assert one["up_bytes"] > 0
+        assert one["down_bytes"] > 0
+    assert found["nodes"] == 8
+    assert found["parameters"] == 824_576
+    assert found["words"][0].startswith("Decentralisation pays")
+
+
+def test_every_line_fits_80_columns(run_file: Path) -> None:
+    spec = RunSpec()
+    size = size_of(spec.model, 70_000_000_000)
+    options = PlanOptions(
+        nodes=12, profiles=("dsl-poor", "fibre", "5g-fixed"), parameters=70_000_000_000, flops=1e15
+    )
+    found = plan(setting_of(spec, size, options))
+    words = sentences(found, spec.algorithm, PayloadShape(size.chunks, 32, 1))
+    text = "".join(printed(part) for part in render(spec, size, found, words))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for heading in ("takes", "compute", "exposed", "waiting", "each way", "less"):
+        assert heading in text
+
+
+def test_the_figure_is_written(run_file: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "plan.svg"
+    assert main(["plan", str(run_file), "--nodes", "4", "--svg", str(figure)]) == ExitCode.OK
+    assert ElementTree.parse(figure).getroot().tag.endswith("svg")
+
+
+def test_standard_output_is_json_alone_when_asked(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(run_file), "--nodes", "4", "--json", "-"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["nodes"] == 4
+
+
+def test_it_needs_no_torch(run_file: Path) -> None:
+    done = without_torch("plan", str(run_file), "--nodes", "3")
+    assert done.returncode == 0, done.stderr
+    assert "demo-overlap" in done.stdout
+
+
+def test_given_figures_are_taken(run_file: Path) -> None:
+    found = planned(
+        run_file,
+        *("--nodes", "4", "--compute-s", "3", "--optimizer-s", "0.5", "--demo-s", "1"),
+        *("--jitter", "0", "--dense-bits", "32", "--gossip-bits", "8", "--parameters", "1000000"),
+    )
+    seconds = {one["method"]: one["compute_s"] for one in found["methods"]}
+    assert seconds["all-reduce"] == pytest.approx(3.5)
+    assert seconds["demo"] == pytest.approx(4.0)
+    assert found["traffic"]["gradient"] == 4e6
+    assert found["traffic"]["parameters"] == 1e6
+
+
+def test_measured_links_replace_profiles(run_file: Path, tmp_path: Path) -> None:
+    matrix = tmp_path / "links.json"
+    matrix.write_text(json.dumps(MATRIX))
+    found = planned(run_file, "--matrix", str(matrix))
+    assert [line["name"] for line in found["lines"]] == MATRIX["nodes"]
+    assert found["growth"] == {}
+    assert found["proposals"]
+    lone = tmp_path / "one.json"
+    lone.write_text(json.dumps({"nodes": ["ada"], "mbit_s": [[0]], "one_way_ms": [[0]]}))
+    assert "One node" in planned(run_file, "--matrix", str(lone))["words"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"mbit_s": [[0, 1], [1, 0]]}, "mbit_s: expected 3 rows of 3 numbers"),
+        ({"mbit_s": [[0, 0, 1], [1, 0, 1], [1, 1, 0]]}, "mbit_s: expected rates above 0"),
+        ({"one_way_ms": [[0, -1, 1], [1, 0, 1], [1, 1, 0]]}, "one_way_ms.0.1"),
+        ({"nodes": ["ada", "ada", "eve"]}, "expected names that differ"),
+        ({"up_mbit_s": [1, 2]}, "up_mbit_s: expected 3 rates, got 2"),
+        ({"speed": 3}, "speed: extra inputs"),
+    ],
+)
+def test_wrong_links_are_named(
+    run_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    problem: str,
+) -> None:
+    matrix = tmp_path / "links.json"
+    matrix.write_text(json.dumps(MATRIX | change))
+    assert main(["plan", str(run_file), "--matrix", str(matrix)]) == ExitCode.SETTINGS
+    assert problem in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        ([], ExitCode.USAGE, "expected --nodes N, or --matrix FILE"),
+        (["--nodes", "0"], ExitCode.USAGE, "--nodes"),
+        (["--nodes", "4", "--profiles", "warp"], ExitCode.SETTINGS, "expected one of dsl-poor"),
+        (["--nodes", "4", "--slower", "1,fast"], ExitCode.USAGE, "--slower: expected numbers"),
+        (["--nodes", "2", "--slower", "1,1,2"], ExitCode.USAGE, "at most 2 factors"),
+        (["--nodes", "4", "--matrix", "no.json"], ExitCode.SETTINGS, "cannot read links no.json"),
+        (
+            ["--nodes", "4", "--matrix", "no.json", "--profiles", "dsl"],
+            ExitCode.USAGE,
+            "got both",
+        ),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    run_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: ExitCode,
+    problem: str,
+) -> None:
+    assert main(["plan", str(run_file), *arguments]) == code
+    assert problem in error_line(capsys)
+
+
+def test_a_model_of_unknown_layout_asks_for_its_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(run_file_text(RunSpec(model=ModelSpec(type="mamba", config={}))))
+    assert main(["plan", str(path), "--nodes", "4"]) == ExitCode.SETTINGS
+    assert "--parameters" in error_line(capsys)
+    assert main(["plan", str(path), "--nodes", "4", "--parameters", "5000000"]) == ExitCode.OK
