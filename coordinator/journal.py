@@ -23,7 +23,7 @@ from typing import Any, get_args
 import msgspec
 
 from coordinator.machine.events import Event, Heartbeat, RecordDigest
-from protocol.commits import SignedCommit
+from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 

@@ -12,7 +12,7 @@ from coordinator.machine.events import CommitRound, Effect
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
-from protocol.commits import commit_bytes, open_commit
+from protocol.codec.commits import commit_bytes, open_commit
 from protocol.errors import LockstepError, StorageError
 
 

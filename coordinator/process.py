@@ -18,7 +18,7 @@ from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
 from protocol.channel import SERVER_OPTIONS
-from protocol.commits import open_commit
+from protocol.codec.commits import open_commit
 from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId

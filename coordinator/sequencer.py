@@ -24,7 +24,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import decode_state, encode_state
-from protocol.commits import SignedCommit, sign_commit
+from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256
 

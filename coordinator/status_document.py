@@ -7,7 +7,7 @@ from coordinator.machine.membership import Member
 from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""

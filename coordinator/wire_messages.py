@@ -23,7 +23,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.membership import Member, Membership
 from protocol import wire_pb2 as wire
-from protocol.commits import SignedCommit
+from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, parse_digest
 from protocol.limits import (

@@ -41,9 +41,9 @@ from node.round.events import LogPosition
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
+from protocol.codec.payload import Header, sealed
 from protocol.ids import Digest, sha256
-from protocol.payload import Header, sealed
 
 log = logging.getLogger("lockstep.node")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.clock import Instants
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 

@@ -68,7 +68,7 @@ from coordinator.machine.undecided_round import (
     mean_loss,
     unused_part,
 )
-from protocol.commits import Commit, Entry, commit_digest
+from protocol.codec.commits import Commit, Entry, commit_digest
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec

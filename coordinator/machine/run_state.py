@@ -11,7 +11,7 @@ from coordinator.machine.membership import MembershipState
 from coordinator.machine.pacing import Pace
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import stated_slot
-from protocol.commits import genesis_digest
+from protocol.codec.commits import genesis_digest
 from protocol.ids import Digest, RunId
 from protocol.runfile import RunSpec
 from protocol.shuffle import DataOrder

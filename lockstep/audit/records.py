@@ -35,7 +35,7 @@ from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
-from protocol.commits import Entry
+from protocol.codec.commits import Entry
 from protocol.errors import (
     DivergedError,
     RemoteProtocolError,

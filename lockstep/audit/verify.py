@@ -30,7 +30,7 @@ from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
-from protocol.commits import (
+from protocol.codec.commits import (
     Commit,
     SignedCommit,
     check_link,

@@ -23,8 +23,8 @@ from lockstep.exit_codes import UsageError
 from lockstep.run_file import read_run_file
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
 from node.system.files import replacing_file
+from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
-from protocol.payload import PayloadShape
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
 from protocol.planner.chart import chart
 from protocol.planner.compute import Compute, estimated

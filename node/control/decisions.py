@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from protocol import wire_pb2 as wire
-from protocol.commits import (
+from protocol.codec.commits import (
     Commit,
     SignedCommit,
     check_link,

@@ -36,8 +36,8 @@ from node.demo.plain import (
 )
 from node.demo.top_k import largest_in_groups
 from node.demo.vote_sum import DeviceVotes, Rule, Votes
+from protocol.codec.payload import Body, PayloadShape
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import Body, PayloadShape
 
 STRIP_CHUNKS_MAX, STRIPS = 8192, 5
 """Limit on chunks of a strip: 128 MiB, enough work to hide the launches. Smaller models are cut

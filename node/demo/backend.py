@@ -15,7 +15,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.cpu_kernels import CpuKernels, exact_kernels
 from node.demo.plain import Plain, Sent, Views
 from node.demo.vote_sum import Rule, Votes
-from protocol.payload import Body, PayloadShape
+from protocol.codec.payload import Body, PayloadShape
 
 HOSTS = frozenset({"cpu"})
 """Types of device that do better with small operations that keep to a cache, and whose results may

@@ -23,8 +23,8 @@ from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import dct_matrix, integer_matrix
 from node.demo.plain import Plain, Sent, Views
 from node.demo.vote_sum import RULES, Contribution, Rule, Votes
+from protocol.codec.payload import Body, Coefficients, PayloadShape
 from protocol.limits import CHUNK_SIDE
-from protocol.payload import Body, Coefficients, PayloadShape
 
 PART_CHUNKS = 64
 """Chunks that a thread takes at a time: some tenths of a millisecond of work, many times what it

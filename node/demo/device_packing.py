@@ -1,6 +1,6 @@
 """The planes of a payload, packed on the device that holds its coefficients.
 
-The bytes are those of `protocol.payload.body_of` (its module has the format). Only the device knows
+The bytes are those of `protocol.codec.payload.body_of` (its module has the format). Only the device knows
 how many values there are and how long each plane is, and to ask would be to wait for it. So every
 plane has room for the most that it can hold and is laid behind the one before it by positions
 computed on the device; all bytes are copied to the host once, which cuts them to their length. The
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from protocol.bits import rice_parameter, row_bytes
+from protocol.codec.bits import rice_parameter, row_bytes
+from protocol.codec.payload import Body, Coefficients, PayloadShape
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import Body, Coefficients, PayloadShape
 
 _BYTE_BITS = 8
 
@@ -125,7 +125,7 @@ def _compact(numbers: Tensor, kept: Tensor) -> Tensor:
 
 
 def _rows(numbers: Tensor, width: int) -> Tensor:
-    """uint8 [width, n / 8]: bit by bit of int16 numbers, as `protocol.bits.pack` has them."""
+    """uint8 [width, n / 8]: bit by bit of int16 numbers, as `protocol.codec.bits.pack` has them."""
     bit = torch.arange(width, dtype=torch.int16, device=numbers.device)
     place = torch.arange(_BYTE_BITS, dtype=torch.int16, device=numbers.device)
     eights = pad(numbers, (0, -len(numbers) % _BYTE_BITS)).view(-1, _BYTE_BITS)
@@ -134,5 +134,5 @@ def _rows(numbers: Tensor, width: int) -> Tensor:
 
 
 def _row_bytes(bits: Tensor) -> Tensor:
-    """`protocol.bits.row_bytes` of a number on the device."""
+    """`protocol.codec.bits.row_bytes` of a number on the device."""
     return (bits + _BYTE_BITS - 1) // _BYTE_BITS

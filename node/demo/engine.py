@@ -34,9 +34,9 @@ from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.device_packing import coefficients_of
 from node.demo.vote_sum import Rule
+from protocol.codec.payload import VALUE_BITS, Body, Coefficients, PayloadShape
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import VALUE_BITS, Body, Coefficients, PayloadShape
 
 GRADIENT_MAX = 1e30
 """Largest |gradient|. A momentum of such gradients, 64 / (1 - beta) times as large, is still finite

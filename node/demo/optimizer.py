@@ -32,9 +32,9 @@ from node.demo.engine import GRADIENT_MAX, STATE, DemoSettings, Engine, Extracti
 from node.demo.gradient_scaling import SCALES, SQUARED_MAX, GradientScaling, Scale
 from node.demo.process_group import Ranks
 from node.demo.vote_sum import RULES, Contribution, Rule
+from protocol.codec.payload import Header, PayloadShape, decode, sealed
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
-from protocol.payload import Header, PayloadShape, decode, sealed
 
 Group = dict[str, Any]
 """A parameter group of torch: its parameters and its hyper-parameters."""

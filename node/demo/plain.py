@@ -40,8 +40,8 @@ from node.demo.kernels.constants import (
 from node.demo.orthogonalise import inverse_orthogonal_
 from node.demo.top_k import ascending, largest
 from node.demo.vote_sum import Rule, Votes
+from protocol.codec.payload import Body, PayloadShape, body_of
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
-from protocol.payload import Body, PayloadShape, body_of
 
 STRIP_CHUNKS_PER_THREAD = 128
 """Chunks of a strip per thread: 2 MiB. 64 and 256 measured alike, 32 and 512 slower."""

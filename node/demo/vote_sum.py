@@ -16,9 +16,9 @@ from torch import Tensor
 
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
+from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
-from protocol.payload import Coefficients
 
 Rule = Literal["sign", "orthogonal"]
 """Which update is made of the sum of votes. Small parameters have the sign in any case."""

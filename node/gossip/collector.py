@@ -13,7 +13,7 @@ from node.gossip.background import Background
 from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 

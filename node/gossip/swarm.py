@@ -33,7 +33,7 @@ from node.links.frames import PART_BYTES_MAX, Part
 from node.links.network import BlobRange, PeerNetwork, Purpose
 from node.links.upload_queue import Urgency
 from node.traffic import Statistics
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
 from protocol.wire_pb2 import Offers

@@ -42,7 +42,7 @@ from node.traffic import Statistics
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
-from protocol.commits import Commit, SignedCommit, open_commit
+from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id

@@ -34,10 +34,10 @@ from node.replica.position import Pending, Position, described, pending_tensors,
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from node.replica.vote_history import CountedPayload, VoteHistory
-from protocol.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
-from protocol.payload import PayloadShape, decode
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
 

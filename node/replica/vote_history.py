@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from node.demo.vote_sum import Contribution
+from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
-from protocol.payload import PayloadShape, decode
 from protocol.runfile import AlgorithmSpec, RetentionSpec
 
 

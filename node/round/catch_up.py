@@ -45,7 +45,7 @@ from node.replica.position import Position
 from node.replica.snapshot import Partial, Snapshots
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, parse_digest, short
 from protocol.run_info import RunInfo

@@ -20,9 +20,9 @@ from node.round.catch_up import CatchUp
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
+from protocol.codec.payload import PayloadShape
 from protocol.ids import Digest, PeerId
-from protocol.payload import PayloadShape
 from protocol.run_info import RunInfo
 
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from node.replica.position import Position
 from node.round.context import TrainableReplica
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 
 log = logging.getLogger("lockstep.node")

@@ -5,7 +5,7 @@ to change.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from protocol.payload import PayloadShape
+from protocol.codec.payload import PayloadShape
 from protocol.planner.changes import (
     EQUAL,
     largest_hidden_k,

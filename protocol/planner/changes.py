@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import PayloadShape
 from protocol.planner.links import exchange_s
 from protocol.planner.methods import Prediction, Setting, predicted
 from protocol.planner.payload_bytes import payload_bytes

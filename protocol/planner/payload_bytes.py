@@ -6,9 +6,9 @@ at least m with probability C(4096 - m, k) / C(4096, k).
 
 from math import exp, lgamma
 
-from protocol.bits import rice_parameter
+from protocol.codec.bits import rice_parameter
+from protocol.codec.payload import PayloadShape
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import PayloadShape
 
 HEADER_BYTES = 60
 """Bytes of a container before its planes, about."""

@@ -41,7 +41,7 @@ from lockstep.audit.verify import Difference
 from lockstep.cluster.local import ClusterSettings
 from lockstep.console import messages, output, write_json
 from lockstep.run_file import write_run_file
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from lockstep.wan.profiles import read_profiles
-from protocol.payload import PayloadShape
+from protocol.codec.payload import PayloadShape
 from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Calibration, Line, Network, exchange_s
 from protocol.planner.methods import MethodName, Setting, Traffic, predicted

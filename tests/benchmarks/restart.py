@@ -30,7 +30,7 @@ from coordinator.machine.events import (
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
 from coordinator.state_snapshot import encode_state
-from protocol.commits import SignedCommit, sign_commit
+from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
 

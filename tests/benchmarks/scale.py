@@ -47,7 +47,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import encode_state
 from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire
-from protocol.commits import sign_commit
+from protocol.codec.commits import sign_commit
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
 

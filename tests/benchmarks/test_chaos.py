@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from protocol.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
 from tests.benchmarks.chaos import (

@@ -13,7 +13,7 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
-from protocol.commits import (
+from protocol.codec.commits import (
     Commit,
     SignedCommit,
     check_link,

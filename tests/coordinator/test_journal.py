@@ -26,7 +26,14 @@ from coordinator.machine.events import (
     RecordDigest,
     Restarted,
 )
-from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, open_commit, sign_commit
+from protocol.codec.commits import (
+    Commit,
+    Entry,
+    SignedCommit,
+    genesis_digest,
+    open_commit,
+    sign_commit,
+)
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256

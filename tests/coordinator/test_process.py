@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire
-from protocol.commits import commit_digest
+from protocol.codec.commits import commit_digest
 from protocol.errors import AddressInUseError, SettingsError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId

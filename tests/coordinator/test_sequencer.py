@@ -23,7 +23,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
-from protocol.commits import open_commit
+from protocol.codec.commits import open_commit
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator import status_document
 from coordinator.journal import RecordedCommit
-from protocol.commits import SignedCommit
+from protocol.codec.commits import SignedCommit
 from tests.coordinator.machine.driver import PHASES, A, B, C, Driver, driver_in, state_digest
 
 

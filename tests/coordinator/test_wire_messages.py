@@ -19,7 +19,7 @@ from coordinator.machine.events import (
 from coordinator.machine.receipts import Receipts
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
-from protocol.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import (

@@ -31,7 +31,7 @@ from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo

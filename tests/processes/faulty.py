@@ -25,7 +25,7 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.replica.replica import Replica
-from protocol.commits import Commit, SignedCommit, open_commit
+from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from tests.processes.proxy import Proxy

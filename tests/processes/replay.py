@@ -17,7 +17,7 @@ from lockstep.run_file import read_run_file
 from lockstep.service.keys import load_or_create_key
 from node.gossip.payload_log import PayloadLog
 from node.replica.replica import Replica
-from protocol.commits import check_link, commit_digest, genesis_digest, open_commit
+from protocol.codec.commits import check_link, commit_digest, genesis_digest, open_commit
 from protocol.handshake import public_bytes
 from protocol.runfile import run_id
 

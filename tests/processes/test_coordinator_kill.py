@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.handshake import public_bytes
 from protocol.runfile import run_id
 from tests.coordinator.client import (

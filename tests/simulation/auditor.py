@@ -17,7 +17,7 @@ Its rules:
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from tests.simulation.checkers import require
 

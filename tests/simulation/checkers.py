@@ -27,7 +27,7 @@ from coordinator.machine.events import (
     SkipRound,
 )
 from coordinator.machine.rounds import Rounds
-from protocol.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share
 

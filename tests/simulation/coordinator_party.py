@@ -28,7 +28,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
-from protocol.commits import Commit, SignedCommit, open_commit
+from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId

@@ -32,10 +32,10 @@ from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
 from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.codec.payload import Body, Coefficients, PayloadShape, body_of, decode
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
-from protocol.payload import Body, Coefficients, PayloadShape, body_of, decode
 from protocol.runfile import RunSpec
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation

@@ -27,7 +27,7 @@ from node.round.deadline import Deadline
 from node.round.events import LogPosition
 from node.round.pending import PendingRounds
 from node.trainer import Trainer
-from protocol.commits import sign_commit
+from protocol.codec.commits import sign_commit
 from protocol.ids import Digest, sha256
 from tests.simulation import node_party, scenario, stand_in
 from tests.simulation.checkers import Violation

@@ -11,8 +11,8 @@ from node.demo.aggregate import Rule, apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
 from node.demo.vote_sum import Contribution
+from protocol.codec.payload import Header, PayloadShape, decode, sealed
 from protocol.ids import PeerId, RunId
-from protocol.payload import Header, PayloadShape, decode, sealed
 from tests.benchmarks.engine.straightforward import Straightforward
 
 LEARNING_RATE = 2.0**-10

@@ -28,10 +28,10 @@ from node.demo.plain import Plain, Sent, Views, as_guess, guess_votes
 from node.demo.vote_sum import Contribution, Rule
 from node.model.training import GradientAccumulation
 from node.replica.vote_history import CountedPayload, VoteHistory
+from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
-from protocol.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.runfile import RetentionSpec
 from tests.benchmarks.parity.cells import Transform
 from tests.benchmarks.parity.task import Fixture

@@ -17,10 +17,10 @@ from node.demo.gradient_scaling import Scale
 from node.replica.position import Pending
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.payload import Header, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId, sha256
-from protocol.payload import Header, encode
 from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks.parity import task

@@ -7,7 +7,7 @@ from coordinator.machine.events import (
     SkipRound,
 )
 from coordinator.machine.receipts import HOLDERS_TOLD_MAX
-from protocol.commits import check_link, commit_digest, genesis_digest
+from protocol.codec.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share
 from tests.coordinator.machine.driver import RUN, A, B, C, Driver, of_kind, payload_digest

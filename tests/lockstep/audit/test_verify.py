@@ -19,7 +19,7 @@ from coordinator.settings import CoordinatorSettings
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
-from protocol.commits import SignedCommit, open_commit, sign_commit
+from protocol.codec.commits import SignedCommit, open_commit, sign_commit
 from protocol.handshake import public_bytes
 from protocol.runfile import RetentionSpec, RunSpec
 from tests.node.test_process import NodeTask

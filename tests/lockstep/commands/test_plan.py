@@ -11,7 +11,7 @@ from lockstep.cli import main
 from lockstep.commands.plan import PlanOptions, render, setting_of
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import run_file_text
-from protocol.payload import PayloadShape
+from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import sentences
 from protocol.planner.parameters import size_of
 from protocol.planner.plan import plan

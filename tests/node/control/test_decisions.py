@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.decisions import DecisionLog
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.demo.vote_sum import Contribution
-from protocol.payload import Coefficients
+from protocol.codec.payload import Coefficients
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.plain import Plain
 from node.demo.vote_sum import Contribution, DeviceVotes, Rule, Votes
-from protocol.payload import PayloadShape
+from protocol.codec.payload import PayloadShape
 from tests.node.demo import reference, test_aggregate
 from tests.node.demo.conftest import BACKENDS, use_backend
 

@@ -12,9 +12,9 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
 from node.demo.plain import Plain
 from node.demo.vote_sum import Contribution, Rule
+from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
-from protocol.payload import Coefficients
 from tests.node.demo import reference
 
 pytestmark = pytest.mark.usefixtures("each_backend")

@@ -12,9 +12,9 @@ from node.demo.chunks import ChunkLayout
 from node.demo.device_packing import packed
 from node.demo.engine import DemoSettings, Engine
 from node.demo.plain import Plain
+from protocol.codec.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
-from protocol.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
 
 HEADER = Header(RunId("ab" * 16), 7, PeerId("01" * 16))
 

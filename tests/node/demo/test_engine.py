@@ -17,9 +17,9 @@ from node.demo.engine import (
     quantise,
 )
 from node.demo.kernels.constants import ORTHOGONAL_GUESS
+from protocol.codec.payload import Header, PayloadShape, decode, encode
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
-from protocol.payload import Header, PayloadShape, decode, encode
 from tests.node.demo import reference
 
 pytestmark = pytest.mark.usefixtures("each_backend")

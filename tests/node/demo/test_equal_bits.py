@@ -10,8 +10,8 @@ import torch
 from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
 from node.demo.vote_sum import Contribution, Rule
+from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
-from protocol.payload import Coefficients
 from tests.node.demo import reference
 
 SHAPES: dict[str, tuple[int, ...]] = {

@@ -19,8 +19,8 @@ from node.demo.gradient_scaling import SCALES, GradientScaling, Scale
 from node.demo.plain import Plain, as_guess
 from node.demo.top_k import largest, largest_in_groups
 from node.demo.vote_sum import RULES, Contribution, Rule
+from protocol.codec.payload import Coefficients
 from protocol.limits import VOTE_SUM_MAX
-from protocol.payload import Coefficients
 from tests.node.demo.conftest import MakeBackend, but_plain
 
 LEAST, LEAST_NORMAL = 2.0**-149, 2.0**-126

@@ -10,7 +10,7 @@ from node.gossip.collector import Collector, NotRetainedError
 from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
-from protocol.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, StorageError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.support.waiting import until

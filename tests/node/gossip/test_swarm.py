@@ -30,7 +30,7 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
 from node.traffic import Traffic
-from protocol.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers

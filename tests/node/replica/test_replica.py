@@ -12,10 +12,10 @@ from node.data.corpus import Corpus
 from node.replica.canonical import canonical_bytes
 from node.replica.position import Position
 from node.replica.replica import Replica
-from protocol.commits import Commit, Entry, genesis_digest
+from protocol.codec.commits import Commit, Entry, genesis_digest
+from protocol.codec.payload import Header, decode, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, sha256
-from protocol.payload import Header, decode, encode
 from protocol.runfile import AlgorithmSpec, RoundsSpec, ScheduleSpec
 from protocol.schedule import float32_value, scalars
 from tests.node.links.net import RUN

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.replica.replica import Replica
-from protocol.commits import Commit, Entry, genesis_digest
+from protocol.codec.commits import Commit, Entry, genesis_digest
+from protocol.codec.payload import Coefficients, Header, encode
 from protocol.ids import PeerId, sha256
-from protocol.payload import Coefficients, Header, encode
 from protocol.runfile import AlgorithmSpec, ScheduleSpec
 from protocol.schedule import scalars
 from tests.node.links.net import RUN

@@ -8,9 +8,9 @@ import torch
 
 from node.demo.vote_sum import Contribution
 from node.replica.vote_history import CountedPayload, VoteHistory
+from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.errors import StorageError
 from protocol.ids import PeerId
-from protocol.payload import Coefficients, Header, PayloadShape, encode
 from protocol.runfile import AlgorithmSpec, RetentionSpec
 from tests.node.links.net import RUN
 

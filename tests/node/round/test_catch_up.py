@@ -26,7 +26,7 @@ from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump, NotFound
 from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256

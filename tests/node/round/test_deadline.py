@@ -15,7 +15,7 @@ from node.round import agenda
 from node.round.deadline import Deadline, DeadlinePassedError
 from protocol import wire_pb2 as wire
 from protocol.clock import Slot
-from protocol.commits import Commit
+from protocol.codec.commits import Commit
 from protocol.ids import PeerId
 from tests.node.test_trainer import Stage, playing
 from tests.support.tiny import tiny_corpus

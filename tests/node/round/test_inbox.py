@@ -12,7 +12,7 @@ from node.round import events
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
-from protocol.commits import Commit, Entry, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
 from protocol.ids import sha256
 from tests.node.test_trainer import KEY, OWN, RUN, Stage
 from tests.support.tiny import tiny_corpus

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from protocol.payload import PayloadShape
+from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences
 from protocol.planner.changes import largest_hidden_k, rates_for_equality, without_the_slowest
 from protocol.planner.chart import chart

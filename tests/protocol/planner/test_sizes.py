@@ -8,9 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.demo.chunks import ChunkLayout
+from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
-from protocol.payload import Coefficients, Header, PayloadShape, encode
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import index_bits, payload_bytes
 from protocol.runfile import ModelSpec

@@ -12,11 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.bits import gaps_of, pack, pack_unary, rice_parameter
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
-from protocol.ids import PeerId, RunId
-from protocol.limits import CHUNKS_MAX
-from protocol.payload import (
+from protocol.codec.bits import gaps_of, pack, pack_unary, rice_parameter
+from protocol.codec.payload import (
     ROUND_MAX,
     Coefficients,
     Header,
@@ -25,6 +22,9 @@ from protocol.payload import (
     decode,
     encode,
 )
+from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
+from protocol.ids import PeerId, RunId
+from protocol.limits import CHUNKS_MAX
 
 bounded = settings(deadline=None, max_examples=150)
 

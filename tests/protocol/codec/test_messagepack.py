@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.commits import commit_bytes
+from protocol.codec.commits import commit_bytes
+from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
-from protocol.messagepack import converted, packed, unpacked
-from tests.protocol.test_commits import commit, commits
+from tests.protocol.codec.test_commits import commit, commits
 
 bounded = settings(deadline=None, max_examples=300)
 

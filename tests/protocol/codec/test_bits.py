@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.bits import (
+from protocol.codec.bits import (
     BLOCK,
     INDEX_MAX,
     Numbers,

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from protocol.bits import (
+from protocol.codec.bits import (
     INDEX_MAX,
     Numbers,
     Plane,
@@ -43,6 +43,7 @@ from protocol.bits import (
     unpack,
     unpack_unary,
 )
+from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import (
@@ -52,7 +53,6 @@ from protocol.limits import (
     PAYLOAD_HEADER_BYTES_MAX,
     PROTOCOL_VERSION,
 )
-from protocol.messagepack import converted, packed, unpacked
 
 MAGIC: Final = b"LSP1"
 """First bytes of every payload container."""

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.commits import (
+from protocol.codec.commits import (
     Commit,
     Entry,
     SignedCommit,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
-from protocol.messagepack import converted, packed, unpacked
 
 _DOMAIN = b"lockstep.commit.v1"
 
