@@ -13,9 +13,9 @@ The service `lockstep.v1.Coordinator` over gRPC, and the control frames of a lin
 peers. {}
 
 The bytes of a commit and of a payload are no protobuf messages: they have canonical encodings of
-their own, described in `protocol/codec/commits.py` and `protocol/codec/payload.py` and, in short,
-in [equal bits](../explain/equal-bits.md). An empty field is zero, empty or false, as in every proto3
-message.
+their own, described in `protocol/codec/commits.py` and `protocol/codec/payload.py` and, in
+short, in [equal bits](../explain/equal-bits.md). An empty field is zero, empty or false, as in
+every proto3 message.
 """
 
 _COMMENT = re.compile(r"//\s?(.*)$")

@@ -89,7 +89,7 @@ class Prediction:
     """Bytes from a node, the mean over nodes."""
     down_bytes: float
     contraction: float | None = None
-    """Of gossip Adam: distance to the mean that is left after a round, at worst, on average over
+    """Distance to the mean of gossip Adam that is left after a round, at worst, on average over
     a period."""
 
     @property

@@ -169,7 +169,7 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
         sql, arguments = "SELECT 1 FROM commits WHERE round > ?", (head,)
     else:
         sql = (
-            "SELECT 1 FROM events WHERE sequence > ? AND kind = 'Reached' "
+            "SELECT 1 FROM events WHERE sequence > ? AND kind = 'InstantReached' "
             "AND instr(body, CAST(? AS BLOB)) > 0"
         )
         arguments = (sequence, boundary)
