@@ -4,7 +4,8 @@ The bytes are those of `protocol.codec.payload.body_of` (its module has the form
 knows how many values there are and how long each plane is, and to ask would be to wait for it. So
 every plane has room for the most that it can hold and is laid behind the one before it by positions
 computed on the device; all bytes are copied to the host once, which cuts them to their length. The
-number of operations does not depend on what is packed."""
+number of operations does not depend on what is packed.
+"""
 
 import numpy as np
 import torch
