@@ -221,7 +221,7 @@ def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
     with full_disk(child.directory):
         cluster.until(lambda: child.exit_status is not None, watch=False)
         assert child.exit_status == ExitCode.STORAGE
-        assert re.search("error: cannot .*(full|No space left)", log(child))
+        assert re.search("error: .*(disk is full|No space left)", log(child))
     if number is not None:
         cluster.until(went_on(cluster), watch=False)
     head = cluster.head()
