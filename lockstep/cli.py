@@ -350,7 +350,7 @@ def prepare(
         typer.Argument(
             metavar="SOURCE...",
             help="Files, directories, globs, rows:FILE:COLUMN, "
-            "datasets:NAME[@REVISION][:config=C][:split=S][:column=T], or builtin.",
+            "datasets:NAME (@REVISION, :config=C, :split=S, :column=T may follow), or builtin.",
         ),
     ],
     *,

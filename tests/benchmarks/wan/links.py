@@ -308,7 +308,7 @@ class StandInCluster(WanCluster):
         notes = str(_notes_path(node.directory.parent, number))
         told = StandIn(trial.slowed * trial.compute_s, number, notes, trial.slowed)
         more = {VARIABLE: msgspec.json.encode(told).decode()}
-        arguments = [*node._arguments, "--save-every", str(10 * trial.steps)]
+        arguments = [*node.arguments, "--save-every", str(10 * trial.steps)]
         return StandInNode(
             node.name, node.directory, arguments, environment() | more, self.laboratory.inside
         )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.init import run_file_text
 from lockstep.exit_codes import ExitCode
+from lockstep.run_file import run_file_text
 from protocol.runfile import ModelSpec, RunSpec, parse_run_file
 
 CONFIG = {

@@ -59,5 +59,5 @@ def test_a_relay_drains_on_sigterm_and_ends_with_exit_code_0(tmp_path: Path) -> 
         assert relay.wait(time.monotonic() + END_S) == ExitCode.OK
         cluster.watch()
         assert relay.last_words() == "this relay was asked to leave"
-        assert relay.status["phase"] == "drains: told everybody to do without it"
+        assert relay.status["phase"] == "drains: told every node to do without it"
         assert cluster.coordinator.status["relays"] == []

@@ -74,7 +74,7 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
             "connected",
             "",
         )
-        process._service.close()
+        process.service.close()
         await until(lambda: client.state is SessionState.LOST)
         assert client.words == client.offline
         assert client.words.startswith(f"the coordinator at {process.address} closed the session")

@@ -228,7 +228,7 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
         await until(
             lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
         )
-        await until(lambda: relay.started.swarm._exchange._newest == 0)
+        await until(lambda: relay.started.swarm.newest_round == 0)
         await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
