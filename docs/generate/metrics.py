@@ -12,7 +12,8 @@ import node.status
 from coordinator.machine.rounds import Rounds
 from coordinator.traffic import Traffic
 from docs.generate.tables import made_from, table
-from node.relay.process import RelayProcess, RelaySettings
+from node.relay.process import RelayProcess
+from node.relay.settings import RelaySettings
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 
@@ -54,7 +55,7 @@ def _family(family: Any) -> Iterator[tuple[str, ...]]:
 
 def _coordinator_registry() -> CollectorRegistry:
     rounds = Rounds(RunSpec(), RunId("0" * 32))
-    rounds.loss = 1.0
+    rounds.state.loss = 1.0
     return coordinator.metrics.registry(rounds, Traffic(lambda up, down: (0, 0)))
 
 
