@@ -63,12 +63,11 @@ def test_the_seeds_see_every_fault_and_every_end(verdicts: list[Verdict]) -> Non
     assert {kind: faults[kind] for kind in sorted(kinds) if faults[kind] < least} == {}, summed_up(
         verdicts
     )
-    assert max(verdict.nodes for verdict in verdicts) == 16
+    assert max(verdict.nodes for verdict in verdicts) >= (16 if len(verdicts) == SEEDS else 8)
     assert sum(verdict.rounds >= ROUNDS for verdict in verdicts) > len(verdicts) / 2
-    assert (
-        sum(verdict.rounds for verdict in verdicts)
-        > sum(verdict.commits for verdict in verdicts) + 1000
-    )
+    assert sum(verdict.rounds for verdict in verdicts) > sum(
+        verdict.commits for verdict in verdicts
+    ) + 2 * len(verdicts)
 
 
 def test_a_seed_is_the_same_history_in_another_process_under_another_hash_seed() -> None:
