@@ -216,6 +216,12 @@ def test_a_round_runs_ahead_of_a_decision_as_far_as_the_overlap_permits(
     assert isinstance(step, events.Train if trains else events.TakeDecision)
 
 
+def test_a_round_that_is_decided_itself_does_not_run_ahead() -> None:
+    machine = ready()
+    machine.handle(opened(4), HEAD)
+    assert isinstance(machine.next(LogPosition(3, 4)), events.TakeDecision)
+
+
 def test_a_node_in_a_new_session_says_ready_before_it_trains() -> None:
     machine = ready()
     machine.handle(events.Welcomed(), HEAD)
@@ -247,7 +253,12 @@ def test_a_doubtful_momentum_is_not_trained_before_the_last_decision() -> None:
 
 @pytest.mark.parametrize(
     ("overlap", "overlap_from", "must"),
-    [(0, 0, [True, True, False]), (1, 0, [True, False, False]), (1, 6, [True, True, False])],
+    [
+        (0, 0, [True, True, False]),
+        (1, 0, [True, False, False]),
+        (1, 5, [True, False, False]),  # the next round is the first that overlaps
+        (1, 6, [True, True, False]),
+    ],
 )
 def test_an_announced_round_waits_for_decisions_as_far_as_the_next_one_needs_them(
     overlap: int, overlap_from: int, must: list[bool]
