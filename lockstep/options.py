@@ -208,3 +208,12 @@ Published = Annotated[
         "--from", metavar="CONFIG.json", help="Published model configuration. Needs torch."
     ),
 ]
+ProfilesFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="LOCKSTEP_PROFILES_FILE",
+        show_default="the built-in one",
+        help="File of link profiles.",
+    ),
+]

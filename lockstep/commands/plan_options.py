@@ -20,15 +20,6 @@ Profiles = Annotated[
         metavar="NAMES", show_default="cable", help="Link profiles, for the nodes in turn."
     ),
 ]
-ProfilesFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="LOCKSTEP_PROFILES_FILE",
-        show_default="the built-in one",
-        help="File of link profiles.",
-    ),
-]
 Matrix = Annotated[
     Path | None,
     typer.Option(
@@ -121,7 +112,7 @@ def plan(
     *,
     nodes: Nodes = None,
     profiles: Profiles = "",
-    profiles_file: ProfilesFile = None,
+    profiles_file: options.ProfilesFile = None,
     matrix: Matrix = None,
     parameters: Parameters = None,
     compute_s: ComputeSeconds = None,

@@ -11,15 +11,6 @@ wan_app = typer.Typer(
     name="wan", help="Home links on this machine, in network namespaces.", no_args_is_help=True
 )
 
-ProfilesFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="LOCKSTEP_PROFILES_FILE",
-        show_default="the built-in one",
-        help="File of link profiles.",
-    ),
-]
 Profiles = Annotated[
     str, typer.Option(metavar="NAMES", help="Link profiles, for the nodes in turn.")
 ]
@@ -81,7 +72,7 @@ def up(
         bool, typer.Option("--relay", help="Add a relay on a public computer of its own.")
     ] = False,
     regions: Regions = "",
-    profiles_file: ProfilesFile = None,
+    profiles_file: options.ProfilesFile = None,
     directory: Directory = Path("out/wan"),
     json: JsonFile = "",
 ) -> None:
@@ -136,7 +127,7 @@ def shape(
             metavar="NAME", envvar="LOCKSTEP_LINK_PROFILE", help="Link profile of the interface."
         ),
     ] = "cable",
-    profiles_file: ProfilesFile = None,
+    profiles_file: options.ProfilesFile = None,
     seed: options.Seed = 0,
 ) -> None:
     """Give an interface the rate, delay and loss of a home link until stopped.
