@@ -253,8 +253,9 @@ class Agenda:
 
     def _resync(self, order: wire.Resync) -> events.Step:
         """A round that was opened for the discarded state is not for the one that replays."""
-        self._ordered, self._obeyed = None, order
-        self._opened, self._readiness = None, Readiness.OWED
+        self._ordered, self._obeyed, self._opened = None, order, None
+        if self._readiness is Readiness.READY:
+            self._readiness = Readiness.OWED
         return events.Resync(order)
 
     def _catch_up(self, log: LogPosition) -> events.Step:
