@@ -7,10 +7,12 @@ import time
 from typing import Any
 
 import grpc
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
+from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
@@ -18,7 +20,7 @@ from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
 from protocol.channel import SERVER_OPTIONS
-from protocol.codec.commits import open_commit
+from protocol.codec.commits import Commit, open_commit
 from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId
@@ -27,6 +29,9 @@ from protocol.traffic import Overhead, unknown_overhead
 
 GOODBYE_POLL_S = 0.1
 """Time between two looks at whether all nodes have left."""
+
+COMMITS_PAGE = 1_000
+"""Commits that one query of a restart reads."""
 
 
 class CoordinatorProcess:
@@ -51,6 +56,7 @@ class CoordinatorProcess:
         self.service = CoordinatorService(
             self._sequencer, self.journal, self._public_key, self.status
         )
+        self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
@@ -62,6 +68,7 @@ class CoordinatorProcess:
         """
         self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
+        await asyncio.to_thread(self._restore_history)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
@@ -124,5 +131,15 @@ class CoordinatorProcess:
             return "the coordinator is starting"
         return "the coordinator's loop has stopped" if self._loop_task.done() else ""
 
+    def _restore_history(self) -> None:
+        """The commits are this journal's own: their signatures are not checked again."""
+        after = -1
+        while page := self.journal.commits(after, COMMITS_PAGE):
+            commits = [msgspec.msgpack.decode(row.signed.body, type=Commit) for row in page]
+            losses = [row.loss for row in page]
+            self.history.restore(zip(commits, losses, strict=True))
+            after = page[-1].round
+
     def _emit(self, outcome: Outcome) -> None:
+        self.history.take(outcome.effects, self._sequencer.now_ms())
         self.service.emit(outcome)

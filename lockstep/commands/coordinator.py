@@ -3,6 +3,7 @@ run.
 """
 
 import asyncio
+import logging
 from pathlib import Path
 
 from coordinator.journal import JOURNAL_NAME, Journal
@@ -11,6 +12,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
+from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
@@ -20,9 +22,11 @@ from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
 
+log = logging.getLogger(__name__)
+
 
 def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
-    """Runs the coordinator until its run is finished or a signal ends it."""
+    """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     messages.print(run_event_loop(_coordinate(spec, settings, options)))
@@ -60,14 +64,27 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
 
     async def work() -> str:
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+        finished = f"run {process.run_id} ({spec.name}) is finished"
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
-                return f"run {process.run_id} ({spec.name}) is finished"
+                if not options.follow_parent:
+                    serving = "the page, the status and the log stay until this process is stopped"
+                    log.info("the run is finished", extra={"reason": serving})
+                    await asked.wait()
+                return finished
             return f"stopped; the same command with --directory {settings.directory} continues here"
         finally:
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options, meter=meter)
+    return await serve(
+        process,
+        work,
+        asked.set,
+        lambda: process.address,
+        options,
+        meter=meter,
+        page=Page(process).routes(),
+    )
