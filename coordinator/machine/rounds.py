@@ -196,7 +196,9 @@ class Rounds:
                 for undecided in self.state.undecided:
                     undecided.receipts.doubt(peer)
                 effects = self.members.handle(event, now_ms)
-                return effects + self._farewell()
+                if self.state.end.concluded:  # it comes when the others were let go
+                    effects.append(FinishRun(self.state.reason))
+                return effects
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
@@ -250,7 +252,7 @@ class Rounds:
             if event.peer in undecided.silent:  # it lost its session in the middle of the round
                 again = (undecided.assignments[event.peer],)
                 effects.append(_opening_of(undecided, again))
-        return effects + self._farewell()
+        return effects
 
     def _enforce(self, verdicts: list[Effect], now_ms: int) -> list[Effect]:
         """The verdicts on members, and what follows when they remove members or send them back to
@@ -316,10 +318,6 @@ class Rounds:
         behind = [member.peer for member in self.members if member.round < self.state.head_round]
         leases_ms = (CONCLUDE_LEASES + MISSING_LEASES) * self.spec.membership.lease_ms
         return behind + self.members.missing(self.state.end.conclude_by_ms - leases_ms)
-
-    def _farewell(self) -> list[Effect]:
-        """What a node that comes when the others were let go must know."""
-        return [FinishRun(self.state.reason)] if self.state.end.concluded else []
 
     def _conclude(self) -> Effect:
         self.state.end.concluded = True
