@@ -52,7 +52,7 @@ from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
-from protocol.errors import DataError, LocalProtocolError
+from protocol.errors import DataError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -131,12 +131,11 @@ class NodeProcess:
         status.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         status.phase = "builds the model"
-        await asyncio.to_thread(try_model, info, device)
-        replica = await asyncio.to_thread(
-            Replica, info.spec, info.run_id, device, settings.micro_batch
-        )
-        vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
-        require_fits(replica.trainee.model, vocabulary, length)
+        try:
+            replica = await asyncio.to_thread(build_replica, settings, info, device, corpus)
+        except SettingsError as error:
+            await self._client.decline(info.run_id, str(error))
+            raise
         status.parameters = replica.layout.parameters
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
@@ -240,7 +239,7 @@ class NodeProcess:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        document = known | self._status.document()
+        document = known | {"notice": self._client.notice} | self._status.document()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
         return document
@@ -357,6 +356,19 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
         raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
     corpus.samples(spec.data.sequence_length)
     return corpus
+
+
+def build_replica(
+    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
+) -> Replica:
+    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
+    trained here.
+    """
+    try_model(info, device)
+    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+    require_fits(replica.trainee.model, vocabulary, length)
+    return replica
 
 
 def try_model(info: RunInfo, device: torch.device) -> None:

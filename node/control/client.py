@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 import time
 from collections.abc import AsyncIterator
 from enum import Enum
@@ -34,6 +35,7 @@ from protocol.errors import (
     DivergedError,
     RefusedError,
     RemoteProtocolError,
+    SettingsError,
     UnavailableError,
     VersionError,
 )
@@ -42,6 +44,7 @@ from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
 from protocol.runfile import parse_run_json, run_id
+from protocol.validation import plain_text
 from protocol.wire_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("lockstep.node")
@@ -63,6 +66,12 @@ SILENCE_HEARTBEATS = 4
 
 OUTBOX_MESSAGES_MAX = 1024
 """Messages that may wait for a slow coordinator; then the session is given up and opened again."""
+
+NOTICE_MAX = 1024
+"""Characters of a notice of the coordinator, or of a reason for it, that are kept."""
+
+DECLINE_S = 5
+"""Longest wait of a node that will not join for its reason to be heard."""
 
 
 class SessionState(Enum):
@@ -99,6 +108,9 @@ class CoordinatorClient:
         self._key = key
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
+        self.notice = ""
+        """What the coordinator said last to the user of this node."""
+        self._instance = secrets.randbits(64) or 1
         self._channel: grpc.aio.Channel | None = None
         self._outbox: _Outbox | None = None
 
@@ -155,7 +167,11 @@ class CoordinatorClient:
                 f"the coordinator at {self.address} speaks protocol version "
                 f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
             )
-        spec = parse_run_json(run.run_json, f"run file from {self.address}")
+        try:
+            spec = parse_run_json(run.run_json, f"run file from {self.address}")
+        except SettingsError as error:
+            await self.decline(RunId(run.run_id), str(error))
+            raise
         if run_id(spec, run.coordinator_key) != run.run_id:
             raise RemoteProtocolError(
                 f"{self.address}: expected the hash of the run file as run id, got another one"
@@ -176,6 +192,25 @@ class CoordinatorClient:
                 reason = str(self._unavailable(error))
                 log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
                 await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+
+    async def decline(self, run_id: RunId, reason: str) -> None:
+        """Tell the coordinator why this node cannot train its run file; it need not hear it."""
+        outbox: _Outbox = asyncio.Queue()
+        call = self._stub.Session(self._drain(outbox))
+        try:
+            async with asyncio.timeout(DECLINE_S):
+                message = await anext(_unless_silent(call, DECLINE_S))
+                hello = wire.Hello(cannot_train=reason[:NOTICE_MAX])
+                signed = self._signed(hello, run_id, message.challenge.nonce)
+                outbox.put_nowait(wire.NodeMessage(hello=signed))
+                await call.read()  # so that it is heard
+        except StopAsyncIteration:
+            pass  # the coordinator hears nobody now
+        except (grpc.aio.AioRpcError, TimeoutError, RemoteProtocolError) as error:
+            log.info("refusal of the run file not told", extra={"reason": str(error)})
+        finally:
+            call.cancel()
+            _end(outbox)
 
     async def fetch_members(self) -> MemberList:
         """The run's members and relays, without a session.
@@ -250,7 +285,7 @@ class CoordinatorClient:
                 self.traffic.control_down += message.ByteSize()
                 match message.WhichOneof("kind"):
                     case "challenge":
-                        signed = self._signed(hello, info, message.challenge.nonce)
+                        signed = self._signed(hello, info.run_id, message.challenge.nonce)
                         outbox.put_nowait(wire.NodeMessage(hello=signed))
                     case "welcome":
                         beating = beating or asyncio.create_task(self._beat(outbox, heartbeat_s))
@@ -287,6 +322,9 @@ class CoordinatorClient:
             case "members":
                 self.members.update(message.members)
                 listener.members_changed(self.members)
+            case "notice":
+                self.notice = plain_text(message.notice.text, NOTICE_MAX)
+                log.warning("notice from the coordinator", extra={"text": self.notice})
             case _:
                 listener.received(message)
 
@@ -303,16 +341,16 @@ class CoordinatorClient:
                 )
             await asyncio.sleep(pause_s)
 
-    def _signed(self, hello: wire.Hello, info: RunInfo, nonce: bytes) -> wire.Hello:
+    def _signed(self, hello: wire.Hello, run_id: RunId, nonce: bytes) -> wire.Hello:
         if len(nonce) != NONCE_BYTES:
             raise RemoteProtocolError(
                 f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
             )
         signed = wire.Hello()
         signed.CopyFrom(hello)
-        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, info.run_id
-        signed.public_key = public_bytes(self._key)
-        signed.signature = sign_hello(self._key, info.run_id, nonce)
+        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
+        signed.public_key, signed.instance = public_bytes(self._key), self._instance
+        signed.signature = sign_hello(self._key, run_id, nonce)
         return signed
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
