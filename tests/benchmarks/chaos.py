@@ -11,7 +11,7 @@ by a schedule that the seed decides in advance.
     corrupt                         one bit of the next payload part on the way to a node is flipped
 
 A fault is over, and its target has recovered, when a commit holds the target's payload again that
-was made after the fault was mended; for the coordinator, when there is any such commit. Seconds and
+was made after the fault was mended, by the successor of a killed process; for the coordinator, when there is any such commit. Seconds and
 rounds count from the fault, so the length of a pause is in them. At the end no target is hurt any
 more: all must recover, then leave, and every checkpoint must be, bit for bit, what a replay of the
 log from genesis gives. A node that has to be killed because it does not leave when asked did not
@@ -75,6 +75,10 @@ PULSE_S, ASLEEP_S = 0.5, 0.4
 RECOVERY_S_MAX = 150.0
 """Seconds after the measured time for all to recover."""
 
+UNDECIDED_MAX = 2
+"""Rounds that may be open at once: they may count what a node announced before it was killed, which
+is no recovery."""
+
 POLL_S = 0.05
 
 RESYNC_LINE = "resync ordered round="
@@ -101,7 +105,7 @@ class OpenFault:
     """Head of the log when the fault began."""
     pid: int | None
     mended_round: int | None = None
-    """Head of the log when the fault was mended."""
+    """Newest round that may hold a payload from before the fault was mended."""
     asleep: bool = False
 
 
@@ -167,7 +171,8 @@ class FaultInjector:
         if ongoing.mended_round is not None:
             return
         if since_s >= fault.for_s:
-            ongoing.mended_round = head
+            died = fault.kind == "kill node"
+            ongoing.mended_round = head + (UNDECIDED_MAX if died else 0)
             self._mend(fault, ongoing.pid)
         elif fault.kind == "slow node":
             asleep = since_s % PULSE_S < ASLEEP_S

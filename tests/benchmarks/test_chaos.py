@@ -120,12 +120,12 @@ def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock
     injector.advance([], 10)
     assert cluster.done == ["kill 1"]
     clock.now_s += 2
-    injector.advance([commit(11, 0)], 11)
-    assert len(injector.open_faults) == 1
+    injector.advance([commit(11, 0, 1), commit(12, 1)], 12)
+    assert len(injector.open_faults) == 1, "announced before the kill"
     clock.now_s += 2
-    injector.advance([commit(12, 0, 1)], 12)
+    injector.advance([commit(13, 0, 1)], 13)
     assert injector.open_faults == []
-    assert run.recoveries == [Recovery("kill node", 1, 5.0, 4.0, 2)]
+    assert run.recoveries == [Recovery("kill node", 1, 5.0, 4.0, 3)]
 
 
 def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clock) -> None:
