@@ -43,6 +43,7 @@ from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
@@ -199,7 +200,9 @@ class NodeProcess:
         training = asyncio.create_task(parts.trainer.run())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         failing = asyncio.create_task(parts.swarm.failed())
-        self._background += [session, charging, failing]
+        silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
+        watching = asyncio.create_task(watch_absence(self._was_away, silence_s))
+        self._background += [session, charging, failing, watching]
         try:
             await asyncio.wait(
                 {training, session, charging, failing}, return_when=asyncio.FIRST_COMPLETED
@@ -216,6 +219,10 @@ class NodeProcess:
             await asyncio.gather(training, session, return_exceptions=True)
         self._status.phase = reason
         return reason
+
+    def _was_away(self, seconds: float) -> None:
+        self._status.note = f"was away for {seconds:.0f} s: stopped, or asleep with the machine"
+        self._client.reopen()
 
     def leave(self) -> None:
         """Finish the round, then end `run`."""

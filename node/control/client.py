@@ -24,12 +24,12 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.control.channel import CALL_S, CoordinatorChannel, SessionReader
 from node.control.members import MemberList
 from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
-from protocol.channel import CLIENT_OPTIONS
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
@@ -45,15 +45,11 @@ from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
 from protocol.runfile import parse_run_json, run_id
 from protocol.validation import plain_text
-from protocol.wire_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("lockstep.node")
 
 _Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
 """Messages that a session sends; None ends it."""
-
-CALL_S = 20
-"""Longest wait for a unary call: a home link's worst round trips, with room."""
 
 PAUSE_MS = (500, 5_000)
 """First and longest pause between two sessions, or two calls, that fail one after the other."""
@@ -111,7 +107,7 @@ class CoordinatorClient:
         self.notice = ""
         """What the coordinator said last to the user of this node."""
         self._instance = secrets.randbits(64) or 1
-        self._channel: grpc.aio.Channel | None = None
+        self._channel, self._reader = CoordinatorChannel(address), SessionReader()
         self._outbox: _Outbox | None = None
 
     @property
@@ -136,16 +132,11 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """Close the channel."""
-        if self._channel:
-            await self._channel.close()
-            self._channel = None
+        await self._channel.close()
 
     @property
     def _stub(self) -> Any:
-        """The service; its channel belongs to the event loop of the first call."""
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=CLIENT_OPTIONS)
-        return CoordinatorStub(self._channel)
+        return self._channel.stub
 
     # ---- unary calls
 
@@ -199,7 +190,7 @@ class CoordinatorClient:
         call = self._stub.Session(self._drain(outbox))
         try:
             async with asyncio.timeout(DECLINE_S):
-                message = await anext(_unless_silent(call, DECLINE_S))
+                message = await anext(SessionReader().messages(call, DECLINE_S))
                 hello = wire.Hello(cannot_train=reason[:NOTICE_MAX])
                 signed = self._signed(hello, run_id, message.challenge.nonce)
                 outbox.put_nowait(wire.NodeMessage(hello=signed))
@@ -274,14 +265,24 @@ class CoordinatorClient:
         self._state = SessionState.LOST
         self._words = f"{reason}; {SessionState.LOST.value}"
         log.warning("session lost", extra={"reason": reason})
+        self._channel.renew()
+
+    def reopen(self) -> None:
+        """Open another session: this process was away, and no word of the old one may come."""
+        self._reader.give_up()
+
+    def silence_s(self, heartbeat_ms: int) -> float:
+        """Time without a message after which a session counts as dead."""
+        return max(heartbeat_ms / 1000 * SILENCE_HEARTBEATS, 1.0)
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
-        heartbeat_s = info.spec.membership.heartbeat_ms / 1000
+        heartbeat_ms = info.spec.membership.heartbeat_ms
+        heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)
         beating = None
         try:
-            async for message in _unless_silent(call, heartbeat_s * SILENCE_HEARTBEATS):
+            async for message in self._reader.messages(call, silence_s):
                 self.traffic.control_down += message.ByteSize()
                 match message.WhichOneof("kind"):
                     case "challenge":
@@ -354,6 +355,7 @@ class CoordinatorClient:
         return signed
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
+        self._channel.renew()
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         reason = "nobody answered in time" if silent else error.details()
         return UnavailableError(
@@ -369,13 +371,3 @@ def _end(outbox: _Outbox) -> None:
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)
-
-
-async def _unless_silent(call: Any, silence_s: float) -> AsyncIterator[wire.CoordinatorMessage]:
-    """The call's messages; `TimeoutError` when none comes for `silence_s`."""
-    while True:
-        async with asyncio.timeout(max(silence_s, 1.0)):
-            message = await call.read()
-        if message is grpc.aio.EOF:
-            return
-        yield message

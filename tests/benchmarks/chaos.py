@@ -11,11 +11,12 @@ by a schedule that the seed decides in advance.
     corrupt                         one bit of the next payload part on the way to a node is flipped
 
 A fault is over, and its target has recovered, when a commit holds the target's payload again that
-was made after the fault was mended, by the successor of a killed process; for the coordinator, when there is any such commit. Seconds and
-rounds count from the fault, so the length of a pause is in them. At the end no target is hurt any
-more: all must recover, then leave, and every checkpoint must be, bit for bit, what a replay of the
-log from genesis gives. A node that has to be killed because it does not leave when asked did not
-recover. When anything is amiss the directory with all logs is kept, and the last line names it.
+was made after the fault was mended, by the successor of a killed process; for the coordinator, when
+there is any such commit. Seconds and rounds count from the fault, so the length of a pause is in
+them. At the end no target is hurt any more: all must recover, then leave, and every checkpoint must
+be, bit for bit, what a replay of the log from genesis gives. A node that has to be killed because
+it does not leave when asked did not recover. When anything is amiss the directory with all logs is
+kept, and the last line names it.
 
 Throughput is the samples behind payloads that were committed within the measured minutes, which
 begin when all nodes have been counted once. Work that was never committed does not count.

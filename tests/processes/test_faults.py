@@ -128,6 +128,9 @@ def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process
     cluster.resume(1)
     cluster.until(lambda: cluster.counted(head, 1))
     assert cluster.nodes[1].pid == pid
+    away = re.findall(r"was away seconds=([\d.]+)", cluster.nodes[1].log.read_text())
+    assert away
+    assert float(away[-1]) >= LEASE_MS / 1000, "in one line, with the length of the sleep"
 
 
 def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyCluster) -> None:
@@ -187,7 +190,7 @@ def test_a_copied_directory_does_not_evict_the_node_at_work(cluster: FaultyClust
     for _ in range(2):
         twin.start(cluster.address)
         cluster.until(lambda: twin.exit_status is not None, watch=False)
-        assert twin.exit_status == ExitCode.REFUSED
+        assert twin.wait(time.monotonic()) == ExitCode.REFUSED
         assert "this key is at work at 127.0.0.1:" in twin.last_words()
         assert "give this machine a directory of its own" in twin.last_words()
     cluster.watch()
