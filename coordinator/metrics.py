@@ -2,7 +2,8 @@
 labels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -80,10 +81,38 @@ class TrafficCollector(Collector):
         yield family
 
 
-def registry(rounds: Rounds, traffic: Traffic | None = None) -> CollectorRegistry:
+class Door(Protocol):
+    """Whoever lets nodes in, with counts of those who were not."""
+
+    @property
+    def copies_refused(self) -> int:
+        """Processes that were refused because another one was at work with their key."""
+
+    @property
+    def run_refusals(self) -> Sized:
+        """Nodes that cannot train the run file."""
+
+
+class DoorCollector(Collector):
+    """Counts of those who did not become members; zeros without a door."""
+
+    def __init__(self, door: Door | None) -> None:
+        self._door = door
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Processes refused because another one was at work with their key."
+        yield _counter("copied_keys_refused", text, self._door.copies_refused if self._door else 0)
+        text = "Nodes that cannot train the run file, of the newest ones."
+        yield _gauge("nodes_refusing", text, len(self._door.run_refusals) if self._door else 0)
+
+
+def registry(
+    rounds: Rounds, traffic: Traffic | None = None, door: Door | None = None
+) -> CollectorRegistry:
     """A registry with the run's metrics and, if `traffic` is counted, its bytes."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(RoundsCollector(rounds))
+    collectors.register(DoorCollector(door))
     if traffic:
         collectors.register(TrafficCollector(traffic))
     return collectors

@@ -60,7 +60,9 @@ class CoordinatorProcess:
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self.registry: CollectorRegistry = metrics.registry(self.rounds, self._traffic)
+        self.registry: CollectorRegistry = metrics.registry(
+            self.rounds, self._traffic, self.service
+        )
 
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
@@ -118,9 +120,13 @@ class CoordinatorProcess:
         recorded = self.journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
         document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
+        refusals = self.service.run_refusals
+        if document["phase"] == "waiting" and refusals:
+            document["reason"] += f"; {refusals.words}"
         return {
             "address": self.address,
             **document,
+            "refusals": {"nodes": len(refusals), "last": refusals.last},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
         }

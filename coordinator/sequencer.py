@@ -90,7 +90,7 @@ class Sequencer:
         """
         count = self._fold()
         self._compare_head()
-        origin_ms = max(int(time.time() * 1000), self.rounds.state.last_ms)
+        origin_ms = self.rounds.state.last_ms if count else int(time.time() * 1000)
         self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
         if count:
             batch = _Batch()
@@ -124,8 +124,11 @@ class Sequencer:
                 )
 
     def now_ms(self) -> int:
-        """The run's clock: starts at the wall clock, or at the journal's last event if that is
-        later, and never runs backwards.
+        """The run's clock: the wall clock when the run began, plus the time for which a
+        coordinator has worked on it since. It never runs backwards. A restart goes on from the
+        journal's last event, so neither time without a coordinator nor a wall clock that was set
+        counts: no deadline, lease or refusal ends early, and a clock that was days ahead once
+        leaves nothing behind.
         """
         return self._clock_origin_ms + int(time.monotonic() * 1000)
 

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import grpc
@@ -35,6 +37,7 @@ from coordinator.machine.events import (
     SkipRound,
     TellMembers,
 )
+from coordinator.refusals import RunRefusals
 from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
@@ -75,6 +78,7 @@ class CoordinatorService(CoordinatorServicer):
         self._sequencer, self._journal = sequencer, journal
         self._key, self._status = coordinator_key, status
         self.relays = Relays()
+        self.run_refusals = RunRefusals()
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
@@ -113,6 +117,11 @@ class CoordinatorService(CoordinatorServicer):
             ),
         }
         server.add_registered_method_handlers(SERVICE, handlers)
+
+    @property
+    def copies_refused(self) -> int:
+        """Processes that were refused because another one was at work with their key."""
+        return self.node_sessions.copies_refused + self.relay_sessions.copies_refused
 
     # ---- unary calls
 
@@ -173,15 +182,39 @@ class CoordinatorService(CoordinatorServicer):
             return
         except (TimeoutError, StopAsyncIteration):
             return
-        serve = self._serve_relay if hello.hello.relay else self._serve_node
-        async with aclosing(serve(joined, NodeSession(), requests)) as messages:
+        if hello.hello.cannot_train:
+            reason = self.run_refusals.note(joined.peer, hello.hello.cannot_train)
+            log.warning("run file refused", extra=self._where(peer=joined.peer, reason=reason))
+            yield Message(refused=wire.Refused(reason="noted"))
+            return
+        now_ms, relay = self._sequencer.now_ms, hello.hello.relay
+        session = NodeSession(hello.hello.instance, wire_messages.place(joined), now_ms())
+        sessions = self.relay_sessions if relay else self.node_sessions
+        heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
+        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
+            where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
+            log.warning("copied key refused", extra=where)
+            yield Message(refused=wire.Refused(reason=self._at_work(holder)))
+            return
+        serve = self._serve_relay if relay else self._serve_node
+        async with aclosing(serve(joined, session, requests)) as messages:
             async for message in messages:
                 yield message
+
+    def _at_work(self, holder: NodeSession) -> str:
+        """The refusal of a process whose key another one holds."""
+        age_s = (self._sequencer.now_ms() - holder.opened_ms) / 1000
+        since = datetime.fromtimestamp(time.time() - age_s, UTC)
+        return (
+            f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
+            "machine a directory of its own, which makes it a key, or stop the other process first"
+        )
 
     async def _serve_node(
         self, joined: Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self.node_sessions.put(joined.peer, session)
+        self.run_refusals.forget(joined.peer)
         reader = asyncio.create_task(self.read_node(joined, session, requests))
         try:
             while message := await session.outbox.get():
@@ -228,7 +261,7 @@ class CoordinatorService(CoordinatorServicer):
                 if not self.node_sessions.holds(peer, session):
                     # a goodbye still under way in a replaced session must not end the new one
                     return
-                received_ms = self._sequencer.now_ms()
+                session.heard_ms = received_ms = self._sequencer.now_ms()
                 event = wire_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
                 if isinstance(event, Heartbeat):
@@ -245,7 +278,7 @@ class CoordinatorService(CoordinatorServicer):
     async def _read_relay(self, session: NodeSession, requests: Requests) -> None:
         """Answer a relay's heartbeats until it says goodbye."""
         async for message in requests:
-            now_ms = self._sequencer.now_ms()
+            session.heard_ms = now_ms = self._sequencer.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
                 session.send(
                     wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)

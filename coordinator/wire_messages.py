@@ -33,6 +33,7 @@ from protocol.limits import (
     MESSAGE_BYTES_MAX,
     TEXT_BYTES_MAX,
 )
+from protocol.validation import plain_text
 
 
 def joined(peer: PeerId, hello: wire.Hello) -> Joined:
@@ -49,6 +50,12 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
                 f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}"
             )
     return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+
+
+def place(joined: Joined) -> str:
+    """Where a node says that it is, for people: "at ADDRESS as NAME"."""
+    address = plain_text(joined.addresses[0]) if joined.addresses else "an unknown address"
+    return f"at {address}" + (f" as {plain_text(joined.name)!r}" if joined.name else "")
 
 
 def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:

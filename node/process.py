@@ -43,6 +43,7 @@ from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
@@ -52,7 +53,7 @@ from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
-from protocol.errors import DataError, LocalProtocolError
+from protocol.errors import DataError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -131,12 +132,11 @@ class NodeProcess:
         status.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         status.phase = "builds the model"
-        await asyncio.to_thread(try_model, info, device)
-        replica = await asyncio.to_thread(
-            Replica, info.spec, info.run_id, device, settings.micro_batch
-        )
-        vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
-        require_fits(replica.trainee.model, vocabulary, length)
+        try:
+            replica = await asyncio.to_thread(build_replica, settings, info, device, corpus)
+        except SettingsError as error:
+            await self._client.decline(info.run_id, str(error))
+            raise
         status.parameters = replica.layout.parameters
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
@@ -200,7 +200,9 @@ class NodeProcess:
         training = asyncio.create_task(parts.trainer.run())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         failing = asyncio.create_task(parts.swarm.failed())
-        self._background += [session, charging, failing]
+        silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
+        watching = asyncio.create_task(watch_absence(self._was_away, silence_s))
+        self._background += [session, charging, failing, watching]
         try:
             await asyncio.wait(
                 {training, session, charging, failing}, return_when=asyncio.FIRST_COMPLETED
@@ -217,6 +219,10 @@ class NodeProcess:
             await asyncio.gather(training, session, return_exceptions=True)
         self._status.phase = reason
         return reason
+
+    def _was_away(self, seconds: float) -> None:
+        self._status.note = f"was away for {seconds:.0f} s: stopped, or asleep with the machine"
+        self._client.reopen()
 
     def leave(self) -> None:
         """Finish the round, then end `run`."""
@@ -240,7 +246,7 @@ class NodeProcess:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        document = known | self._status.document()
+        document = known | {"notice": self._client.notice} | self._status.document()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
         return document
@@ -357,6 +363,19 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
         raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
     corpus.samples(spec.data.sequence_length)
     return corpus
+
+
+def build_replica(
+    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
+) -> Replica:
+    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
+    trained here.
+    """
+    try_model(info, device)
+    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+    require_fits(replica.trainee.model, vocabulary, length)
+    return replica
 
 
 def try_model(info: RunInfo, device: torch.device) -> None:

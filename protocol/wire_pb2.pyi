@@ -86,7 +86,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay")
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,8 @@ class Hello(_message.Message):
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
@@ -105,7 +107,9 @@ class Hello(_message.Message):
     hardware: str
     name: str
     relay: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ...) -> None: ...
+    instance: int
+    cannot_train: str
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "state_digest", "has_momentum", "resyncs")
@@ -166,7 +170,7 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished")
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +182,7 @@ class CoordinatorMessage(_message.Message):
     RESYNC_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refused: Refused
@@ -189,7 +194,8 @@ class CoordinatorMessage(_message.Message):
     resync: Resync
     evicted: Evicted
     finished: RunFinished
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ...) -> None: ...
+    notice: Notice
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -318,6 +324,12 @@ class Evicted(_message.Message):
     reason: str
     wrong_results: bool
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class RunFinished(_message.Message):
     __slots__ = ("head_round", "reason")

@@ -37,6 +37,7 @@ from node.links.uplink import Uplink
 from node.relay.metrics import registry
 from node.relay.self_check import SelfCheckShelf, check_reachable
 from node.relay.settings import RelaySettings
+from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.traffic import Statistics
 from node.transports.factory import make_transports, parse_kinds
@@ -181,6 +182,10 @@ class RelayProcess:
         failing = asyncio.create_task(parts.swarm.failed())
         left = asyncio.create_task(self._stopping.wait())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
+        silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
+        watching = asyncio.create_task(
+            watch_absence(lambda seconds: self._client.reopen(), silence_s)
+        )
         self._phase = Phase.RELAYING
         try:
             await asyncio.wait({session, failing, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,9 +195,10 @@ class RelayProcess:
                 failing.result()
             await self._drain(parts.mesh)
         finally:
-            for task in (session, failing, left, charging):
+            tasks = (session, failing, left, charging, watching)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(session, failing, left, charging, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         return self._end_reason
 
     def leave(self) -> None:

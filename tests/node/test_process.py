@@ -3,6 +3,7 @@ coming back.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,7 +146,11 @@ async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_join
         with pytest.raises(SettingsError, match=problem):
             await node.process.start()
         await node.process.stop()
-        assert coordinator.status()["steps"]["committed"] == 0
+        status = coordinator.status()
+        assert (status["steps"]["committed"], status["members"]) == (0, [])
+        assert status["refusals"]["nodes"] == 1
+        assert re.search(problem, status["reason"]), status["reason"]
+        assert "1 node refused this run file; the last said: model" in status["reason"]
 
 
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:
