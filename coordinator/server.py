@@ -299,7 +299,7 @@ class CoordinatorService(CoordinatorServicer):
             )
         if hello.run_id != run_id:
             raise RemoteProtocolError(
-                f"expected a node of run {run_id}, got one of run {hello.run_id!r}"
+                f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
             )
         peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
         return wire_messages.joined(peer, hello)

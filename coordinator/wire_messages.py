@@ -23,6 +23,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.membership import Member, Membership
 from protocol import wire_pb2 as wire
+from protocol.border.text import clean, require_plain
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, parse_digest
@@ -31,24 +32,20 @@ from protocol.limits import (
     COMMITS_PER_REPLY,
     MEMBERS_MAX,
     MESSAGE_BYTES_MAX,
-    TEXT_BYTES_MAX,
 )
 from protocol.validation import plain_text
 
 
 def joined(peer: PeerId, hello: wire.Hello) -> Joined:
-    """The event in a hello whose proof is right; `RemoteProtocolError` for too many or too long
-    texts.
+    """The event in a hello whose proof is right; `RemoteProtocolError` for too many, too long or
+    unprintable texts.
     """
     if len(hello.addresses) > ADDRESSES_MAX:
         raise RemoteProtocolError(
             f"{peer}: expected at most {ADDRESSES_MAX} addresses, got {len(hello.addresses)}"
         )
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
-        if (size := len(text.encode())) > TEXT_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}"
-            )
+        require_plain(text, peer)
     return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
 
 
@@ -90,7 +87,7 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 peer, _round(peer, applied.round), applied.state_digest, applied.snapshot_sha256
             )
         case "leave":
-            return Left(peer, message.leave.reason[:TEXT_BYTES_MAX])
+            return Left(peer, clean(message.leave.reason))
         case kind:
             raise RemoteProtocolError(
                 f"{peer}: expected an event of a round, got {kind or 'an empty message'}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
 from node.transports.factory import parse_kinds
 from protocol.addresses import check_advertise, check_listen, parse_address
 from protocol.errors import SettingsError
@@ -87,3 +87,7 @@ class NodeSettings:
                 )
         if (size := len(self.name.encode())) > NAME_BYTES_MAX:
             raise SettingsError(f"name: expected at most {NAME_BYTES_MAX} bytes, found {size}")
+        if not self.name.isprintable():
+            raise SettingsError(
+                f"name: expected text without control characters, found {self.name!a}"
+            )

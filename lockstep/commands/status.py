@@ -12,6 +12,7 @@ from rich.table import Table
 from lockstep.console import agreement, bytes_text, number, output, replicas_text, write_json
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.addresses import parse_address
+from protocol.border.text import clean, clean_document
 from protocol.channel import CLIENT_OPTIONS
 from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
 from protocol.ids import short
@@ -30,8 +31,19 @@ def status(url: str, json_path: str | None) -> None:
     if json_path is not None:
         write_json(json_path, document)
     if json_path != "-":
-        for part in render(document):
+        for part in _rendered(document, url):
             output.print(part)
+
+
+def _rendered(document: Mapping[str, Any], url: str) -> list[RenderableType]:
+    """The status as tables; `RemoteProtocolError` for a document of another shape."""
+    try:
+        return render(document)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"coordinator {url}: expected a status of the form of this release, got another "
+            f"({type(error).__name__}: {error}); --json - shows it as it is"
+        ) from None
 
 
 def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
@@ -49,7 +61,7 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
             raise _translated(error, address, timeout_s) from None
     try:
         document = msgspec.json.decode(reply.json)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteProtocolError(
             f"coordinator {address}: expected a status in JSON, got {error}"
         ) from None
@@ -67,7 +79,7 @@ def _translated(
         return VersionError(
             f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server"
         )
-    reason = error.details() or error.code().name.lower()
+    reason = clean(error.details() or error.code().name.lower())
     return UnavailableError(
         f"no coordinator answers at {address} (asked by gRPC for up to {timeout_s:g} s: {reason}); "
         "is it running, and is its port open?"
@@ -75,7 +87,10 @@ def _translated(
 
 
 def render(document: Mapping[str, Any]) -> list[RenderableType]:
-    """The status as tables of at most 80 columns."""
+    """The status as tables of at most 80 columns. The names and reasons in it are cleaned: their
+    authors are strangers.
+    """
+    document = clean_document(document)
     members = document.get("members", ())
     commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
     tables: list[RenderableType] = [_run_table(document)]

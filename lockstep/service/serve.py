@@ -24,7 +24,7 @@ from lockstep import __version__
 from lockstep.service.admin import AdminServer, Service
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
-from node.system.files import replacing_file
+from node.system.files import replacing_file, sweep
 
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ async def serve(
     `coordinator` returns the address of the coordinator once the process has started; `meter`
     watches the connections meanwhile; `page` adds routes to the admin port.
     """
+    sweep(options.directory)
     admin = AdminServer(process, options.admin, page)
     started = asyncio.Event()
 

@@ -30,6 +30,7 @@ from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
+from protocol.border.text import clean
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
@@ -250,7 +251,9 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                self._lose(f"lost the coordinator at {self.address} ({error.details()})")
+                self._lose(
+                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
+                )
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
             except RemoteProtocolError as error:
@@ -308,6 +311,7 @@ class CoordinatorClient:
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""
+        _clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
                 wrong = message.refused.wrong_results
@@ -357,11 +361,18 @@ class CoordinatorClient:
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
         self._channel.renew()
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "nobody answered in time" if silent else error.details()
+        reason = "nobody answered in time" if silent else clean(error.details() or "")
         return UnavailableError(
             f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
             "coordinator runs, and the network of this machine"
         )
+
+
+def _clean_reason(message: wire.CoordinatorMessage) -> None:
+    """Clean the words of a message: they go to logs, statuses and terminals."""
+    kind = message.WhichOneof("kind")
+    if kind and (reason := getattr(getattr(message, kind), "reason", "")):
+        getattr(message, kind).reason = clean(reason)
 
 
 def _end(outbox: _Outbox) -> None:

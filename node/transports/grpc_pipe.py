@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import grpc
 
 from node.transports.base import PIPE_BYTES_MAX
+from protocol.border.text import clean
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.limits import TEXT_BYTES_MAX
 
@@ -187,4 +188,4 @@ def _reason(error: BaseException) -> str:
 
 def in_words(code: Any, details: str | None) -> str:
     """The status of a call, for people."""
-    return f"{code.name.lower().replace('_', ' ')}: {(details or 'no details')[:TEXT_BYTES_MAX]}"
+    return f"{code.name.lower().replace('_', ' ')}: {clean(details or 'no details')}"
