@@ -1,5 +1,6 @@
 """The settings of a volunteer's machine; those of the run come from the coordinator."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from protocol.errors import SettingsError
 
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
+
+DEVICES = r"auto|cpu|cuda(:[0-9]{1,3})?"
+"""Names of devices, as a regular expression."""
 
 
 def check_network(
@@ -80,6 +84,10 @@ class NodeSettings:
         check_network(
             self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
         )
+        if not re.fullmatch(DEVICES, self.device):
+            raise SettingsError(
+                f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
+            )
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
             if getattr(self, field) < least:
                 raise SettingsError(

@@ -14,6 +14,7 @@ from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
+from lockstep.service.directory import Owner, claimed
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
@@ -29,7 +30,8 @@ def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOpti
     """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
-    messages.print(run_event_loop(_coordinate(spec, settings, options)))
+    with claimed(settings.directory, Owner("coordinator", run=spec.name)):
+        messages.print(run_event_loop(_coordinate(spec, settings, options)))
 
 
 def check_directory(directory: Path) -> None:

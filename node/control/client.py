@@ -154,21 +154,11 @@ class CoordinatorClient:
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
-        if run.protocol_version != PROTOCOL_VERSION:
-            raise VersionError(
-                f"the coordinator at {self.address} speaks protocol version "
-                f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
-            )
         try:
-            spec = parse_run_json(run.run_json, f"run file from {self.address}")
+            return checked_run(run, self.address)
         except SettingsError as error:
             await self.decline(RunId(run.run_id), str(error))
             raise
-        if run_id(spec, run.coordinator_key) != run.run_id:
-            raise RemoteProtocolError(
-                f"{self.address}: expected the hash of the run file as run id, got another one"
-            )
-        return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
         """Commits after a round; asks until the coordinator answers."""
@@ -303,6 +293,8 @@ class CoordinatorClient:
             _end(outbox)
 
     def _welcome(self, welcome: wire.Welcome, outbox: _Outbox, listener: Listener) -> None:
+        if self._state is SessionState.LOST:
+            log.info("session found again", extra={"coordinator": self.address})
         self._outbox, self._state = outbox, SessionState.CONNECTED
         self._words = SessionState.CONNECTED.value
         self.members.update(welcome.members)
@@ -373,6 +365,23 @@ def _clean_reason(message: wire.CoordinatorMessage) -> None:
     kind = message.WhichOneof("kind")
     if kind and (reason := getattr(getattr(message, kind), "reason", "")):
         getattr(message, kind).reason = clean(reason)
+
+
+def checked_run(run: wire.Run, address: str) -> RunInfo:
+    """The run that a coordinator at `address` described. Raises `VersionError`, `SettingsError`,
+    `RemoteProtocolError`.
+    """
+    if run.protocol_version != PROTOCOL_VERSION:
+        raise VersionError(
+            f"the coordinator at {address} speaks protocol version "
+            f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
+        )
+    spec = parse_run_json(run.run_json, f"run file from {address}")
+    if run_id(spec, run.coordinator_key) != run.run_id:
+        raise RemoteProtocolError(
+            f"{address}: expected the hash of the run file as run id, got another one"
+        )
+    return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
 
 
 def _end(outbox: _Outbox) -> None:
