@@ -49,11 +49,12 @@ class Fetcher:
     def __init__(
         self,
         size_max: int,
-        check: PayloadCheck,
         payload_log: PayloadLog,
         network: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
+        *,
+        check: PayloadCheck,
     ) -> None:
         self._size_max, self._check = size_max, check
         self._payload_log = payload_log

@@ -77,7 +77,12 @@ class Swarm:
         self._background = Background(self._wake)
         self._collector = Collector(self._exchange, log, self._background, self._feed)
         self._fetcher = Fetcher(
-            limits.payload_bytes_max, check, log, link, self._background.spawn, self._pull_moved
+            limits.payload_bytes_max,
+            log,
+            link,
+            self._background.spawn,
+            self._pull_moved,
+            check=check,
         )
         self._outbox = Outbox(own, run_id, link, self._background.spawn, self._offer_failed)
         self._blob_server = BlobServer(log, snapshots, clock_ms)
