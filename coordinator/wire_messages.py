@@ -26,7 +26,7 @@ from protocol import wire_pb2 as wire
 from protocol.border.text import clean, require_plain
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, parse_digest
+from protocol.ids import PeerId, parse_digest, parse_peer_id
 from protocol.limits import (
     ADDRESSES_MAX,
     COMMITS_PER_REPLY,
@@ -69,16 +69,7 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
         case "announced":
             return _announced(peer, message.announced)
         case "holding":
-            holding = message.holding
-            if len(holding.digests) > MEMBERS_MAX:
-                raise RemoteProtocolError(
-                    f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(holding.digests)}"
-                )
-            return Holding(
-                peer,
-                _round(peer, holding.round),
-                tuple(parse_digest(digest) for digest in holding.digests),
-            )
+            return _holding(peer, message.holding)
         case "applied":
             applied = message.applied
             if applied.snapshot_sha256:
@@ -212,6 +203,24 @@ def _announced(peer: PeerId, message: wire.Announced) -> Announced:
         message.samples,
         message.compute_ms,
         message.loss,
+    )
+
+
+def _holding(peer: PeerId, message: wire.Holding) -> Holding:
+    digests, authors = message.digests, message.authors
+    if len(digests) > MEMBERS_MAX:
+        raise RemoteProtocolError(
+            f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(digests)}"
+        )
+    if authors and len(authors) != len(digests):
+        raise RemoteProtocolError(
+            f"{peer}: expected the authors of {len(digests)} payloads, got {len(authors)}"
+        )
+    return Holding(
+        peer,
+        _round(peer, message.round),
+        tuple(parse_digest(digest) for digest in digests),
+        tuple(parse_peer_id(author) if author else PeerId("") for author in authors),
     )
 
 

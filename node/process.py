@@ -27,6 +27,7 @@ from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -53,6 +54,7 @@ from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
+from protocol.codec.payload import decode
 from protocol.errors import DataError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -156,13 +158,19 @@ class NodeProcess:
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)
+        check = PayloadCheck(
+            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
+        )
         witness = WitnessReports(
             self._peer,
             info.spec.rounds.copies_min,
             lambda: client.members.member_count,
             client.send,
+            check.author_of,
         )
-        swarm = self._swarm = self._make_swarm(info, replica, snapshots, mesh, witness)
+        swarm = self._swarm = self._make_swarm(
+            info, replica, snapshots, mesh, check=check, witness=witness
+        )
         addresses = await swarm.start()
         self.address = addresses[0]
         context = RoundContext(
@@ -304,6 +312,8 @@ class NodeProcess:
         replica: Replica,
         snapshots: Snapshots,
         mesh: Mesh,
+        *,
+        check: PayloadCheck,
         witness: WitnessReports,
     ) -> Swarm:
         retention = info.spec.retention
@@ -319,6 +329,7 @@ class NodeProcess:
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            check=check,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

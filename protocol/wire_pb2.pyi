@@ -146,12 +146,14 @@ class Announced(_message.Message):
     def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., compute_ms: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class Holding(_message.Message):
-    __slots__ = ("round", "digests")
+    __slots__ = ("round", "digests", "authors")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORS_FIELD_NUMBER: _ClassVar[int]
     round: int
     digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    authors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ..., authors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Applied(_message.Message):
     __slots__ = ("round", "state_digest", "snapshot_sha256")
@@ -214,12 +216,14 @@ class Welcome(_message.Message):
     def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("reason", "wrong_results")
+    __slots__ = ("reason", "wrong_results", "retry")
     REASON_FIELD_NUMBER: _ClassVar[int]
     WRONG_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
     reason: str
     wrong_results: bool
-    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
+    retry: bool
+    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("sent_ms", "received_ms", "replied_ms")
@@ -252,7 +256,7 @@ class Member(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RoundOpened(_message.Message):
-    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason")
+    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     OPENED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +268,7 @@ class RoundOpened(_message.Message):
     DECAY_BITS_FIELD_NUMBER: _ClassVar[int]
     MUTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     opened_ms: int
@@ -275,7 +280,8 @@ class RoundOpened(_message.Message):
     decay_bits: int
     muted: bool
     reason: str
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    assigned: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("first", "count")

@@ -74,6 +74,9 @@ class Holding:
     peer: PeerId
     round: int
     digests: tuple[Digest, ...]
+    authors: tuple[PeerId, ...] = ()
+    """Authors by the payloads' headers, in the order of the digests; an empty text, or none at
+    all, where the node does not know."""
 
 
 @dataclass(frozen=True, slots=True)

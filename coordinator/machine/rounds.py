@@ -169,10 +169,10 @@ class Rounds:
         match event:
             case Announced():
                 return self._announced(event, now_ms)
-            case Holding(peer, round, digests):
+            case Holding(peer, round, digests, authors):
                 undecided = self.undecided(round)
                 if undecided and self.members.get(peer):  # else it is late, or a former member's
-                    undecided.receipts.hold(peer, digests, now_ms)
+                    undecided.receipts.hold(peer, digests, now_ms, authors)
                 return []
             case Applied():
                 return self._applied(event, now_ms)

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient
 from node.control.members import MemberList
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -44,6 +45,7 @@ from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.addresses import parse_address
 from protocol.codec.commits import Commit, SignedCommit, open_commit
+from protocol.codec.payload_header import read_header
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -149,6 +151,7 @@ class RelayProcess:
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            check=PayloadCheck(info.run_id, lambda round, payload: read_header(payload)),
             report_holding=lambda round, digests: None,
             clock_ms=own_clock_ms,
             snapshots=shelf,

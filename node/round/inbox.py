@@ -45,6 +45,7 @@ class Inbox:
         context = self._context
         match message.WhichOneof("kind"):
             case "opened":
+                context.witness.opened(message.opened.round, message.opened.assigned)
                 self._tell(events.Opened(message.opened))
             case "committed":
                 context.ledger.committed(message.committed)

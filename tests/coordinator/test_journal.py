@@ -137,7 +137,7 @@ def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
         with pytest.raises(VersionError) as caught:
             use()
         assert str(caught.value) == (
-            f"{path}: expected journal format 3, got {found}; continue this run with the release "
+            f"{path}: expected journal format 4, got {found}; continue this run with the release "
             "of Lockstep that wrote it, or use another --directory"
         )
 

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_S, reach
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
@@ -26,6 +27,7 @@ from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
+from protocol.codec.payload import decode
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
@@ -326,11 +328,15 @@ class SimulatedNode:
             retention.log_bytes_max,
             snapshots.held_round,
         )
+        check = PayloadCheck(
+            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
+        )
         witness = WitnessReports(
             self.peer,
             info.spec.rounds.copies_min,
             lambda: client.members.member_count,
             client.send,
+            check.author_of,
         )
         swarm = Swarm(
             self.peer,
@@ -338,6 +344,7 @@ class SimulatedNode:
             SwarmLimits(replica.payload_bytes_max, membership.neighbours),
             log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
+            check=check,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
