@@ -19,6 +19,7 @@ from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
+from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
 from protocol.errors import AddressInUseError
@@ -36,7 +37,8 @@ COMMITS_PAGE = 1_000
 
 class CoordinatorProcess:
     """The coordinator of one run. `key` signs its commits and, with the run file, names the run;
-    `overhead` tells the bytes of its traffic that no message accounts for.
+    `overhead` tells the bytes of its traffic that no message accounts for. `credentials` are those
+    of its TLS; None: plain text.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class CoordinatorProcess:
         settings: CoordinatorSettings,
         key: Ed25519PrivateKey,
         overhead: Overhead = unknown_overhead,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._credentials = settings, credentials
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
@@ -75,7 +78,11 @@ class CoordinatorProcess:
         self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(self._settings.listen)
+            port = (
+                self._server.add_secure_port(self._settings.listen, self._credentials)
+                if self._credentials
+                else self._server.add_insecure_port(self._settings.listen)
+            )
         except RuntimeError:
             port = 0
         if port == 0:
@@ -87,6 +94,12 @@ class CoordinatorProcess:
         self.address = f"{host}:{port}"
         self._loop_task = asyncio.create_task(self._sequencer.run())
         await self._server.start()
+
+    @property
+    def link(self) -> JoinLink:
+        """The link that volunteers are given, where the address is one that they can reach."""
+        plain = self._credentials is None and not is_loopback(self.address)
+        return JoinLink(self.address, self.run_id, self._public_key, plain)
 
     async def finished(self) -> None:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they

@@ -158,6 +158,13 @@ def coordinator(
     ] = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
+    plain_text: Annotated[
+        bool,
+        typer.Option(
+            "--plain-text",
+            help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
+        ),
+    ] = False,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -181,7 +188,10 @@ def coordinator(
         return
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
-        run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
+        run_file,
+        CoordinatorSettings(place, listen),
+        ServeOptions(place, admin, follow_parent),
+        plain_text=plain_text,
     )
 
 

@@ -53,7 +53,7 @@ from node.trainer import Trainer
 from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.codec.payload import decode
 from protocol.errors import DataError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
@@ -103,7 +103,7 @@ class NodeProcess:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
-        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
         self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
         self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens
@@ -299,7 +299,14 @@ class NodeProcess:
             address for addresses in relays for address in addresses if address.startswith("/")
         ]
         advertise = announced(listen, settings.advertise, coordinator)
-        return make_transports(parse_kinds(settings.links), self._key, listen, advertise, by_libp2p)
+        return make_transports(
+            parse_kinds(settings.links),
+            self._key,
+            listen,
+            advertise,
+            by_libp2p,
+            secure=self._client.secure,
+        )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)

@@ -35,6 +35,7 @@ from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
 from protocol.codec.commits import Entry
 from protocol.errors import (
     DivergedError,
@@ -175,17 +176,20 @@ class RecordOverNetwork:
         self._client = client
         identity = Identity(key, info.run_id, secrets.randbits(64))
         self._links = Mesh(
-            identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms
+            identity,
+            [GrpcTransport("127.0.0.1:0", key=key if client.secure else None)],
+            Uplink(None, own_clock_ms),
+            own_clock_ms,
         )
         self._members: list[PeerAddress] = []
 
     @classmethod
-    async def connect(cls, address: str) -> "RecordOverNetwork":
-        """Asks the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
-        answer.
+    async def connect(cls, link: JoinLink) -> "RecordOverNetwork":
+        """Asks the coordinator that the link names for its run; `UnavailableError` when it does
+        not answer.
         """
         key = Ed25519PrivateKey.generate()
-        client = CoordinatorClient(address, key)
+        client = CoordinatorClient(link, key)
         try:
             record = cls(client, await client.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())

@@ -29,7 +29,7 @@ from node.replica.snapshot import file_sha256
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -115,7 +115,7 @@ async def _verify(settings: VerifySettings) -> Findings:
     if local:
         record = RecordInFiles(Path(settings.target), settings.payloads)
     else:
-        record = await RecordOverNetwork.connect(parse_address(settings.target))
+        record = await RecordOverNetwork.connect(parse_link(settings.target))
     findings, started_s = Findings(record.info.run_id), time.monotonic()
     try:
         beside = str(Path(settings.target) / "checkpoint")

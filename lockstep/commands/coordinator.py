@@ -6,6 +6,9 @@ import asyncio
 import logging
 from pathlib import Path
 
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
 from coordinator.machine.rounds import Rounds
@@ -19,6 +22,8 @@ from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from node.system.tls import server_credentials
+from protocol.border.join_link import is_loopback
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
@@ -26,12 +31,18 @@ from protocol.runfile import RunSpec, parse_run_json, run_id
 log = logging.getLogger(__name__)
 
 
-def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
+def coordinate(
+    run_file: Path,
+    settings: CoordinatorSettings,
+    options: ServeOptions,
+    *,
+    plain_text: bool = False,
+) -> None:
     """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
-        messages.print(run_event_loop(_coordinate(spec, settings, options)))
+        messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))
 
 
 def check_directory(directory: Path) -> None:
@@ -56,12 +67,14 @@ def check_directory(directory: Path) -> None:
     )
 
 
-async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
+async def _coordinate(
+    spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
+) -> str:
     """Returns how it ended, in words."""
     meter = OverheadMeter()
-    process = CoordinatorProcess(
-        spec, settings, load_or_create_key(settings.directory), meter.measure_overhead
-    )
+    key = load_or_create_key(settings.directory)
+    credentials = _credentials(key, settings.listen, plain_text)
+    process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
 
     async def work() -> str:
@@ -90,3 +103,18 @@ async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: Ser
         meter=meter,
         page=Page(process).routes(),
     )
+
+
+def _credentials(
+    key: Ed25519PrivateKey, listen: str, plain_text: bool
+) -> grpc.ServerCredentials | None:
+    """Credentials of TLS for a coordinator that more than this machine can reach."""
+    if is_loopback(listen):
+        return None
+    if plain_text:
+        log.warning(
+            "without TLS whoever is on the way reads everything, and can take over nodes",
+            extra={"listen": listen},
+        )
+        return None
+    return server_credentials(key)

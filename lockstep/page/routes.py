@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from coordinator.process import CoordinatorProcess
+from protocol.border.join_link import is_loopback
 from protocol.errors import SettingsError
 from protocol.planner.parameters import Size, size_of
 from protocol.runfile import ModelSpec
@@ -74,9 +75,8 @@ class Page:
         )
 
     async def _run(self, _: web.Request) -> web.Response:
-        spec, address = self._process.rounds.spec, self._process.address
+        spec, link = self._process.rounds.spec, self._process.link
         size = _size(spec.model)
-        host = address.rpartition(":")[0].strip("[]")
         return _json(
             {
                 "run_id": self._process.run_id,
@@ -86,8 +86,8 @@ class Page:
                 "dense_bytes": 2 * size.parameters if size else None,
                 "steps": spec.schedule.steps,
                 "quorum": spec.rounds.quorum,
-                "join": f"lockstep join {address}",
-                "only_this_machine": host in ("127.0.0.1", "::1", "localhost"),
+                "join": f"lockstep join '{link.text()}'",
+                "only_this_machine": is_loopback(link.address),
             }
         )
 

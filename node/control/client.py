@@ -30,10 +30,12 @@ from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
 from protocol.border.text import clean
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
+    LockstepError,
     RefusedError,
     RemoteProtocolError,
     SettingsError,
@@ -93,10 +95,11 @@ class Listener(Protocol):
 
 
 class CoordinatorClient:
-    """Session and unary calls to one coordinator at HOST:PORT."""
+    """Session and unary calls to the coordinator that a link names."""
 
-    def __init__(self, address: str, key: Ed25519PrivateKey) -> None:
-        self.address = address
+    def __init__(self, link: JoinLink, key: Ed25519PrivateKey) -> None:
+        self._link = link
+        self.address = link.address
         self.clock = ClockOffset()
         self.members = MemberList()
         """The members as the coordinator last named them: the only list of this node."""
@@ -108,7 +111,7 @@ class CoordinatorClient:
         self.notice = ""
         """What the coordinator said last to the user of this node."""
         self._instance = secrets.randbits(64) or 1
-        self._channel, self._reader = CoordinatorChannel(address), SessionReader()
+        self._channel, self._reader = CoordinatorChannel(link), SessionReader()
         self._outbox: _Outbox | None = None
 
     @property
@@ -136,8 +139,12 @@ class CoordinatorClient:
         await self._channel.close()
 
     @property
-    def _stub(self) -> Any:
-        return self._channel.stub
+    def secure(self) -> bool:
+        """Whether the channel has TLS; the run's links then have it too."""
+        return self._channel.vouching is not None
+
+    async def _stub(self, timeout_s: float = CALL_S) -> Any:
+        return await self._channel.stub(timeout_s)
 
     # ---- unary calls
 
@@ -148,17 +155,18 @@ class CoordinatorClient:
         `SettingsError`.
         """
         try:
-            run = await self._stub.GetRun(
-                wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True
-            )
+            stub = await self._stub(timeout_s)
+            run = await stub.GetRun(wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
         try:
-            return checked_run(run, self.address)
+            info = checked_run(run, self.address)
         except SettingsError as error:
             await self.decline(RunId(run.run_id), str(error))
             raise
+        self._link.check(info, self._channel.vouching)
+        return info
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
         """Commits after a round; asks until the coordinator answers."""
@@ -167,18 +175,23 @@ class CoordinatorClient:
             try:
                 request = wire.GetCommitsRequest(after_round=after_round)
                 self.traffic.control_up += request.ByteSize()
-                commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_S)
+                stub = await self._stub()
+                commits: wire.Commits = await stub.GetCommits(request, timeout=CALL_S)
                 self.traffic.catch_up_down += commits.ByteSize()
                 return commits
             except grpc.aio.AioRpcError as error:
-                reason = str(self._unavailable(error))
-                log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
-                await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+                failure: LockstepError = self._unavailable(error)
+            except (UnavailableError, RemoteProtocolError) as error:
+                failure = error
+            reason = str(failure)
+            log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
+            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     async def decline(self, run_id: RunId, reason: str) -> None:
         """Tell the coordinator why this node cannot train its run file; it need not hear it."""
         outbox: _Outbox = asyncio.Queue()
-        call = self._stub.Session(self._drain(outbox))
+        stub = await self._stub()
+        call = stub.Session(self._drain(outbox))
         try:
             async with asyncio.timeout(DECLINE_S):
                 message = await anext(SessionReader().messages(call, DECLINE_S))
@@ -200,7 +213,8 @@ class CoordinatorClient:
         Raises `UnavailableError` when the coordinator does not answer in time.
         """
         try:
-            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
+            stub = await self._stub()
+            members = await stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.control_down += members.ByteSize()
@@ -246,6 +260,8 @@ class CoordinatorClient:
                 )
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+            except UnavailableError as error:
+                self._lose(str(error))
             except RemoteProtocolError as error:
                 self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
@@ -270,7 +286,9 @@ class CoordinatorClient:
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
+        stub = await self._stub()
+        self._link.check(info, self._channel.vouching)
+        call = stub.Session(self._drain(outbox), wait_for_ready=True)
         heartbeat_ms = info.spec.membership.heartbeat_ms
         heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)
         beating = None

@@ -43,7 +43,7 @@ from node.system.clock import own_clock_ms
 from node.traffic import Statistics
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.codec.payload_header import read_header
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
@@ -101,7 +101,7 @@ class RelayProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
-        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
         self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -160,7 +160,12 @@ class RelayProcess:
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
-            info.run_id, self.peer, self.addresses, shelf, settings.slowest
+            info.run_id,
+            self.peer,
+            self.addresses,
+            shelf,
+            settings.slowest,
+            secure=self._client.secure,
         )
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
@@ -169,7 +174,13 @@ class RelayProcess:
         settings = self._settings
         advertise = announced(settings.listen, settings.advertise, self._client.address)
         transports = make_transports(
-            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
+            parse_kinds(settings.links),
+            self._key,
+            settings.listen,
+            advertise,
+            (),
+            relay=True,
+            secure=self._client.secure,
         )
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)

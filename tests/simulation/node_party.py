@@ -27,6 +27,7 @@ from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
 from protocol.codec.payload import decode
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
@@ -81,11 +82,10 @@ class Client(CoordinatorClient):
     def __init__(
         self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]
     ) -> None:
-        super().__init__("coordinator:1", key)
+        super().__init__(parse_link("coordinator:1"), key)
         self._simulated, self._says = stub, says
 
-    @property
-    def _stub(self) -> Any:
+    async def _stub(self, timeout_s: float = 0) -> Any:
         return self._simulated
 
     def send(self, message: wire.NodeMessage) -> None:

@@ -88,7 +88,7 @@ async def test_a_wrong_number_of_a_round_is_told(
 async def test_the_run_tells_how_to_join_it(served: tuple[CoordinatorProcess, str]) -> None:
     process, url = served
     _, run, _ = await get(f"{url}/run.json")
-    assert run["join"] == f"lockstep join {process.address}"
+    assert run["join"] == f"lockstep join '{process.link.text()}'"
     assert run["only_this_machine"] is True
     assert run["run_id"] == process.run_id
 
