@@ -45,7 +45,8 @@ class CoordinatorChannel:
         """
         async with self._opening:
             if self._channel is None:
-                shown = await fetch_certificate(self._link.address, timeout_s)
+                address = self._link.address
+                shown = await fetch_certificate(address, timeout_s, "a coordinator at ")
                 self._channel = self._open(judged(self._link, shown))
         return CoordinatorStub(self._channel)
 

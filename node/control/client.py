@@ -25,6 +25,7 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.channel import CALL_S, CoordinatorChannel, SessionReader
+from node.control.described_run import checked_run
 from node.control.members import MemberList
 from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
@@ -40,13 +41,11 @@ from protocol.errors import (
     RemoteProtocolError,
     SettingsError,
     UnavailableError,
-    VersionError,
 )
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
-from protocol.runfile import parse_run_json, run_id
 from protocol.validation import plain_text
 
 log = logging.getLogger("lockstep.node")
@@ -71,6 +70,9 @@ NOTICE_MAX = 1024
 
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
+
+
+_CHECK = "check the address, that the coordinator runs, and the network of this machine"
 
 
 class SessionState(Enum):
@@ -144,7 +146,10 @@ class CoordinatorClient:
         return self._channel.vouching is not None
 
     async def _stub(self, timeout_s: float = CALL_S) -> Any:
-        return await self._channel.stub(timeout_s)
+        try:
+            return await self._channel.stub(timeout_s)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {_CHECK}") from None
 
     # ---- unary calls
 
@@ -372,10 +377,7 @@ class CoordinatorClient:
         self._channel.renew()
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         reason = "nobody answered in time" if silent else clean(error.details() or "")
-        return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
-            "coordinator runs, and the network of this machine"
-        )
+        return UnavailableError(f"cannot reach a coordinator at {self.address}: {reason}; {_CHECK}")
 
 
 def _clean_reason(message: wire.CoordinatorMessage) -> None:
@@ -383,23 +385,6 @@ def _clean_reason(message: wire.CoordinatorMessage) -> None:
     kind = message.WhichOneof("kind")
     if kind and (reason := getattr(getattr(message, kind), "reason", "")):
         getattr(message, kind).reason = clean(reason)
-
-
-def checked_run(run: wire.Run, address: str) -> RunInfo:
-    """The run that a coordinator at `address` described. Raises `VersionError`, `SettingsError`,
-    `RemoteProtocolError`.
-    """
-    if run.protocol_version != PROTOCOL_VERSION:
-        raise VersionError(
-            f"the coordinator at {address} speaks protocol version "
-            f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
-        )
-    spec = parse_run_json(run.run_json, f"run file from {address}")
-    if run_id(spec, run.coordinator_key) != run.run_id:
-        raise RemoteProtocolError(
-            f"{address}: expected the hash of the run file as run id, got another one"
-        )
-    return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
 
 
 def _end(outbox: _Outbox) -> None:

@@ -73,8 +73,8 @@ def ask_certificate(address: str, timeout_s: float) -> Shown | None:
     return _shown(der)
 
 
-async def fetch_certificate(address: str, timeout_s: float) -> Shown | None:
-    """`ask_certificate` on an event loop."""
+async def fetch_certificate(address: str, timeout_s: float, who: str = "") -> Shown | None:
+    """`ask_certificate` on an event loop. `who`, such as "a peer at ", is for the error."""
     host, port = split_address(address)
     try:
         async with asyncio.timeout(timeout_s):
@@ -82,7 +82,7 @@ async def fetch_certificate(address: str, timeout_s: float) -> Shown | None:
     except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
         return None
     except OSError as error:  # TimeoutError among them
-        raise UnavailableError(f"cannot reach {address}: {in_words(error)}") from None
+        raise UnavailableError(f"cannot reach {who}{address}: {in_words(error)}") from None
     try:
         return _shown(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     finally:

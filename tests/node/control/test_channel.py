@@ -29,7 +29,7 @@ class Names:
         monkeypatch.setattr(channel.grpc.aio, "insecure_channel", self._channel)
         monkeypatch.setattr(channel, "fetch_certificate", self._no_certificate)
 
-    async def _no_certificate(self, name: str, timeout_s: float) -> None:
+    async def _no_certificate(self, *_: object) -> None:
         """The coordinator of these tests has no TLS."""
 
     def _channel(self, name: str, **options: Any) -> Any:
