@@ -7,10 +7,10 @@ ed25519 key that names its owner, and that key's signature over the P-256 public
       extension OID    ed25519 public key (32 bytes) || signature (64 bytes) over
                        ("lockstep.tls.v1", SubjectPublicKeyInfo in DER)
 
-Who connects takes the certificate that a server shows, reads from it which key vouches, compares
-that with the key that it expects, and then trusts this one certificate for the connection. A
-machine on the way can show the certificate to others, but has not its P-256 key. Pure: keys and
-times are arguments.
+A client takes the certificate that a server shows, reads which key vouches for it, compares that
+key with the one that it expects, and then trusts this one certificate for the connection. A machine
+on the way can show the certificate to others, but lacks its P-256 key. Pure: keys and times are
+arguments.
 """
 
 from datetime import datetime
