@@ -27,7 +27,7 @@ from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "3"
+FORMAT = "4"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"
