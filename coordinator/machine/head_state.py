@@ -65,7 +65,7 @@ def _cure(state: RunState, now_ms: int) -> str:
 
 def _named(peer: PeerId, former: FormerMember, now_ms: int) -> str:
     name = f"{plain_text(former.name)!r}, " if former.name else ""
-    return f"node {peer} ({name}last seen {_ago(now_ms - former.gone_ms)} ago)"
+    return f"node {peer} ({name}last seen {_ago(now_ms - former.gone_ms)} ago by the run's clock)"
 
 
 def _ago(milliseconds: int) -> str:

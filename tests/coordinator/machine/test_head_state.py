@@ -56,7 +56,10 @@ def test_a_fresh_disk_does_not_begin_again_and_the_status_names_who_had_the_stat
     beat(driver, B, LEASE_MS // 1000)
     words = lost(driver)
     assert words.startswith("round 2's state is held by nobody: 1 member waits with an older one")
-    assert f"bring back node {A} ('node 1', last seen 2 hours ago), with its disk" in words
+    assert (
+        f"bring back node {A} ('node 1', last seen 2 hours ago by the run's clock), with its disk"
+        in words
+    )
     assert driver.machine.state.head_round == 2
     driver.join(A)
     assert lost(driver) == ""
@@ -111,7 +114,10 @@ def test_a_state_older_than_the_head_is_named_as_such() -> None:
     driver.lapse(A)  # it went before it said that it applied round 2
     driver.hello(B)
     beat(driver, B, LEASE_MS // 1000)
-    assert f"node {A} ('node 1', last seen 10 seconds ago), which had round 1, with" in lost(driver)
+    assert (
+        f"node {A} ('node 1', last seen 10 seconds ago by the run's clock), which had round 1, with"
+        in lost(driver)
+    )
 
 
 def test_of_many_former_members_those_with_the_newest_states_are_kept_and_three_named() -> None:
