@@ -2,7 +2,7 @@
 labels.
 """
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.machine.rounds import Rounds
-from coordinator.status_document import phase, standing
+from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic
 from protocol.traffic import MonotonicCounters
 
@@ -22,8 +22,8 @@ STATES = ("ready", "muted", "held", "catching up", "away")
 class RoundsCollector(Collector):
     """Reads the machine's state at each scrape and keeps no counters of its own."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Rounds, now_ms: Callable[[], int]) -> None:
+        self._rounds, self._now_ms = rounds, now_ms
 
     def collect(self) -> Iterator[Metric]:
         state = self._rounds.state
@@ -43,6 +43,8 @@ class RoundsCollector(Collector):
         yield _gauge("steps_planned", "Length of the run in steps.", steps)
         if state.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)
+        text = "1 while members wait and none of them holds the state of the newest commit."
+        yield _gauge("state_lost", text, bool(state_lost(self._rounds, self._now_ms())))
         yield self._members()
         yield self._phase()
 
@@ -107,11 +109,16 @@ class DoorCollector(Collector):
 
 
 def registry(
-    rounds: Rounds, traffic: Traffic | None = None, door: Door | None = None
+    rounds: Rounds,
+    traffic: Traffic | None = None,
+    door: Door | None = None,
+    now_ms: Callable[[], int] | None = None,
 ) -> CollectorRegistry:
-    """A registry with the run's metrics and, if `traffic` is counted, its bytes."""
+    """A registry with the run's metrics and, if `traffic` is counted, its bytes; `now_ms` is the
+    run's clock.
+    """
     collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(RoundsCollector(rounds))
+    collectors.register(RoundsCollector(rounds, now_ms or (lambda: rounds.state.last_ms)))
     collectors.register(DoorCollector(door))
     if traffic:
         collectors.register(TrafficCollector(traffic))

@@ -3,6 +3,7 @@ and the admin port.
 """
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -28,8 +29,10 @@ from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_id, run_json
 from protocol.traffic import Overhead, unknown_overhead
 
+log = logging.getLogger("lockstep.coordinator")
+
 GOODBYE_POLL_S = 0.1
-"""Time between two looks at whether all nodes have left."""
+"""Time between two looks at whether all nodes have left, or the run's state is lost."""
 
 COMMITS_PAGE = 1_000
 """Commits that one query of a restart reads."""
@@ -64,7 +67,7 @@ class CoordinatorProcess:
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self.registry: CollectorRegistry = metrics.registry(
-            self.rounds, self._traffic, self.service
+            self.rounds, self._traffic, self.service, self._sequencer.now_ms
         )
 
     async def start(self) -> None:
@@ -106,8 +109,11 @@ class CoordinatorProcess:
         were let go. Raises `StorageError` when the journal could not be written.
         """
         assert self._loop_task is not None, "start() comes first"
-        deadline = None
+        deadline, lost = None, ""
         while True:
+            if (now_lost := self._state_lost()) and not lost:
+                log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
+            lost = now_lost
             if self._loop_task.done():
                 self._loop_task.result()
             if self.rounds.state.end.concluded:
@@ -127,6 +133,9 @@ class CoordinatorProcess:
             await asyncio.gather(self._loop_task, return_exceptions=True)
             self._loop_task = None
         self.journal.close()
+
+    def _state_lost(self) -> str:
+        return status_document.state_lost(self.rounds, self._sequencer.now_ms())
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""

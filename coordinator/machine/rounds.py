@@ -33,7 +33,7 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import opening
+from coordinator.machine import head_state, opening
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -120,6 +120,7 @@ class Rounds:
         if not isinstance(event, Heartbeat):
             # a replay, which has no heartbeats, must measure an outage from the same instant
             self.state.last_ms = now_ms
+            head_state.note_readiness(self.state, self.members, now_ms)
         return effects + self._advance(now_ms)
 
     def due(self, now_ms: int) -> list[Event]:
@@ -287,7 +288,7 @@ class Rounds:
         undecided.reached = event.instant
         if event.instant == "publish_by":
             for peer in undecided.awaited(self.members.live):
-                self.members.note_late(peer)
+                self.members.note_late(peer, undecided.instants.publish_by)
         return []
 
     def _extend(self, outage_ms: int) -> None:
@@ -338,7 +339,7 @@ class Rounds:
         state, rounds = self.state, self.spec.rounds
         state.decided_round = undecided.round
         state.totals.samples_lost += undecided.unannounced()
-        needs = undecided.needs(self.members.keeps_time, now_ms)
+        needs = undecided.needs(lambda peer: self.members.keeps_time(peer, now_ms), now_ms)
         hides = rounds.overlap_at(state.next_round) > 0
         state.pace = next_pace(state.pace, needs, rounds, hides=hides)
         # Members without a session are asked for copies too: a short loss of the network must not

@@ -68,6 +68,8 @@ class RunState:
     """Text for the operator: why the run does what it does."""
     last_ms: int = 0
     """Time of the newest durable event."""
+    unready_since_ms: int = 0
+    """Time since which no member is ready; 0 while one is."""
 
 
 def new_state(spec: RunSpec, run_id: RunId) -> RunState:

@@ -108,6 +108,8 @@ class OpenFault:
     mended_round: int | None = None
     """Newest round that may hold a payload from before the fault was mended."""
     asleep: bool = False
+    started_s: float | None = None
+    """Time at which the successor of a killed node could take part in rounds."""
 
 
 def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) -> tuple[Fault, ...]:
@@ -144,10 +146,7 @@ class FaultInjector:
             ongoing for ongoing in self.open_faults if self._recovered(ongoing, commits)
         ]:
             self.open_faults.remove(ongoing)
-            fault, seconds = ongoing.fault, now_s - ongoing.began_s
-            self._run.recoveries.append(
-                Recovery(fault.kind, fault.node, ongoing.began_s, seconds, head - ongoing.round)
-            )
+            self._run.recoveries.append(_recovery(ongoing, now_s, head))
 
     def _inject(self, fault: Fault, now_s: float, head: int) -> None:
         cluster = self._cluster
@@ -169,6 +168,8 @@ class FaultInjector:
     def _continue(self, ongoing: OpenFault, now_s: float, head: int) -> None:
         """Continue lasting faults, and end them in time."""
         fault, since_s = ongoing.fault, now_s - ongoing.began_s
+        if fault.kind == "kill node" and ongoing.started_s is None and self._started(ongoing):
+            ongoing.started_s = now_s
         if ongoing.mended_round is not None:
             return
         if since_s >= fault.for_s:
@@ -189,6 +190,12 @@ class FaultInjector:
             cluster.lines[fault.node].mend()
             cluster.doors[fault.node].mend()
 
+    def _started(self, ongoing: OpenFault) -> bool:
+        """Whether a successor of a killed process has started, up to its first session."""
+        child = self._cluster.target(ongoing.fault.node)
+        note = child.note() if child.pid != ongoing.pid else None
+        return bool(note and note["coordinator"])
+
     def _recovered(self, ongoing: OpenFault, commits: Sequence[Commit]) -> bool:
         if ongoing.mended_round is None:
             return False
@@ -197,6 +204,14 @@ class FaultInjector:
             return bool(later)
         peer = self._cluster.peer(ongoing.fault.node)
         return any(entry.author == peer for commit in later for entry in commit.entries)
+
+
+def _recovery(ongoing: OpenFault, now_s: float, head: int) -> Recovery:
+    """A fault whose target has recovered now."""
+    fault, began_s = ongoing.fault, ongoing.began_s
+    started_s = ongoing.started_s and ongoing.started_s - began_s
+    took_s, rounds = now_s - began_s, head - ongoing.round
+    return Recovery(fault.kind, fault.node, began_s, took_s, rounds, started_s)
 
 
 def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault]) -> Run:

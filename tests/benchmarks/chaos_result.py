@@ -37,6 +37,9 @@ class Recovery:
     began_s: float
     seconds: float
     rounds: int
+    start_seconds: float | None = None
+    """Part of `seconds` until the successor of a killed node had started: imports, run file, data,
+    model. It depends on the processor's other work, and not on the run."""
 
 
 @dataclass(slots=True)
@@ -101,6 +104,7 @@ def document(arguments: argparse.Namespace, calm: Run, hurt: Run) -> dict[str, A
             for kind in sorted(hurt.faults)
             for those in [[each for each in hurt.recoveries if each.kind == kind]]
         },
+        "restart": _restart(hurt.recoveries),
         "recoveries": [asdict(each) for each in hurt.recoveries],
         "participation": _ratio(hurt.contributors, hurt.live),
         "participation_without_faults": _ratio(calm.contributors, calm.live),
@@ -146,6 +150,8 @@ def table(found: dict[str, Any]) -> Table:
         "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
         "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
         **{f"  {kind}": _words(by) for kind, by in found["recovery_by_kind"].items()},
+        "  killed node: start": _seconds(found["restart"]["start"]),
+        "  then until counted": _seconds(found["restart"]["after"]),
         "participation": _against(found, "participation", _percent),
         "loss, nats per token": _against(found, "loss", _number),
         "  at equal rounds": _against(found, "loss_at_equal_rounds", _number),
@@ -155,6 +161,17 @@ def table(found: dict[str, Any]) -> Table:
     for name, value in rows.items():
         grid.add_row(name, value)
     return grid
+
+
+def _restart(recoveries: Sequence[Recovery]) -> dict[str, dict[str, float | None]]:
+    """Recovery of killed nodes in two parts: the start of the process, and the rest."""
+    known = [(each.start_seconds, each.seconds) for each in recoveries if each.start_seconds]
+    start, after = [start for start, _ in known], [whole - start for start, whole in known]
+    return {"start": spread(start), "after": spread(after)}
+
+
+def _seconds(found: dict[str, float | None]) -> str:
+    return f"median {found['median']} s, p95 {found['p95']} s"
 
 
 def _words(by: dict[str, Any]) -> str:

@@ -46,6 +46,10 @@ class Wire:
 @dataclass
 class Child:
     pid: int
+    coordinator: str = ""
+
+    def note(self) -> dict[str, str]:
+        return {"coordinator": self.coordinator}
 
 
 @dataclass
@@ -126,6 +130,26 @@ def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock
     injector.advance([commit(13, 0, 1)], 13)
     assert injector.open_faults == []
     assert run.recoveries == [Recovery("kill node", 1, 5.0, 4.0, 3)]
+
+
+def test_the_start_of_a_killed_node_s_successor_is_told_apart(clock: Clock) -> None:
+    cluster, injector, run = injecting(Fault(0.0, "kill node", 1))
+    cluster.children[1].coordinator = "the address of the one that died"
+    injector.advance([], 10)
+    cluster.children[1] = Child(103)
+    clock.now_s += 2
+    injector.advance([], 11)
+    cluster.children[1].coordinator = "127.0.0.1:1"
+    clock.now_s += 3
+    injector.advance([], 12)
+    clock.now_s += 1
+    injector.advance([commit(13, 1)], 13)
+    assert run.recoveries == [Recovery("kill node", 1, 0.0, 6.0, 3, 5.0)]
+    restart = document(ARGUMENTS, Run(), run)["restart"]
+    assert restart == {
+        "start": {"median": 5.0, "p95": 5.0},
+        "after": {"median": 1.0, "p95": 1.0},
+    }
 
 
 def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clock) -> None:

@@ -21,7 +21,7 @@ from coordinator.machine.events import (
     Ready,
     SkipRound,
 )
-from coordinator.machine.membership import Member
+from coordinator.machine.membership import FIRST_STEP_MS, Member
 from coordinator.machine.rounds import Rounds
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
@@ -140,6 +140,11 @@ class Driver:
         return self.tell(
             Ready(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
         )
+
+    def end_first_step(self, *peers: PeerId) -> None:
+        """The time for their first step is over."""
+        for peer in peers:
+            self.member(peer).first_ready_ms = self.now_ms - FIRST_STEP_MS
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""
