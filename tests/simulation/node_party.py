@@ -315,7 +315,7 @@ class SimulatedNode:
         position = await asyncio.to_thread(replica.load, self.disk)
         ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
         snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
