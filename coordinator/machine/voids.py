@@ -11,7 +11,8 @@ from nobody say so, and the coordinator takes the payload out of the log by an e
 
 Rules
 - Voters are the members with standing that were ready when the round was committed. Whoever comes
-  later cannot rewrite what was before.
+  later cannot rewrite what was before; but when all voters are gone and none has said that it
+  applied the commit, all members with standing vote.
 - Unanimous: every voter that is connected lacks the payload, none has applied the commit, and no
   other member is known to hold it. Then it is void `SLOTS` slots after the first complaint.
 - Two in three of them lack it, whatever the others say: it is void after `PATIENCE_MS`. Some are
@@ -186,10 +187,13 @@ def _verdict(
     payloads: CommittedPayloads, digest: Digest, members: Membership, standing: Standing
 ) -> VoidReason | None:
     lacking, holders = payloads.lacked[digest].lacking, payloads.holders[digest]
+    bound = bool(payloads.applied) or any(members.get(peer) for peer in payloads.voters)
     asked = [
         member.peer
         for member in members
-        if member.connected and member.peer in payloads.voters and standing(member.peer)
+        if member.connected
+        and standing(member.peer)
+        and (member.peer in payloads.voters or not bound)
     ]
     short = sum(peer in lacking for peer in asked)
     if not asked or 3 * short < 2 * len(asked):

@@ -262,6 +262,13 @@ class SimulatedNode:
         return self.saved.where[2] if self.saved else -1
 
     @property
+    def void_count(self) -> int:
+        """Void payloads that its state has passed over; that on its disk if it does not run."""
+        if self.replica is not None:
+            return self.replica.void_count
+        return self.saved.void_count if self.saved else 0
+
+    @property
     def _has_met(self) -> bool:
         return self.disk.path(MET_FILE).is_file()
 

@@ -101,12 +101,22 @@ def test_what_more_than_a_third_applied_is_never_void_whoever_is_left() -> None:
 
 
 def test_a_newcomer_cannot_rewrite_what_was_before_it() -> None:
-    driver = poisoned(A)
-    driver.leave(A, D)
+    driver = poisoned(A, B)
+    driver.apply(A, 0)
+    driver.leave(A, B, D)
     driver.hello(C)
     driver.lack(C, 0, D)
     driver.wait(10 * PATIENCE_MS)
     assert driver.voids == []
+
+
+def test_those_who_are_left_go_on_when_all_voters_are_gone_and_none_had_applied() -> None:
+    driver = poisoned(A)
+    driver.leave(A, D)
+    driver.hello(C)
+    driver.lack(C, 0, D)
+    driver.wait(SOON_MS)
+    assert len(driver.voids) == 1
 
 
 def test_a_holder_without_a_session_is_given_its_lease_to_come_back() -> None:
