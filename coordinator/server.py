@@ -36,6 +36,7 @@ from coordinator.machine.events import (
     Refuse,
     SkipRound,
     TellMembers,
+    VoidPayload,
 )
 from coordinator.refusals import RunRefusals
 from coordinator.relays import Relays
@@ -138,12 +139,14 @@ class CoordinatorService(CoordinatorServicer):
     async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
         """Commits after a round, oldest first, as many as fit one reply."""
         decided, head = self._sequencer.decided_round, self._sequencer.head_round
-        recorded = await asyncio.to_thread(
-            self._journal.commits, request.after_round, COMMITS_PER_REPLY
-        )
-        return wire_messages.commits_reply(
-            [row for row in recorded if row.round <= decided], decided, head
-        )
+        return await asyncio.to_thread(self._commits, request.after_round, decided, head)
+
+    def _commits(self, after_round: int, decided: int, head: int) -> wire.Commits:
+        recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        recorded = [row for row in recorded if row.round <= decided]
+        last = recorded[-1].round if recorded else head
+        entries = self._journal.entries(after_round + 1, last)
+        return wire_messages.commits_reply(recorded, decided, head, entries)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json."""
@@ -342,7 +345,15 @@ class CoordinatorService(CoordinatorServicer):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
-                self.broadcast(wire_messages.committed_message(signed, holders))
+                before = outcome.before.get(commit.round, ())
+                self.broadcast(wire_messages.committed_message(signed, holders, before))
+            case VoidPayload(void):
+                digest = void.digest.hex()
+                log.warning(
+                    "payload void",
+                    extra=self._where(round=void.round, digest=digest, reason=void.reason),
+                )
+                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[void])))
             case SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
@@ -373,6 +384,7 @@ class CoordinatorService(CoordinatorServicer):
             decided_round=state.decided_round,
             head_round=state.head_round,
             members=self._members(),
+            tail=map(wire_messages.entry_of, self._sequencer.tail),
         )
 
     def _members(self) -> wire.Members:

@@ -154,7 +154,7 @@ class NodeProcess:
         settings, client, fetch = self._settings, self._client, self._client.fetch_commits
         ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)

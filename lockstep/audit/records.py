@@ -95,10 +95,14 @@ class RecordInFiles:
         self._journal = Journal(place / JOURNAL_NAME)
 
     async def commits(self, after_round: int) -> wire.Commits:
-        rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
-        newest = await asyncio.to_thread(self._journal.last_commits, 1)
+        return await asyncio.to_thread(self._commits, after_round)
+
+    def _commits(self, after_round: int) -> wire.Commits:
+        rows = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        newest = self._journal.last_commits(1)
         head = newest[0].round if newest else -1
-        return commits_reply(rows, head, head)
+        entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)
+        return commits_reply(rows, head, head, entries)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         return await asyncio.to_thread(self._read, round, entry)

@@ -173,6 +173,10 @@ class Swarm:
         """
         return all(self._exchange.holds(commit.round, entry.digest) for entry in commit.entries)
 
+    def unsourced(self, round: int) -> list[Digest]:
+        """Payloads that `collect` waits for and that no pull is under way for, sorted."""
+        return [lack.digest for lack in self._exchange.lacking(round) if lack.source is None]
+
     @property
     def peers(self) -> list[PeerId]:
         """The other members, sorted."""

@@ -264,6 +264,13 @@ class SimulatedNode:
         return self.saved.where[2] if self.saved else -1
 
     @property
+    def void_count(self) -> int:
+        """Void payloads that its state has passed over; that on its disk if it does not run."""
+        if self.replica is not None:
+            return self.replica.void_count
+        return self.saved.void_count if self.saved else 0
+
+    @property
     def _has_met(self) -> bool:
         return self.disk.path(MET_FILE).is_file()
 
@@ -317,7 +324,7 @@ class SimulatedNode:
         position = await asyncio.to_thread(replica.load, self.disk)
         ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
         snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
