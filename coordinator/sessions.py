@@ -6,6 +6,7 @@ once the outbox is full. A message to every session is encoded once.
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -14,6 +15,9 @@ OUTBOX_MESSAGES_MAX = 1024
 """Messages that may wait for one node: minutes of rounds. A node that reads nothing for longer is
 cut off."""
 
+REPLACED_S = 2.0
+"""Time that a replaced session has to tell its node why it ends: its client may not read."""
+
 SHARED_MESSAGES_MAX = 16
 """Broadcasts whose bytes are kept: sessions send them within moments of each other."""
 
@@ -21,9 +25,12 @@ Message = wire.CoordinatorMessage
 
 
 class NodeSession:
-    """The open stream of one node. `None` in the outbox ends it."""
+    """The open stream of one node. `None` in the outbox ends it. `stream` is the task that sends
+    its messages.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, stream: "asyncio.Task[Any] | None" = None) -> None:
+        self._stream = stream
         self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
 
     def send(self, message: Message) -> None:
@@ -41,6 +48,12 @@ class NodeSession:
             if self.outbox.full():
                 self.outbox.get_nowait()
             self.outbox.put_nowait(message)
+
+    def retire(self, last: Message) -> None:
+        """Close the session, and cut it off after `REPLACED_S` if its client does not read."""
+        self.close(last)
+        if self._stream:
+            self._stream.get_loop().call_later(REPLACED_S, self._stream.cancel)
 
 
 class SessionTable:
@@ -70,7 +83,7 @@ class SessionTable:
                 f"another session with this {self._kind}'s key has opened; "
                 f"one key is one {self._kind}"
             )
-            earlier.close(Message(refused=wire.Refused(reason=reason)))
+            earlier.retire(Message(refused=wire.Refused(reason=reason)))
         self._sessions[peer] = session
 
     def remove(self, peer: PeerId, session: NodeSession) -> bool:
@@ -79,6 +92,10 @@ class SessionTable:
             return False
         del self._sessions[peer]
         return True
+
+    def get(self, peer: PeerId) -> NodeSession | None:
+        """The session of the peer, if it has one."""
+        return self._sessions.get(peer)
 
     def send(self, peer: PeerId, message: Message) -> None:
         """Queue a message for the peer if it has a session."""

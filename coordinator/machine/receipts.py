@@ -60,6 +60,16 @@ class Receipts:
         first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
         return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
 
+    def news(self, peer: PeerId, digests: Iterable[Digest]) -> tuple[Digest, ...]:
+        """The digests among these of which `hold` would take note: those that the member has not
+        named, as far as it may name more, and those that it has to name again.
+        """
+        named, doubted = self.named.get(peer, set()), self.doubted.get(peer, set())
+        fresh = dict.fromkeys(digest for digest in digests if digest not in named)
+        room = self.named_max - len(named)
+        taken = {*list(fresh)[:room], *doubted} if room > 0 else doubted
+        return tuple(digest for digest in dict.fromkeys(digests) if digest in taken)
+
     # ---- changes
 
     def announce(self, author: PeerId, digest: Digest, now_ms: int) -> None:
@@ -70,11 +80,8 @@ class Receipts:
 
     def hold(self, peer: PeerId, digests: Iterable[Digest], now_ms: int) -> None:
         """Note the receipts of a member, as far as it may name more digests."""
-        named = self.named.setdefault(peer, set())
-        for digest in digests:
-            if digest not in named and len(named) >= self.named_max:
-                continue
-            named.add(digest)
+        for digest in self.news(peer, digests):
+            self.named.setdefault(peer, set()).add(digest)
             self.doubted.get(peer, set()).discard(digest)
             self.holders.setdefault(digest, set()).add(peer)
             if digest in self.authors:

@@ -62,6 +62,7 @@ from coordinator.machine.invariants import validate
 from coordinator.machine.membership import Membership
 from coordinator.machine.pacing import next_pace, smoothed_speed
 from coordinator.machine.run_state import RunState, new_state
+from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (
     UndecidedRound,
     check_announcement,
@@ -117,8 +118,8 @@ class Rounds:
         self._history.append((now_ms, event))
         if isinstance(event, Announced | Holding | Applied):
             self.members.renew(event.peer, now_ms)  # also when it comes too late for its round
-        if not isinstance(event, Heartbeat):
-            # a replay, which has no heartbeats, must measure an outage from the same instant
+        if not is_transient(event, effects):
+            # a replay, which has no transient events, must measure an outage from the same instant
             self.state.last_ms = now_ms
         return effects + self._advance(now_ms)
 
@@ -193,9 +194,10 @@ class Rounds:
             case Joined(peer):
                 if reason := self.state.verdicts.refusal(peer, now_ms):
                     return [Refuse(peer, reason, True)]
-                for undecided in self.state.undecided:
+                effects = self.members.handle(event, now_ms)
+                for undecided in self.state.undecided if self.members.get(peer) else ():
                     undecided.receipts.doubt(peer)
-                return self.members.handle(event, now_ms)
+                return effects
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
