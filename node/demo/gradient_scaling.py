@@ -107,6 +107,12 @@ class GradientScaling:
             )
         self.state.copy_(state)
 
+    def carry_over(self, earlier: "GradientScaling") -> None:
+        """Remember what an earlier scaling knew of the tensors that both have by one name."""
+        for name in self._means.keys() & earlier._means.keys():
+            for own, known in zip(self._means[name], earlier._means[name], strict=True):
+                own.copy_(known)
+
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
         groups = self._alike(gradients)
         found = [
