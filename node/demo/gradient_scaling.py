@@ -71,7 +71,7 @@ class GradientScaling:
             for _, shape in remembered
             for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))
         ]
-        self.state = torch.zeros(sum(lengths), device=device)
+        self.state = torch.zeros(sum(lengths), dtype=torch.float32, device=device)
         """float32 [n]: for each parameter, by name, the count of its gradients and the means of its
         rows and columns; empty but with "even"."""
         views = iter(torch.split(self.state, lengths))

@@ -196,7 +196,7 @@ class DeMo(Optimizer):
 
     def _start_over(self) -> None:
         """Have the next step begin from `param_groups` and `state`, and compare the ranks."""
-        self._placement = Placement(self.param_groups, self.state)
+        self._placement = Placement(self)
         self._steps = 0
         self._room_bytes = 0
 

@@ -127,7 +127,7 @@ class Member:
         for index, values in earlier._places_on(earlier._line_momentum()).items():
             line[index].copy_(values)
         self._lay_line(momentum, torch.cat([*line.values()]) if line else None)
-        count = torch.tensor([earlier.engine.accumulations])
+        count = torch.tensor([earlier.engine.accumulations], device="cpu")
         self.engine.load_state_dict({"momentum": momentum, "accumulations": count})
 
     def digest(self) -> bytes:
@@ -146,9 +146,10 @@ class Member:
     def look(self, name: Callable[[int], str], scale: float) -> None:
         """Read this step's gradients, which a loss scaler has made `scale` times as large.
 
-        `GradientError` for one that is sparse, NaN or too large; nothing has changed then. `name`
-        gives a person's name for a parameter.
+        `GradientError` for one that is sparse, NaN or too large, `SettingsError` for a payload that
+        would be; nothing has changed then. `name` gives a person's name for a parameter.
         """
+        _ = self.shape
         gradients = self.gradients
         for index, gradient in gradients.items():
             if gradient.layout != torch.strided:

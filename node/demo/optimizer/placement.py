@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
 from node.demo.optimizer.agreement import DIGEST_BYTES
 from node.demo.optimizer.group import (
@@ -50,13 +51,18 @@ class Placement:
     with a gradient, or with a saved state.
     """
 
-    def __init__(
-        self, groups: Sequence[Group], state: MutableMapping[Tensor, dict[str, Any]]
-    ) -> None:
-        """groups, state: those of the optimizer, which go on changing."""
-        self._groups = groups
-        self._state = state
+    def __init__(self, optimizer: Optimizer) -> None:
+        """optimizer: its groups and state are read anew at every step."""
+        self._optimizer = optimizer
         self._placed: list[_Placed] = []
+
+    @property
+    def _groups(self) -> Sequence[Group]:
+        return self._optimizer.param_groups
+
+    @property
+    def _state(self) -> MutableMapping[Tensor, dict[str, Any]]:
+        return self._optimizer.state
 
     @property
     def members(self) -> list[Member]:
@@ -141,14 +147,27 @@ class Placement:
             before = self._placed[number] if number < len(self._placed) else None
             idle = before.idle if before else range(len(group["params"]))
             found = [index for index in idle if self._takes_part(group["params"][index])]
-            if before is None or found or _rescaled(before.member, group):
+            if before is None or found or self._is_stale(before, group):
                 trained = tuple(sorted([*(before.trained if before else ()), *found]))
-                earlier = before.member if before else None
+                earlier = before.member if before and not self._is_reset(before, group) else None
                 lines = dict(structure_lines(number, group, trained))
                 digest = hashlib.sha256(repr(lines).encode()).digest()
                 member = self._member(number, trained, earlier) if trained else None
                 others = tuple(sorted({*range(len(group["params"]))} - {*trained}))
                 self._placed[number : number + 1] = [_Placed(trained, others, digest, member)]
+
+    def _is_stale(self, placed: _Placed, group: Group) -> bool:
+        """Whether gradients are to be scaled in another way than by now, or the state was reset."""
+        if placed.member is None:
+            return False
+        return placed.member.scale != group["gradients"] or self._is_reset(placed, group)
+
+    def _is_reset(self, placed: _Placed, group: Group) -> bool:
+        """Whether the user has taken this group's momentum out of the state, or put another in."""
+        if placed.member is None:
+            return False
+        found = self._state.get(group["params"][placed.trained[0]], {}).get("momentum")
+        return found is not placed.member.engine.momentum
 
     def _takes_part(self, parameter: Tensor) -> bool:
         return is_trained(parameter) or (parameter in self._state and parameter.numel() > 0)
@@ -182,8 +201,3 @@ class Placement:
         for number, group in enumerate(self._groups):
             for index, parameter in enumerate(group["params"]):
                 yield number, index, parameter
-
-
-def _rescaled(member: Member | None, group: Group) -> bool:
-    """Whether gradients are to be scaled in another way than by now."""
-    return member is not None and member.scale != group["gradients"]

@@ -27,7 +27,7 @@ class PointScaling:
         self._scale = scale
         parameters, entries = len(lengths), sum(lengths)
         remembered = [parameters, parameters, entries] if scale == "even" else [0, 0, 0]
-        self.state = torch.zeros(sum(remembered), device=device)
+        self.state = torch.zeros(sum(remembered), dtype=torch.float32, device=device)
         """float32: the counts of all parameters' gradients, their mean squares, and the squares of
         each entry; empty but with "even"."""
         self._seen, self._means, self._squares = torch.split(self.state, remembered)
@@ -74,5 +74,5 @@ class PointScaling:
 
     def _mean(self, line: Tensor) -> Tensor:
         """float32 [parameters]: the mean of each one's entries."""
-        sums = torch.zeros(len(self._lengths), device=line.device)
+        sums = torch.zeros(len(self._lengths), dtype=torch.float32, device=line.device)
         return sums.index_add_(0, self._owners, line).div_(self._lengths)

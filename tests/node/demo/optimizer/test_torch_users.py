@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from node.demo.engine import GradientError
 from node.demo.optimizer import DeMo
+from protocol.codec import payload
 from protocol.errors import SettingsError
 from tests.node.demo.optimizer.pair import Training, digest
 
@@ -335,6 +337,33 @@ def test_the_state_of_other_shapes_is_refused() -> None:
         optimizers[0].load_state_dict(optimizers[1].state_dict())
 
 
+def test_a_state_that_the_user_empties_starts_anew() -> None:
+    params, others = matrices(2), matrices(2)
+    optimizer = DeMo(params)
+    for seed in range(2):
+        give(params, seed)
+        optimizer.step()
+    for mine, other in zip(params, others, strict=True):
+        other.data.copy_(mine)
+    optimizer.state.clear()
+    lone = DeMo(others)
+    for each, stepped in ((params, optimizer), (others, lone)):
+        give(each, 5)
+        stepped.step()
+    assert digest(params) == digest(others)
+    assert optimizer.state[params[0]]["accumulations"] == 1
+
+
+def test_a_payload_that_would_be_too_large_is_refused_before_anything_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = Training(0)
+    mine.backward()
+    monkeypatch.setattr(payload, "PAYLOAD_BYTES_LIMIT", 10)
+    assert mine.refused().startswith("SettingsError: expected payloads of at most 10 bytes")
+    assert not mine.optimizer.state[mine.weight]["momentum"].any()
+
+
 # ---- compiled
 
 
@@ -346,6 +375,46 @@ def test_a_compiled_step_is_a_graph_break_and_has_the_same_bits() -> None:
         step()
         plain.step()
     assert compiled.digest() == plain.digest()
+
+
+@pytest.mark.parametrize("which", ["autocast", "dtype", "device", "inference"])
+def test_what_is_set_around_a_step_does_not_change_its_bits(which: str) -> None:
+    shapes = [(64, 64), (128, 3), (5,), ()]
+    params, others = ([Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    groups = [
+        [{"params": each[:1]}, {"params": each[1:], "update": "sign"}] for each in (params, others)
+    ]
+    around, plain = (DeMo(each, lr=0.01) for each in groups)
+    for seed in range(3):
+        give(params, seed)
+        give(others, seed)
+        with surroundings(which):
+            around.step()
+        plain.step()
+    assert digest(params) == digest(others)
+    state, other = around.state[params[0]], plain.state[others[0]]
+    assert all(torch.equal(state[key], other[key]) for key in other)
+    assert {each.dtype for each in state.values()} == {torch.float32, torch.int64}
+
+
+@contextmanager
+def surroundings(which: str) -> Iterator[None]:
+    match which:
+        case "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                yield
+        case "dtype":
+            torch.set_default_dtype(torch.float64)
+            try:
+                yield
+            finally:
+                torch.set_default_dtype(torch.float32)
+        case "device":
+            with torch.device("meta"):
+                yield
+        case "inference":
+            with torch.no_grad():
+                yield
 
 
 # ---- low precision
