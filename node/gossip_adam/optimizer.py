@@ -168,6 +168,7 @@ class GossipAdam(Optimizer):
         super().load_state_dict(state_dict)
         for state in self.state.values():
             Moments.among(state)  # KeyError here and not in the middle of a step
+            state |= {name: each.clone() for name, each in state.items() if torch.is_tensor(each)}
         self._mesh = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
