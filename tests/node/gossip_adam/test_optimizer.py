@@ -76,6 +76,20 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened() -> None:
     assert second.param_groups[0]["round"] == 5
 
 
+def test_loading_keeps_the_process_group_and_copies_keep_the_settings() -> None:
+    params = parameters()
+    optimizer = GossipAdam(params, wire="int8", topology="ring")
+    gradients(params, 0)
+    optimizer.step()
+    copied = copy.deepcopy(optimizer)
+    copied.step()
+    assert str(copied.mixing).startswith("ring")
+    group = object()
+    optimizer._process_group = group  # type: ignore[assignment]
+    optimizer.load_state_dict(copied.state_dict())
+    assert optimizer._process_group is group
+
+
 def test_a_closure_gives_the_loss() -> None:
     params = parameters()
     optimizer = GossipAdam(params)
