@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -191,7 +192,9 @@ class CoordinatorService(CoordinatorServicer):
         session = NodeSession(hello.hello.instance, wire_messages.place(joined), now_ms())
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
-        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
+        members = self._sequencer.rounds.members  # a relay is none
+        kept = partial(members.kept_for_another, joined)
+        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms, kept):
             where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
             log.warning("copied key refused", extra=where)
             yield Message(refused=wire.Refused(reason=self._at_work(holder)))

@@ -49,7 +49,8 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
             raise RemoteProtocolError(
                 f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}"
             )
-    return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+    addresses, about = tuple(hello.addresses), (hello.name, hello.hardware, hello.software)
+    return Joined(peer, addresses, *about, hello.instance)
 
 
 def place(joined: Joined) -> str:
