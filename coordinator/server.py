@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -37,6 +35,7 @@ from coordinator.machine.events import (
     Refuse,
     SkipRound,
     TellMembers,
+    VoidPayload,
 )
 from coordinator.refusals import RunRefusals
 from coordinator.relays import Relays
@@ -139,12 +138,14 @@ class CoordinatorService(CoordinatorServicer):
     async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
         """Commits after a round, oldest first, as many as fit one reply."""
         decided, head = self._sequencer.decided_round, self._sequencer.head_round
-        recorded = await asyncio.to_thread(
-            self._journal.commits, request.after_round, COMMITS_PER_REPLY
-        )
-        return wire_messages.commits_reply(
-            [row for row in recorded if row.round <= decided], decided, head
-        )
+        return await asyncio.to_thread(self._commits, request.after_round, decided, head)
+
+    def _commits(self, after_round: int, decided: int, head: int) -> wire.Commits:
+        recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        recorded = [row for row in recorded if row.round <= decided]
+        last = recorded[-1].round if recorded else head
+        entries = self._journal.entries(after_round + 1, last)
+        return wire_messages.commits_reply(recorded, decided, head, entries)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json."""
@@ -192,26 +193,16 @@ class CoordinatorService(CoordinatorServicer):
         session = NodeSession(hello.hello.instance, wire_messages.place(joined), now_ms())
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
-        members = self._sequencer.rounds.members  # a relay is none
-        kept = partial(members.kept_for_another, joined)
+        kept = partial(self._sequencer.rounds.members.kept_for_another, joined)
         if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms, kept):
             where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
             log.warning("copied key refused", extra=where)
-            yield Message(refused=wire.Refused(reason=self._at_work(holder)))
+            yield Message(refused=wire.Refused(reason=holder.at_work(now_ms())))
             return
         serve = self._serve_relay if relay else self._serve_node
         async with aclosing(serve(joined, session, requests)) as messages:
             async for message in messages:
                 yield message
-
-    def _at_work(self, holder: NodeSession) -> str:
-        """The refusal of a process whose key another one holds."""
-        age_s = (self._sequencer.now_ms() - holder.opened_ms) / 1000
-        since = datetime.fromtimestamp(time.time() - age_s, UTC)
-        return (
-            f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
-            "machine a directory of its own, which makes it a key, or stop the other process first"
-        )
 
     async def _serve_node(
         self, joined: Joined, session: NodeSession, requests: Requests
@@ -302,7 +293,7 @@ class CoordinatorService(CoordinatorServicer):
             )
         if hello.run_id != run_id:
             raise RemoteProtocolError(
-                f"expected a node of run {run_id}, got one of run {hello.run_id!r}"
+                f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
             )
         peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
         return wire_messages.joined(peer, hello)
@@ -345,7 +336,15 @@ class CoordinatorService(CoordinatorServicer):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
-                self.broadcast(wire_messages.committed_message(signed, holders))
+                before = outcome.before.get(commit.round, ())
+                self.broadcast(wire_messages.committed_message(signed, holders, before))
+            case VoidPayload(void):
+                digest = void.digest.hex()
+                log.warning(
+                    "payload void",
+                    extra=self._where(round=void.round, digest=digest, reason=void.reason),
+                )
+                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[void])))
             case SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
@@ -376,6 +375,7 @@ class CoordinatorService(CoordinatorServicer):
             decided_round=state.decided_round,
             head_round=state.head_round,
             members=self._members(),
+            tail=map(wire_messages.entry_of, self._sequencer.tail),
         )
 
     def _members(self) -> wire.Members:

@@ -22,7 +22,9 @@ So two processes never replace each other in turn, however often both are starte
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -70,6 +72,14 @@ class NodeSession:
                 "that machine a directory of its own"
             )
             self.send(Message(notice=wire.Notice(text=text)))
+
+    def at_work(self, now_ms: int) -> str:
+        """The refusal of another process with this session's key."""
+        since = datetime.fromtimestamp(time.time() - (now_ms - self.opened_ms) / 1000, UTC)
+        return (
+            f"this key is at work {self.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
+            "machine a directory of its own, which makes it a key, or stop the other process first"
+        )
 
     def send(self, message: Message) -> None:
         """Queue a message; a full outbox ends the session."""

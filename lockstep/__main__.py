@@ -1,5 +1,7 @@
 """The program: `lockstep`, and `python -m lockstep`."""
 
+import os
+import signal
 import sys
 
 from lockstep import DISTRIBUTION
@@ -11,6 +13,7 @@ USAGE = 2
 
 def main() -> int:
     """Runs one command; returns its exit code."""
+    end_on_sigterm_as_process_1()
     if foreign := foreign_package():
         advice = f"install {DISTRIBUTION} into a virtual environment of its own"
         print(f"error: {foreign}; {advice}", file=sys.stderr)
@@ -18,6 +21,14 @@ def main() -> int:
     from lockstep.cli import main as run_command
 
     return run_command()
+
+
+def end_on_sigterm_as_process_1() -> None:
+    """Ends at once on SIGTERM until the command handles signals itself. The kernel drops signals
+    without a handler for process 1 of a container, and imports take seconds.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 if __name__ == "__main__":

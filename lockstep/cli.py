@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
+from lockstep.commands.join_options import join
 from lockstep.commands.plan_options import plan
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
@@ -42,6 +43,7 @@ data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_he
 app.add_typer(data_app)
 app.add_typer(wan_app)
 app.command()(plan)
+app.command()(join)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,6 +158,13 @@ def coordinator(
     ] = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
+    plain_text: Annotated[
+        bool,
+        typer.Option(
+            "--plain-text",
+            help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
+        ),
+    ] = False,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -179,54 +188,11 @@ def coordinator(
         return
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
-        run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
+        run_file,
+        CoordinatorSettings(place, listen),
+        ServeOptions(place, admin, follow_parent),
+        plain_text=plain_text,
     )
-
-
-@app.command()
-def join(
-    url: options.Url,
-    *,
-    directory: options.NodeDirectory = Path("~/.lockstep/node"),
-    data: options.Data = None,
-    corpora: options.Corpora = Path("~/.lockstep/corpora"),
-    listen: options.NodeListen = "auto",
-    advertise: options.Advertise = None,
-    links: options.Links = "grpc",
-    upload_limit: options.UploadLimit = 0,
-    device: options.Device = "auto",
-    threads: options.Threads = 0,
-    micro_batch: options.MicroBatch = 8,
-    save_every: options.SaveEvery = 20,
-    name: options.Name = "",
-    admin: options.Admin = "127.0.0.1:0",
-    follow_parent: options.FollowParent = False,
-) -> None:
-    """Train on this machine as a node of a run.
-
-    Ctrl-C finishes the round and leaves; a second one stops at once.
-    """
-    from lockstep.commands.join import join as join_run
-    from lockstep.service.serve import ServeOptions
-    from node.settings import NodeSettings
-
-    place = directory.expanduser()
-    settings = NodeSettings(
-        coordinator=url,
-        directory=place,
-        data=data,
-        corpora=corpora.expanduser(),
-        listen=listen,
-        advertise=tuple(advertise or ()),
-        links=links,
-        upload_limit=upload_limit,
-        device=device,
-        threads=threads,
-        micro_batch=micro_batch,
-        save_every=save_every,
-        name=name,
-    )
-    join_run(settings, ServeOptions(place, admin, follow_parent))
 
 
 @app.command()
@@ -234,13 +200,14 @@ def relay(
     url: options.Url,
     *,
     directory: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="DIR",
             envvar="LOCKSTEP_DIRECTORY",
-            help="Directory of this relay's identity and payloads.",
+            show_default="~/.lockstep/relay, with a directory for each run",
+            help="Directory of this relay's identity and payloads, for one run.",
         ),
-    ] = Path("~/.lockstep/relay"),
+    ] = None,
     listen: options.Listen = "0.0.0.0:50710",
     advertise: options.Advertise = None,
     links: options.Links = "grpc",
@@ -255,10 +222,11 @@ def relay(
     Needs a public address, but no GPU and no torch.
     """
     from lockstep.commands.relay import relay as relay_run
+    from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from node.relay.settings import RelaySettings
 
-    place = directory.expanduser()
+    place = (directory or Path("~/.lockstep/relay")).expanduser()
     settings = RelaySettings(
         coordinator=url,
         directory=place,
@@ -269,7 +237,8 @@ def relay(
         upload_limit=upload_limit,
         peer_limit=peer_limit,
     )
-    relay_run(settings, ServeOptions(place, admin, follow_parent))
+    home = Home(place, only=directory is not None)
+    relay_run(settings, ServeOptions(place, admin, follow_parent), home)
 
 
 @app.command()

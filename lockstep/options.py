@@ -15,7 +15,7 @@ Url = Annotated[
     typer.Argument(
         metavar="URL",
         envvar="LOCKSTEP_COORDINATOR",
-        help="Address of the coordinator: HOST:PORT or lockstep://HOST:PORT.",
+        help="Link of the run, lockstep://HOST:PORT/RUN#KEY in quotes, or HOST:PORT.",
     ),
 ]
 
@@ -98,12 +98,21 @@ FollowParent = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
 
 # ---- nodes
 
-NodeDirectory = Annotated[
+Home = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
+        envvar="LOCKSTEP_HOME",
+        help="Directory of this computer's identity, with a directory for each run.",
+    ),
+]
+NodeDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
         envvar="LOCKSTEP_DIRECTORY",
-        help="Directory of this node's identity, state and log; each node has its own.",
+        show_default="HOME/runs/RUN",
+        help="Directory of one run and an identity of its own, in place of the home's.",
     ),
 ]
 Data = Annotated[
@@ -116,10 +125,11 @@ Data = Annotated[
     ),
 ]
 Corpora = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         metavar="DIR",
         envvar="LOCKSTEP_CORPORA",
+        show_default="HOME/corpora",
         help="Directory of built-in corpora, shared by all nodes of this machine.",
     ),
 ]

@@ -27,6 +27,7 @@ from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_builtin
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -52,7 +53,8 @@ from node.trainer import Trainer
 from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
+from protocol.codec.payload import decode
 from protocol.errors import DataError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -101,7 +103,7 @@ class NodeProcess:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
-        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
         self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
         self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens
@@ -152,17 +154,23 @@ class NodeProcess:
         settings, client, fetch = self._settings, self._client, self._client.fetch_commits
         ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)
+        check = PayloadCheck(
+            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
+        )
         witness = WitnessReports(
             self._peer,
             info.spec.rounds.copies_min,
             lambda: client.members.member_count,
             client.send,
+            check.author_of,
         )
-        swarm = self._swarm = self._make_swarm(info, replica, snapshots, mesh, witness)
+        swarm = self._swarm = self._make_swarm(
+            info, replica, snapshots, mesh, check=check, witness=witness
+        )
         addresses = await swarm.start()
         self.address = addresses[0]
         context = RoundContext(
@@ -291,7 +299,14 @@ class NodeProcess:
             address for addresses in relays for address in addresses if address.startswith("/")
         ]
         advertise = announced(listen, settings.advertise, coordinator)
-        return make_transports(parse_kinds(settings.links), self._key, listen, advertise, by_libp2p)
+        return make_transports(
+            parse_kinds(settings.links),
+            self._key,
+            listen,
+            advertise,
+            by_libp2p,
+            secure=self._client.secure,
+        )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
@@ -304,6 +319,8 @@ class NodeProcess:
         replica: Replica,
         snapshots: Snapshots,
         mesh: Mesh,
+        *,
+        check: PayloadCheck,
         witness: WitnessReports,
     ) -> Swarm:
         retention = info.spec.retention
@@ -319,6 +336,7 @@ class NodeProcess:
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            check=check,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
@@ -371,14 +389,9 @@ def build_replica(
     """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
     trained here.
     """
-    try_model(info, device)
+    for note in check_model(info.spec, device).notes:
+        log.warning("model configuration", extra={"note": note})
     replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     return replica
-
-
-def try_model(info: RunInfo, device: torch.device) -> None:
-    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
-    for note in check_model(info.spec, device).notes:
-        log.warning("model configuration", extra={"note": note})

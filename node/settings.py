@@ -1,15 +1,20 @@
 """The settings of a volunteer's machine; those of the run come from the coordinator."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
 from node.transports.factory import parse_kinds
-from protocol.addresses import check_advertise, check_listen, parse_address
+from protocol.addresses import check_advertise, check_listen
+from protocol.border.join_link import parse_link
 from protocol.errors import SettingsError
 
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
+
+DEVICES = r"auto|cpu|cuda(:[0-9]{1,3})?"
+"""Names of devices, as a regular expression."""
 
 
 def check_network(
@@ -18,7 +23,7 @@ def check_network(
     """Check the settings that nodes and relays have alike; `SettingsError` names the one that is
     wrong. `limits` are in bytes per second, 0 for none.
     """
-    parse_address(coordinator)
+    parse_link(coordinator)
     check_listen(listen)
     check_advertise(advertise)
     parse_kinds(links)
@@ -35,7 +40,7 @@ class NodeSettings:
     """Settings of one node process."""
 
     coordinator: str
-    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
+    """Link of the run, lockstep://HOST:PORT/RUN#KEY, or HOST:PORT."""
 
     directory: Path
     """Directory of the node's state, payload log and checkpoint."""
@@ -80,6 +85,10 @@ class NodeSettings:
         check_network(
             self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
         )
+        if not re.fullmatch(DEVICES, self.device):
+            raise SettingsError(
+                f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
+            )
         for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
             if getattr(self, field) < least:
                 raise SettingsError(
@@ -87,3 +96,7 @@ class NodeSettings:
                 )
         if (size := len(self.name.encode())) > NAME_BYTES_MAX:
             raise SettingsError(f"name: expected at most {NAME_BYTES_MAX} bytes, found {size}")
+        if not self.name.isprintable():
+            raise SettingsError(
+                f"name: expected text without control characters, found {self.name!a}"
+            )

@@ -3,7 +3,11 @@ run.
 """
 
 import asyncio
+import logging
 from pathlib import Path
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
@@ -11,21 +15,34 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages
+from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
+from lockstep.service.directory import Owner, claimed
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from node.system.tls import server_credentials
+from protocol.border.join_link import is_loopback
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
 
+log = logging.getLogger(__name__)
 
-def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
-    """Runs the coordinator until its run is finished or a signal ends it."""
+
+def coordinate(
+    run_file: Path,
+    settings: CoordinatorSettings,
+    options: ServeOptions,
+    *,
+    plain_text: bool = False,
+) -> None:
+    """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
-    messages.print(run_event_loop(_coordinate(spec, settings, options)))
+    with claimed(settings.directory, Owner("coordinator", run=spec.name)):
+        messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))
 
 
 def check_directory(directory: Path) -> None:
@@ -50,24 +67,54 @@ def check_directory(directory: Path) -> None:
     )
 
 
-async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
+async def _coordinate(
+    spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
+) -> str:
     """Returns how it ended, in words."""
     meter = OverheadMeter()
-    process = CoordinatorProcess(
-        spec, settings, load_or_create_key(settings.directory), meter.measure_overhead
-    )
+    key = load_or_create_key(settings.directory)
+    credentials = _credentials(key, settings.listen, plain_text)
+    process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
 
     async def work() -> str:
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+        finished = f"run {process.run_id} ({spec.name}) is finished"
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
-                return f"run {process.run_id} ({spec.name}) is finished"
+                if not options.follow_parent:
+                    serving = "the page, the status and the log stay until this process is stopped"
+                    log.info("the run is finished", extra={"reason": serving})
+                    await asked.wait()
+                return finished
             return f"stopped; the same command with --directory {settings.directory} continues here"
         finally:
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options, meter=meter)
+    return await serve(
+        process,
+        work,
+        asked.set,
+        lambda: process.address,
+        options,
+        meter=meter,
+        page=Page(process).routes(),
+    )
+
+
+def _credentials(
+    key: Ed25519PrivateKey, listen: str, plain_text: bool
+) -> grpc.ServerCredentials | None:
+    """Credentials of TLS for a coordinator that more than this machine can reach."""
+    if is_loopback(listen):
+        return None
+    if plain_text:
+        log.warning(
+            "without TLS whoever is on the way reads everything, and can take over nodes",
+            extra={"listen": listen},
+        )
+        return None
+    return server_credentials(key)

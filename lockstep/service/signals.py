@@ -1,7 +1,8 @@
 """Runs one asynchronous process to its end: event loop, signals, and a parent to follow.
 
     first SIGINT or SIGTERM    `leave()` is called: the work finishes its round, then ends as usual
-    second one                 everything is cancelled now: `StoppedError`, exit code 130
+    SIGHUP (terminal closed)   the same, and what is printed from now on goes nowhere
+    second signal              everything is cancelled now: `StoppedError`, exit code 130
     parent gone                with `follow_parent`, the end of standard input counts as a signal
 
 With `follow_parent` a cluster on one machine leaves no orphans: when the command that started it
@@ -22,7 +23,9 @@ from lockstep.exit_codes import StoppedError
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 _ENDING_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -49,7 +52,10 @@ async def until_stopped(
     task = asyncio.ensure_future(work)
     stopping = _Stopping(task, leave)
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    # One that is ignored already stays so: SIGHUP under `nohup`.
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.getsignal(number) for number in handled}
+    for number in handled:
         loop.add_signal_handler(number, stopping.signalled, number)
     if follow_parent:
         loop.add_reader(sys.stdin.fileno(), stopping.standard_input_readable)
@@ -62,8 +68,9 @@ async def until_stopped(
     finally:
         if follow_parent:
             loop.remove_reader(sys.stdin.fileno())
-        for number in SIGNALS:
+        for number in handled:
             loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
 
 
 class _Stopping:
@@ -75,6 +82,10 @@ class _Stopping:
         self._leave = leave
 
     def signalled(self, number: signal.Signals) -> None:
+        if number.name == "SIGHUP":
+            _leave_the_terminal()
+            if self.asked:  # the shell and the kernel both send one
+                return
         if self.asked:
             self._task.cancel()
             return
@@ -91,6 +102,25 @@ class _Stopping:
         self.asked = True
         log.info("finishing", extra={"cause": cause, "note": note})
         self._leave()
+
+
+def _leave_the_terminal() -> None:
+    """Sends what is printed from now on nowhere: a closed terminal takes nothing, and an error of
+    a last word must not undo an orderly end. Files and pipes stay.
+    """
+    for stream in (1, 2):
+        if os.isatty(stream) or not _can_be_written(stream):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
+
+
+def _can_be_written(stream: int) -> bool:
+    try:
+        os.write(stream, b"")
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 A channel is given up after each failure, and the next call opens another one, which looks the
 coordinator's name up again: gRPC itself stays with an address that was right for as long as a
 connection to it might come back, which one whose machine is gone never does. Calls that are under
-way on the old channel end by themselves.
+way on the old channel end by themselves. Each channel asks for the coordinator's certificate first
+and trusts this one alone (`node.system.tls`).
 """
 
 import asyncio
@@ -12,7 +13,9 @@ from typing import Any
 
 import grpc
 
+from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, judged
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
 from protocol.channel import CLIENT_OPTIONS
 from protocol.wire_pb2_grpc import CoordinatorStub
 
@@ -24,19 +27,38 @@ _OPTIONS = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 
 class CoordinatorChannel:
-    """Channels to HOST:PORT, one after the other."""
+    """Channels to the coordinator that a link names, one after the other."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, link: JoinLink) -> None:
+        self._link = link
         self._channel: grpc.aio.Channel | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+        self.vouching: bytes | None = None
+        """The key that vouches for the channel; None without TLS, or before the first call."""
 
-    @property
-    def stub(self) -> Any:
-        """The service; its channel belongs to the event loop of the first call."""
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+    async def stub(self, timeout_s: float = CALL_S) -> Any:
+        """The service; its channel belongs to the event loop of the first call.
+
+        Raises `UnavailableError` when nobody answers, `RemoteProtocolError` when another server
+        does, or a coordinator without TLS where it is needed.
+        """
+        async with self._opening:
+            if self._channel is None:
+                address = self._link.address
+                shown = await fetch_certificate(address, timeout_s, "a coordinator at ")
+                self._channel = self._open(judged(self._link, shown))
         return CoordinatorStub(self._channel)
+
+    def _open(self, shown: Shown | None) -> grpc.aio.Channel:
+        address = self._link.address
+        if shown is None:
+            self.vouching = None
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self.vouching = shown.key
+        return grpc.aio.secure_channel(
+            address, shown.credentials, options=(*_OPTIONS, *CHANNEL_OPTIONS)
+        )
 
     def renew(self) -> None:
         """Use another channel from the next call on."""

@@ -25,25 +25,27 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.channel import CALL_S, CoordinatorChannel, SessionReader
+from node.control.described_run import checked_run
 from node.control.members import MemberList
 from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
+from protocol.border.text import clean
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
+    LockstepError,
     RefusedError,
     RemoteProtocolError,
     SettingsError,
     UnavailableError,
-    VersionError,
 )
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
-from protocol.runfile import parse_run_json, run_id
 from protocol.validation import plain_text
 
 log = logging.getLogger("lockstep.node")
@@ -70,6 +72,9 @@ DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
 
 
+_CHECK = "check the address, that the coordinator runs, and the network of this machine"
+
+
 class SessionState(Enum):
     """Whether there is a session with the coordinator."""
 
@@ -92,10 +97,11 @@ class Listener(Protocol):
 
 
 class CoordinatorClient:
-    """Session and unary calls to one coordinator at HOST:PORT."""
+    """Session and unary calls to the coordinator that a link names."""
 
-    def __init__(self, address: str, key: Ed25519PrivateKey) -> None:
-        self.address = address
+    def __init__(self, link: JoinLink, key: Ed25519PrivateKey) -> None:
+        self._link = link
+        self.address = link.address
         self.clock = ClockOffset()
         self.members = MemberList()
         """The members as the coordinator last named them: the only list of this node."""
@@ -107,7 +113,7 @@ class CoordinatorClient:
         self.notice = ""
         """What the coordinator said last to the user of this node."""
         self._instance = secrets.randbits(64) or 1
-        self._channel, self._reader = CoordinatorChannel(address), SessionReader()
+        self._channel, self._reader = CoordinatorChannel(link), SessionReader()
         self._outbox: _Outbox | None = None
 
     @property
@@ -135,8 +141,15 @@ class CoordinatorClient:
         await self._channel.close()
 
     @property
-    def _stub(self) -> Any:
-        return self._channel.stub
+    def secure(self) -> bool:
+        """Whether the channel has TLS; the run's links then have it too."""
+        return self._channel.vouching is not None
+
+    async def _stub(self, timeout_s: float = CALL_S) -> Any:
+        try:
+            return await self._channel.stub(timeout_s)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {_CHECK}") from None
 
     # ---- unary calls
 
@@ -147,27 +160,18 @@ class CoordinatorClient:
         `SettingsError`.
         """
         try:
-            run = await self._stub.GetRun(
-                wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True
-            )
+            stub = await self._stub(timeout_s)
+            run = await stub.GetRun(wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
-        if run.protocol_version != PROTOCOL_VERSION:
-            raise VersionError(
-                f"the coordinator at {self.address} speaks protocol version "
-                f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
-            )
         try:
-            spec = parse_run_json(run.run_json, f"run file from {self.address}")
+            info = checked_run(run, self.address)
         except SettingsError as error:
             await self.decline(RunId(run.run_id), str(error))
             raise
-        if run_id(spec, run.coordinator_key) != run.run_id:
-            raise RemoteProtocolError(
-                f"{self.address}: expected the hash of the run file as run id, got another one"
-            )
-        return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
+        self._link.check(info, self._channel.vouching)
+        return info
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
         """Commits after a round; asks until the coordinator answers."""
@@ -176,18 +180,23 @@ class CoordinatorClient:
             try:
                 request = wire.GetCommitsRequest(after_round=after_round)
                 self.traffic.control_up += request.ByteSize()
-                commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_S)
+                stub = await self._stub()
+                commits: wire.Commits = await stub.GetCommits(request, timeout=CALL_S)
                 self.traffic.catch_up_down += commits.ByteSize()
                 return commits
             except grpc.aio.AioRpcError as error:
-                reason = str(self._unavailable(error))
-                log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
-                await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+                failure: LockstepError = self._unavailable(error)
+            except (UnavailableError, RemoteProtocolError) as error:
+                failure = error
+            reason = str(failure)
+            log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
+            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     async def decline(self, run_id: RunId, reason: str) -> None:
         """Tell the coordinator why this node cannot train its run file; it need not hear it."""
         outbox: _Outbox = asyncio.Queue()
-        call = self._stub.Session(self._drain(outbox))
+        stub = await self._stub()
+        call = stub.Session(self._drain(outbox))
         try:
             async with asyncio.timeout(DECLINE_S):
                 message = await anext(SessionReader().messages(call, DECLINE_S))
@@ -209,7 +218,8 @@ class CoordinatorClient:
         Raises `UnavailableError` when the coordinator does not answer in time.
         """
         try:
-            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
+            stub = await self._stub()
+            members = await stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.control_down += members.ByteSize()
@@ -250,9 +260,13 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                self._lose(f"lost the coordinator at {self.address} ({error.details()})")
+                self._lose(
+                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
+                )
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+            except UnavailableError as error:
+                self._lose(str(error))
             except RemoteProtocolError as error:
                 self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
@@ -277,7 +291,9 @@ class CoordinatorClient:
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
+        stub = await self._stub()
+        self._link.check(info, self._channel.vouching)
+        call = stub.Session(self._drain(outbox), wait_for_ready=True)
         heartbeat_ms = info.spec.membership.heartbeat_ms
         heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)
         beating = None
@@ -300,6 +316,8 @@ class CoordinatorClient:
             _end(outbox)
 
     def _welcome(self, welcome: wire.Welcome, outbox: _Outbox, listener: Listener) -> None:
+        if self._state is SessionState.LOST:
+            log.info("session found again", extra={"coordinator": self.address})
         self._outbox, self._state = outbox, SessionState.CONNECTED
         self._words = SessionState.CONNECTED.value
         self.members.update(welcome.members)
@@ -308,6 +326,7 @@ class CoordinatorClient:
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""
+        _clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
                 wrong = message.refused.wrong_results
@@ -357,11 +376,15 @@ class CoordinatorClient:
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
         self._channel.renew()
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "nobody answered in time" if silent else error.details()
-        return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
-            "coordinator runs, and the network of this machine"
-        )
+        reason = "nobody answered in time" if silent else clean(error.details() or "")
+        return UnavailableError(f"cannot reach a coordinator at {self.address}: {reason}; {_CHECK}")
+
+
+def _clean_reason(message: wire.CoordinatorMessage) -> None:
+    """Clean the words of a message: they go to logs, statuses and terminals."""
+    kind = message.WhichOneof("kind")
+    if kind and (reason := getattr(getattr(message, kind), "reason", "")):
+        getattr(message, kind).reason = clean(reason)
 
 
 def _end(outbox: _Outbox) -> None:

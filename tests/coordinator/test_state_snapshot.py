@@ -59,6 +59,8 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.pace.reason",
         "state.members.former",
         "state.verdicts.held",
+        "state.voids.rounds",
+        "state.voids.made",
         "state.end.finished",
         "state.end.concluded",
         "state.end.conclude_by_ms",

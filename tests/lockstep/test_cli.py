@@ -121,7 +121,7 @@ def test_an_unreachable_coordinator_ends_with_4_and_says_what_was_tried(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.control.first_contact.FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr("lockstep.service.contact.PATIENCE_S", 0.2)
     place = ["--directory", str(tmp_path)] if command == "join" else []
     assert main([command, "127.0.0.1:1", *place]) == ExitCode.UNREACHABLE
     assert "127.0.0.1:1" in error_line(capsys)

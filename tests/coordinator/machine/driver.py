@@ -17,9 +17,11 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    NotHeld,
     OpenRound,
     Ready,
     SkipRound,
+    VoidPayload,
 )
 from coordinator.machine.membership import FIRST_STEP_MS, Member
 from coordinator.machine.rounds import Rounds
@@ -182,16 +184,27 @@ class Driver:
             effects += self.hold(peer, round, [other for other in peers if other != peer])
         return effects
 
-    def apply(self, peer: PeerId, round: int, digest: int | None = None) -> list[Effect]:
+    def apply(
+        self, peer: PeerId, round: int, digest: int | None = None, voids: int = 0
+    ) -> list[Effect]:
         return self.tell(
-            Applied(peer, round, state_digest(round) if digest is None else digest, b"")
+            Applied(peer, round, state_digest(round) if digest is None else digest, b"", voids)
         )
+
+    def lack(self, peer: PeerId, round: int, *authors: PeerId) -> list[Effect]:
+        """The member gets the payloads of these authors from nobody."""
+        digests = tuple(payload_digest(author, round) for author in authors)
+        return self.tell(NotHeld(peer, round, digests))
 
     # ---- what was said
 
     @property
     def commits(self) -> list[CommitRound]:
         return of_kind(CommitRound, self.effects)
+
+    @property
+    def voids(self) -> list[VoidPayload]:
+        return of_kind(VoidPayload, self.effects)
 
     @property
     def skips(self) -> list[SkipRound]:

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +27,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield writing
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_to_leave_and_the_work_ends_as_usual(number: int) -> None:
     async def main() -> str:
         asked = asyncio.Event()
@@ -56,6 +59,73 @@ def test_the_second_signal_stops_at_once_and_cleans_up() -> None:
     with pytest.raises(StoppedError):
         run_event_loop(until_stopped(work(), leave))
     assert happened == ["asked", "cleaned up"]
+
+
+def test_a_closed_terminal_that_is_told_twice_is_no_second_wish() -> None:
+    async def main() -> str:
+        asked = asyncio.Event()
+
+        async def work() -> str:
+            raise_signal(signal.SIGHUP)
+            await asked.wait()
+            raise_signal(signal.SIGHUP)
+            await asyncio.sleep(0.01)
+            return "round finished"
+
+        return await until_stopped(work(), asked.set)
+
+    assert run_event_loop(main()) == "round finished"
+
+
+def test_after_its_terminal_is_closed_a_process_prints_without_an_error(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, signal, sys\n"
+        "from lockstep.service.signals import run_event_loop, until_stopped\n"
+        "async def main():\n"
+        "    asked = asyncio.Event()\n"
+        "    async def work():\n"
+        "        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "        await asked.wait()\n"
+        "        print('a last word', flush=True)\n"
+        "        open(sys.argv[1], 'w').write('saved')\n"
+        "    await until_stopped(work(), asked.set)\n"
+        "run_event_loop(main())"
+    )
+    ours, terminal = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "state")], stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    os.close(ours)
+    assert child.wait() == 0
+    assert (tmp_path / "state").read_text() == "saved"
+
+
+def test_a_signal_that_is_ignored_stays_ignored_while_work_goes_on() -> None:
+    async def work() -> str:
+        raise_signal(signal.SIGHUP)
+        await asyncio.sleep(0)
+        return "done"
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_event_loop(until_stopped(work(), pytest.fail)) == "done"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_process_1_of_a_container_ends_on_sigterm_during_its_imports() -> None:
+    code = (
+        "import os, signal, time; os.getpid = lambda: 1\n"
+        "import lockstep.__main__ as program; program.end_on_sigterm_as_process_1()\n"
+        "print('importing', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"importing\n"
+    child.terminate()
+    child.stdout.close()
+    assert child.wait() == 143
 
 
 def test_an_error_of_the_work_is_what_the_caller_sees() -> None:

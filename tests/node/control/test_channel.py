@@ -11,11 +11,13 @@ from node.control import channel
 from node.control.channel import CoordinatorChannel
 from node.control.client import CoordinatorClient
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
 from tests.coordinator.client import quiet_spec, running
 from tests.node.control.test_client import Heard
 from tests.support.waiting import until
 
 NAME = "coordinator.example:50700"
+LINK = parse_link(f"plain://{NAME}")
 
 
 class Names:
@@ -25,6 +27,10 @@ class Names:
         self.address, self.lookups = "127.0.0.1:1", 0
         self._real = channel.grpc.aio.insecure_channel
         monkeypatch.setattr(channel.grpc.aio, "insecure_channel", self._channel)
+        monkeypatch.setattr(channel, "fetch_certificate", self._no_certificate)
+
+    async def _no_certificate(self, *_: object) -> None:
+        """The coordinator of these tests has no TLS."""
 
     def _channel(self, name: str, **options: Any) -> Any:
         self.lookups += 1
@@ -39,7 +45,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 async def test_a_node_finds_a_coordinator_whose_name_leads_to_another_address(
     tmp_path: Path, names: Names
 ) -> None:
-    heard, client = Heard(), CoordinatorClient(NAME, Ed25519PrivateKey.generate())
+    heard, client = (
+        Heard(),
+        CoordinatorClient(LINK, Ed25519PrivateKey.generate()),
+    )
     async with running(tmp_path, quiet_spec()) as process:
         names.address = process.address
         info = await client.fetch_run()
@@ -64,12 +73,14 @@ async def test_calls_under_way_outlive_the_renewal_of_their_channel(
 ) -> None:
     async with running(tmp_path, quiet_spec()) as process:
         names.address = process.address
-        line = CoordinatorChannel(NAME)
-        call = asyncio.ensure_future(line.stub.GetRun(wire.GetRunRequest(), timeout=20))
+        line = CoordinatorChannel(LINK)
+        call = asyncio.ensure_future((await line.stub()).GetRun(wire.GetRunRequest(), timeout=20))
         await asyncio.sleep(0)
         line.renew()
         assert (await call).run_id == process.run_id
-        assert (await line.stub.GetRun(wire.GetRunRequest(), timeout=20)).run_id == process.run_id
+        assert (
+            await (await line.stub()).GetRun(wire.GetRunRequest(), timeout=20)
+        ).run_id == process.run_id
         await line.close()
 
 
@@ -77,7 +88,7 @@ async def test_a_node_that_was_away_opens_another_session_at_once(tmp_path: Path
     heard = Heard()
     spec = quiet_spec(membership={"heartbeat_ms": 300_000})  # no word comes, no silence ends it
     async with running(tmp_path, spec) as process:
-        client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
+        client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
         client.reopen()  # nothing to give up yet
         info = await client.fetch_run()
         session = asyncio.create_task(client.run(info, wire.Hello(name="n"), heard))

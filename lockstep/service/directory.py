@@ -1,0 +1,149 @@
+"""The directory of a process: which process it belongs to, and that only one works in it.
+
+    owner.json    role and run of the directory; the first start writes it
+    lock          held while a process works here; the kernel releases it when the process ends
+
+A directory belongs to one process of one run for good. A second process, another role (the same
+LOCKSTEP_DIRECTORY for a coordinator and a node) and another run are refused before anything in the
+directory changes.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from node.system.files import replacing_file, storage_errors
+from protocol.errors import SettingsError, StorageError
+
+HAS_LOCKS = os.name == "posix"
+"""Whether the system has locks that end with their process. Windows' own are mandatory: a status
+command could not read the file."""
+
+OWNER_NAME = "owner.json"
+"""Name of the file that tells the role and the run of a directory."""
+
+LOCK_NAME = "lock"
+"""Name of the file that the process at work holds locked; it holds the process's id."""
+
+HEADER_BYTES_MAX = 100_000_000
+"""Limit of safetensors on the header of a file."""
+
+_ROLE_MARKS = {"coordinator": "journal.sqlite", "node": "state.safetensors"}
+"""A file that tells the role of a directory from before `OWNER_NAME` was written."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The process that a directory belongs to; `run_id` is empty where it is not known."""
+
+    role: str
+    run_id: str = ""
+    run: str = ""
+    """Name of the run, for people."""
+
+    def __str__(self) -> str:
+        name = f"{self.run} " if self.run else ""
+        return f"a {self.role} of run {name}({self.run_id or 'unknown'})"
+
+
+@contextlib.contextmanager
+def claimed(directory: Path, owner: Owner) -> Iterator[None]:
+    """Makes the directory the owner's while the block runs.
+
+    Raises `SettingsError` when it is of another role or run, `StorageError` when another process
+    works in it.
+    """
+    with storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory, owner.role):
+        found = owner_of(directory)
+        if found and found.role != owner.role:
+            raise SettingsError(
+                f"{directory} belongs to {found}; give this {owner.role} a directory of its own "
+                "(--directory; LOCKSTEP_DIRECTORY is for one process)"
+            )
+        if found and found.run_id and owner.run_id and found.run_id != owner.run_id:
+            raise SettingsError(
+                f"{directory} belongs to {found}, this is run {owner.run} ({owner.run_id}); "
+                "nothing was changed: give this run another --directory"
+            )
+        if found is None or (owner.run_id and not found.run_id):
+            with replacing_file(directory / OWNER_NAME) as temporary:
+                temporary.write_bytes(msgspec.json.encode(owner))
+        yield
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """The owner of the directory; None for one that nobody has used."""
+    try:
+        return msgspec.json.decode((directory / OWNER_NAME).read_bytes(), type=Owner)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError(f"{directory / OWNER_NAME} cannot be read: {error}") from None
+    role = next((role for role, mark in _ROLE_MARKS.items() if (directory / mark).exists()), None)
+    if role is None:
+        return None
+    return Owner(role, run_id_in(directory / _ROLE_MARKS[role]) if role == "node" else "")
+
+
+def run_id_in(state: Path) -> str:
+    """The run that a node's saved state belongs to, from the header of the file; empty when it
+    cannot be told.
+    """
+    try:
+        with state.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(size, HEADER_BYTES_MAX)))
+        return str(json.loads(header["__metadata__"]["lockstep"])["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def pid_at_work(directory: Path) -> int | None:
+    """The id of the process that works in the directory; None when there is none."""
+    path = directory / LOCK_NAME
+    if not HAS_LOCKS or not path.exists():
+        return None
+    with storage_errors(path), path.open("rb") as file:
+        if _take(file):
+            return None
+        words = file.read(20).decode("ascii", "replace").strip()
+    return int(words) if words.isdecimal() else 0
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, role: str) -> Iterator[None]:
+    path = directory / LOCK_NAME
+    with contextlib.ExitStack() as open_files:
+        with storage_errors(path):
+            file = open_files.enter_context(path.open("a+b"))
+        if not _take(file):
+            file.seek(0)
+            pid = file.read(20).decode("ascii", "replace").strip() or "unknown"
+            raise StorageError(
+                f"another {role} (process {pid}) is at work in {directory}; stop it first, or give "
+                "this one a --directory of its own"
+            )
+        with storage_errors(path):
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+            file.flush()
+        yield
+
+
+def _take(file: IO[bytes]) -> bool:
+    """Locks the file until it is closed; False when another process has it."""
+    if not HAS_LOCKS:
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # a file system without locks: as on Windows
+        return not isinstance(error, BlockingIOError)
+    return True

@@ -1,0 +1,118 @@
+"""The volunteer's directory: one identity, and a directory for each run.
+
+    ~/.lockstep/key.pem            the identity of this computer, in every run
+    ~/.lockstep/settings.json      the name of this computer in tables
+    ~/.lockstep/runs/RUN_ID/       state, payloads, snapshots and checkpoint of one run
+    ~/.lockstep/corpora/           built-in training data, shared by all runs
+    ~/.lockstep/relay/             the same for a relay: key.pem, runs/RUN_ID/
+
+A run never touches the directory of another one. With an explicit directory everything lies there,
+the identity too: several nodes on one computer are then several nodes.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lockstep.service.directory import owner_of, pid_at_work
+from lockstep.service.keys import KEY_NAME
+from lockstep.service.serve import NOTE_NAME, read_note
+from node.control import first_contact
+from node.system.files import replacing_file, storage_errors
+from protocol.errors import StorageError
+from protocol.ids import RunId
+
+RUNS_NAME = "runs"
+"""Name of the directory that holds one directory for each run."""
+
+SETTINGS_NAME = "settings.json"
+"""Name of the file with the settings that are remembered."""
+
+_OLD_NAME = "node"
+"""Directory of every run's state up to version 0.1, below the home."""
+
+
+class Remembered(msgspec.Struct, omit_defaults=True):
+    """Settings that hold from one start to the next."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The place of one identity and its runs; with `only`, an explicit directory for one run."""
+
+    path: Path
+    only: bool = False
+
+    @property
+    def runs(self) -> list[Path]:
+        """The directories of all runs that this identity has joined."""
+        if self.only:
+            return [self.path]
+        with storage_errors(self.path):
+            return sorted(path for path in (self.path / RUNS_NAME).glob("*") if path.is_dir())
+
+    def run(self, run_id: RunId) -> Path:
+        """The directory of one run."""
+        return self.path if self.only else self.path / RUNS_NAME / run_id
+
+    def knows(self, address: str) -> bool:
+        """Whether a coordinator has answered at this address before."""
+        return any(first_contact.is_known(directory, address) for directory in self.runs)
+
+    def at_work(self) -> list[Path]:
+        """The directories in which a process works now."""
+        return [directory for directory in self.runs if pid_at_work(directory) is not None]
+
+    def remembered(self) -> Remembered:
+        """The settings of earlier starts."""
+        path = self.path / SETTINGS_NAME
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            return Remembered()
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{path} cannot be read: {error}; remove it") from None
+
+    def remember(self, settings: Remembered) -> None:
+        """Keeps settings for the next start."""
+        if settings != self.remembered():
+            with replacing_file(self.path / SETTINGS_NAME) as temporary:
+                temporary.write_bytes(msgspec.json.encode(settings))
+
+
+def take_over(home: Home) -> str:
+    """Moves the single directory of version 0.1 to where it belongs now; returns the change in
+    words, empty when there was none.
+    """
+    old, key = home.path / _OLD_NAME, home.path / KEY_NAME
+    if home.only or not (old / KEY_NAME).is_file() or key.exists():
+        return ""
+    if _runs_still(old):
+        return f"{old} is of an older version and in use; a new identity is made beside it"
+    owner = owner_of(old)
+    with storage_errors(old):
+        (old / KEY_NAME).rename(key)
+        if owner is None or not owner.run_id:
+            return f"took over the identity of {old}; its run is not known, its files stay there"
+        target = home.run(RunId(owner.run_id))
+        target.parent.mkdir(exist_ok=True)
+        old.rename(target)
+    return f"took over the identity and the run of {old}: the run is in {target} now"
+
+
+def _runs_still(directory: Path) -> bool:
+    """Whether a process of an older version, which held no lock, works in the directory."""
+    note = read_note(directory / NOTE_NAME)
+    if note is None or not isinstance(pid := note.get("pid"), int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

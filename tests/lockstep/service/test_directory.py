@@ -1,0 +1,77 @@
+"""A directory belongs to one process, of one role, of one run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.service.directory import Owner, claimed, owner_of, pid_at_work
+from protocol.errors import SettingsError, StorageError
+
+NODE = Owner("node", "a" * 32, "first")
+
+
+def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
+    with (
+        claimed(tmp_path, NODE),
+        pytest.raises(StorageError, match=rf"another node \(process {os.getpid()}\) is at work"),
+        claimed(tmp_path, NODE),
+    ):
+        pytest.fail("two processes in one directory")
+    with claimed(tmp_path, NODE):
+        assert pid_at_work(tmp_path) == os.getpid()
+    assert pid_at_work(tmp_path) is None
+
+
+def test_the_lock_ends_with_a_process_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; "
+        "from lockstep.service.directory import Owner, claimed\n"
+        "with claimed(Path(sys.argv[1]), Owner('node')): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
+    with claimed(tmp_path, NODE):
+        assert owner_of(tmp_path) == NODE, "the run is noted as soon as it is known"
+
+
+def test_another_run_is_refused_by_both_names_and_nothing_is_touched(tmp_path: Path) -> None:
+    with claimed(tmp_path, NODE):
+        pass
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with (
+        pytest.raises(SettingsError) as refused,
+        claimed(tmp_path, Owner("node", "b" * 32, "second")),
+    ):
+        pytest.fail("two runs in one directory")
+    for word in ("first", "a" * 32, "second", "b" * 32, "--directory"):
+        assert word in str(refused.value)
+    after = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {path.name for path in after} == {path.name for path in before}
+    assert owner_of(tmp_path) == NODE
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("coordinator", "node"), ("node", "relay"), ("relay", "coordinator")]
+)
+def test_one_variable_for_two_roles_is_refused(tmp_path: Path, first: str, second: str) -> None:
+    with claimed(tmp_path, Owner(first)):
+        pass
+    with (
+        pytest.raises(SettingsError, match=f"belongs to a {first} .* this {second} a directory"),
+        claimed(tmp_path, Owner(second, "a" * 32)),
+    ):
+        pytest.fail("two roles in one directory")
+
+
+def test_a_coordinator_s_directory_from_before_roles_were_noted_is_known(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").touch()
+    with pytest.raises(SettingsError, match="belongs to a coordinator"), claimed(tmp_path, NODE):
+        pytest.fail("two roles in one directory")
+
+
+def test_a_note_that_cannot_be_read_is_an_error_and_no_new_owner(tmp_path: Path) -> None:
+    (tmp_path / "owner.json").write_text("{")
+    with pytest.raises(StorageError, match="cannot be read"), claimed(tmp_path, NODE):
+        pytest.fail("nobody knows whose it is")
