@@ -386,12 +386,15 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
 def build_replica(
     settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
 ) -> Replica:
-    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
-    trained here.
-    """
-    for note in check_model(info.spec, device).notes:
-        log.warning("model configuration", extra={"note": note})
+    """The replica at genesis; `SettingsError` when the run file cannot be trained here."""
+    try_model(info, device)
     replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     return replica
+
+
+def try_model(info: RunInfo, device: torch.device) -> None:
+    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
+    for note in check_model(info.spec, device).notes:
+        log.warning("model configuration", extra={"note": note})
