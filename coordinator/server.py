@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -170,25 +169,17 @@ class CoordinatorService(Calls):
         session = NodeSession(hello.hello.instance, place, now_ms(), task)
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
-        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
+        kept = partial(self._sequencer.rounds.members.kept_for_another, joined)
+        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms, kept):
             where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
             log.warning("copied key refused", extra=where)
-            yield Message(refused=wire.Refused(reason=self._at_work(holder)))
+            yield Message(refused=wire.Refused(reason=holder.at_work(now_ms())))
             return
         serve = self._serve_relay if relay else self._serve_node
         paced = self._paced(joined.peer, host, requests)
         async with aclosing(serve(joined, session, paced)) as messages:
             async for message in messages:
                 yield message
-
-    def _at_work(self, holder: NodeSession) -> str:
-        """The refusal of a process whose key another one holds."""
-        age_s = (self._sequencer.now_ms() - holder.opened_ms) / 1000
-        since = datetime.fromtimestamp(time.time() - age_s, UTC)
-        return (
-            f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
-            "machine a directory of its own, which makes it a key, or stop the other process first"
-        )
 
     async def _paced(self, peer: PeerId, host: str, requests: Requests) -> Requests:
         """The messages of a session, no faster than the door lets its sender."""

@@ -55,7 +55,8 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
         )
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
         require_plain(text, peer)
-    return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+    addresses, about = tuple(hello.addresses), (hello.name, hello.hardware, hello.software)
+    return Joined(peer, addresses, *about, hello.instance)
 
 
 def place(joined: Joined) -> str:

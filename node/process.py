@@ -386,9 +386,7 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
 def build_replica(
     settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
 ) -> Replica:
-    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
-    trained here.
-    """
+    """The replica at genesis; `SettingsError` when the run file cannot be trained here."""
     try_model(info, device)
     replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length

@@ -32,6 +32,8 @@ class Joined:
     name: str
     hardware: str
     software: str
+    instance: int = 0
+    """Names the process; 0 when it did not say."""
 
 
 @dataclass(frozen=True, slots=True)

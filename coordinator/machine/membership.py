@@ -79,6 +79,8 @@ class Member:
     joined_ms: int
     lease_until_ms: int
     connected: bool = True
+    instance: int = 0
+    """The process that opened the member's newest session; 0 when it did not say."""
     round: int = -1
     """Newest round that the member's state includes, as far as it has said."""
     strikes: int = 0
@@ -146,6 +148,16 @@ class Membership:
         """Whether the node is a connected member. Rounds wait for such nodes only."""
         member = self.roster.get(peer)
         return member is not None and member.connected
+
+    def kept_for_another(self, event: Joined) -> bool:
+        """Whether the key of a hello is that of a member whose process is another one and may open
+        its next session soon: no session was lost since the coordinator started, or it was lost by
+        a process in another place, whose line may be back in a moment.
+        """
+        known = self.roster.get(event.peer)
+        if known is None or known.instance in (0, event.instance):
+            return False
+        return known.connected or _host(known.addresses) != _host(event.addresses)
 
     def keeps_time(self, peer: PeerId, now_ms: int) -> bool:
         """Whether the slot of a round follows the needs of this node: it is live and has not been
@@ -293,12 +305,19 @@ class Membership:
                 "catching up",
                 now_ms,
                 lease_until_ms,
+                instance=event.instance,
             )
         else:
             moved = known.addresses != event.addresses
             known.addresses, known.name = event.addresses, event.name
             known.hardware, known.software = event.hardware, event.software
+            known.instance = event.instance
             known.state, known.lease_until_ms, known.connected = "catching up", lease_until_ms, True
             if not moved:
                 return [Admit(event.peer)]
         return [Admit(event.peer), TellMembers(came=(event.peer,))]
+
+
+def _host(addresses: tuple[str, ...]) -> str:
+    """Where a node is, as far as it says: its first address without the port."""
+    return addresses[0].rpartition(":")[0] if addresses else ""

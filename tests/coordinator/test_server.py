@@ -151,6 +151,7 @@ async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_to
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await node.join()
         at_work = asyncio.create_task(beating(node, 0.02))
         for _ in range(3):  # as under `while true`
@@ -181,6 +182,7 @@ async def test_a_node_that_was_killed_and_started_again_is_welcomed(tmp_path: Pa
         node_of(process, 1) as killed,
         node_of(process, 1) as again,
     ):
+        again.instance = 2
         await killed.join()
         await killed.channel.close()
         await again.join()
@@ -195,6 +197,7 @@ async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await node.join()
         await copy.join()
         reason = (await node.hear("refused")).refused.reason
@@ -205,12 +208,44 @@ async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
         assert process.status()["members"][0]["state"] == "ready"
 
 
+async def test_after_a_restart_the_key_is_kept_for_the_process_at_work(tmp_path: Path) -> None:
+    """The copy says hello first, as one does that tries all the time."""
+    spec = quiet_spec(membership=BRISK | {"heartbeat_ms": 500})
+    async with running(tmp_path, spec) as process, node_of(process, 1) as node:
+        await node.join()
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as node,
+        node_of(process, 1) as copy,
+    ):
+        copy.instance = 2
+        await copy.say(copy.hello(await copy.connect()))
+        refused = asyncio.create_task(copy.hear("refused", "welcome"))
+        await node.join()
+        at_work = asyncio.create_task(beating(node, 0.1))
+        assert "this key is at work" in (await refused).refused.reason
+        at_work.cancel()
+
+
+async def test_after_a_restart_a_new_process_has_the_key_when_the_old_one_does_not_come(
+    tmp_path: Path,
+) -> None:
+    spec = quiet_spec(membership=BRISK)
+    async with running(tmp_path, spec) as process, node_of(process, 1) as node:
+        await node.join()
+    async with running(tmp_path, spec) as process, node_of(process, 1) as again:
+        again.instance = 2
+        await again.join()
+        assert [member["peer_id"] for member in process.status()["members"]] == [again.peer]
+
+
 async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec(membership=BRISK)) as process,
         node_of(process, 1) as relay,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await relay.say(relay.hello(await relay.connect(), relay=True))
         await relay.hear("welcome")
         at_work = asyncio.create_task(beating(relay, 0.02))
