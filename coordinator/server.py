@@ -38,6 +38,7 @@ from coordinator.machine.events import (
 from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
+from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError, VersionError
@@ -233,7 +234,10 @@ class CoordinatorService(CoordinatorServicer):
                 await self._sequencer.submit(event)
                 if isinstance(event, Heartbeat):
                     sent_ms, replied_ms = message.heartbeat.sent_ms, self._sequencer.now_ms()
-                    session.send(wire_messages.heartbeat_reply(sent_ms, received_ms, replied_ms))
+                    standing = told_standing(self._sequencer.rounds, peer)
+                    session.send(
+                        wire_messages.heartbeat_reply(sent_ms, received_ms, replied_ms, standing)
+                    )
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
             session.close(Message(refused=wire.Refused(reason=str(error))))

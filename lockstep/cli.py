@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
-from lockstep.commands.join_options import join
 from lockstep.commands.plan_options import plan
+from lockstep.commands.volunteer_options import COMMANDS as VOLUNTEER_COMMANDS
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import NODE_EXTRA
@@ -43,7 +43,8 @@ data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_he
 app.add_typer(data_app)
 app.add_typer(wan_app)
 app.command()(plan)
-app.command()(join)
+for volunteer_command in VOLUNTEER_COMMANDS:
+    app.command()(volunteer_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
 from node.control.addresses import address_towards, announced
-from node.control.client import CoordinatorClient
+from node.control.client import CoordinatorClient, SessionState
 from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
@@ -240,10 +240,32 @@ class NodeProcess:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        document = known | self._status.document()
+        document = known | self._status.document() | self._standing()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
         return document
+
+    def _standing(self) -> dict[str, Any]:
+        """The parts of the status that tell the owner where this node stands in its run."""
+        client, own, parts = self._client, self._status.standing, self._started
+        own.told = client.told_standing
+        offline = client.offline if parts and client.state is SessionState.LOST else ""
+        state, reason = own.words(self._status.phase, offline)
+        bell_ms = own.bell_in_ms(client.now_ms())
+        spec = parts.info.spec if parts else None
+        return {
+            "standing": {"state": state, "reason": reason},
+            "run": {
+                "run_id": parts.info.run_id if parts else "",
+                "name": spec.name if spec else "",
+                "steps": spec.schedule.steps if spec else 0,
+            },
+            "share": own.share,
+            "bell_in_seconds": None if bell_ms is None else bell_ms / 1000,
+            "members": client.members.member_count,
+            "sessions_lost": client.sessions_lost,
+            "hardware": parts.hello.hardware if parts else "",
+        }
 
     def unready(self) -> str:
         """Why this node takes no part in rounds; empty when it does."""

@@ -96,6 +96,9 @@ class CoordinatorClient:
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
+        self.told_standing = ("", "")
+        """(state, reason) of this node as the coordinator sees it; empty while all is well."""
+        self.sessions_lost = 0
         self._key = key
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
@@ -227,6 +230,7 @@ class CoordinatorClient:
 
     def _lose(self, reason: str) -> None:
         self._state = SessionState.LOST
+        self.sessions_lost += 1
         self._words = f"{reason}; {SessionState.LOST.value}"
         log.warning("session lost", extra={"reason": reason})
 
@@ -276,6 +280,7 @@ class CoordinatorClient:
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
                 self.clock.observe(*times_ms)
+                self.told_standing = beat.state, beat.reason
             case "members":
                 self.members.update(message.members)
                 listener.members_changed(self.members)

@@ -1,0 +1,128 @@
+"""The options of `lockstep join`, and the commands of its owner from another terminal."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep import options
+
+
+def join(
+    url: options.Url,
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+    data: options.Data = None,
+    corpora: options.Corpora = None,
+    listen: options.NodeListen = "auto",
+    advertise: options.Advertise = None,
+    links: options.Links = "grpc",
+    upload_limit: options.UploadLimit = 0,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    micro_batch: options.MicroBatch = 8,
+    save_every: options.SaveEvery = 20,
+    name: options.Name = "",
+    nice: options.Nice = 10,
+    hours: options.Hours = "",
+    daily_transfer: options.DailyTransfer = 0,
+    on_battery: options.OnBattery = False,
+    admin: options.Admin = "127.0.0.1:0",
+    follow_parent: options.FollowParent = False,
+) -> None:
+    """Train on this machine as a node of a run.
+
+    Ctrl-C finishes the round and leaves; a second one stops at once. From another terminal:
+    lockstep pause, resume, finish, stop, me.
+    """
+    from lockstep.commands.join import Wishes
+    from lockstep.commands.join import join as join_run
+    from lockstep.service.home import Home
+    from lockstep.service.serve import ServeOptions
+    from lockstep.volunteer.manners import Limits, parse_hours
+    from node.settings import NodeSettings
+
+    place = (directory or home).expanduser()
+    settings = NodeSettings(
+        coordinator=url,
+        directory=place,
+        data=data,
+        corpora=(corpora or home / "corpora").expanduser(),
+        listen=listen,
+        advertise=tuple(advertise or ()),
+        links=links,
+        upload_limit=upload_limit,
+        device=device,
+        threads=threads,
+        micro_batch=micro_batch,
+        save_every=save_every,
+        name=name,
+    )
+    own = Home(place, only=directory is not None)
+    limits = Limits(parse_hours(hours), daily_transfer, on_battery)
+    serving = ServeOptions(place, admin, follow_parent)
+    join_run(settings, serving, own, Wishes(limits, nice))
+
+
+def pause(
+    duration: Annotated[
+        str,
+        typer.Argument(
+            metavar="DURATION",
+            show_default="until `lockstep resume`",
+            help="Length of the pause, such as 90s, 30m, 2h or 1d.",
+        ),
+    ] = "",
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+) -> None:
+    """Let this machine's node finish its round and rest; it comes back by itself."""
+    from lockstep.commands.wish import tell
+    from lockstep.volunteer.manners import parse_duration
+
+    tell("pause", home, directory, parse_duration(duration) if duration else None)
+
+
+def resume(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """End a pause."""
+    from lockstep.commands.wish import tell
+
+    tell("resume", home, directory)
+
+
+def finish(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """Let this machine's node finish its round, save, and end."""
+    from lockstep.commands.wish import tell
+
+    tell("finish", home, directory)
+
+
+def stop(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """Stop this machine's node at once, as a second Ctrl-C does."""
+    from lockstep.commands.wish import tell
+
+    tell("stop", home, directory)
+
+
+def me(
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Show what this machine's node does, and whether it counts."""
+    from lockstep.commands.wish import show
+
+    show(home, directory, json)
+
+
+COMMANDS = (join, pause, resume, finish, stop, me)
+"""The volunteer's commands, in the order of their help."""
