@@ -373,7 +373,7 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
             )
         directory = (settings.corpora or settings.directory) / BUILTIN_CORPUS
         prepare_builtin(directory)
-    corpus = Corpus.open(directory)
+    corpus = Corpus.open(directory, verify=True)
     expected, found = spec.data.manifest_sha256, corpus.manifest.digest.hex()
     if expected and found != expected:
         raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")

@@ -65,6 +65,29 @@ def join(
     join_run(settings, serving, own, Wishes(limits, nice))
 
 
+def doctor(
+    url: options.Url,
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    data: options.Data = None,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    micro_batch: options.MicroBatch = 8,
+    json: options.JsonFile = None,
+) -> int:
+    """Say whether this machine can take part in a run and will be in time, and what to do if not.
+
+    Changes nothing. Ends with the exit code that a join would have.
+    """
+    from lockstep.commands.doctor import doctor as examine
+    from node.settings import NodeSettings
+
+    settings = NodeSettings(
+        url, home, data=data, device=device, threads=threads, micro_batch=micro_batch
+    )
+    return examine(settings, home, json)
+
+
 def pause(
     duration: Annotated[
         str,
@@ -124,5 +147,5 @@ def me(
     show(home, directory, json)
 
 
-COMMANDS = (join, pause, resume, finish, stop, me)
+COMMANDS = (join, doctor, pause, resume, finish, stop, me)
 """The volunteer's commands, in the order of their help."""

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -29,6 +29,10 @@ log = logging.getLogger("lockstep.join")
 
 LOOK_S = 5.0
 """Pause between two looks at the limits."""
+
+
+ROUND_COUNTS = ("trained", "counted", "reclaimed")
+"""Counts of a status's rounds."""
 
 
 class Node(Protocol):
@@ -64,7 +68,8 @@ class PausableNode:
         self._paused_until_s = 0.0
         self._leaving = ""
         self._changed = asyncio.Event()
-        self._earlier_bytes, self._used_bytes = 0, 0
+        self._used_bytes = 0
+        self._earlier: dict[str, int] = {}
         self.last_status: dict[str, Any] = {}
         """The status of the last node that ended."""
         self._stop_now = False
@@ -100,8 +105,8 @@ class PausableNode:
     async def stop(self) -> None:
         """Close everything. Safe to call twice."""
         if self._node:
-            self.last_status = self._node.status()
-            self._earlier_bytes += _moved(self.last_status)
+            self.last_status = self.status()
+            self._earlier = _work_of(self.last_status)
             await self._node.stop()
             self._node = None
 
@@ -166,7 +171,7 @@ class PausableNode:
                 self._changed.set()
 
     def _count_bytes(self) -> None:
-        moved = self._earlier_bytes + (_moved(self._node.status()) if self._node else 0)
+        moved = _moved(self._node.status() if self._node else self.last_status)
         self._used_bytes = self._usage.add(f"{datetime.now():%Y-%m-%d}", moved)
 
     # ---- wishes
@@ -208,7 +213,12 @@ class PausableNode:
     def status(self) -> dict[str, Any]:
         """The status of the node, or of the last one while none works."""
         if self._node:
-            return self._node.status()
+            status = self._node.status()
+            work = {
+                name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
+            }
+            rounds = {name: work.pop(name) for name in ROUND_COUNTS}
+            return status | work | {"rounds": rounds}
         reason = self.resting_reason()
         state = {"state": "resting" if reason else "starting", "reason": reason}
         return self.last_status | {
@@ -223,5 +233,13 @@ class PausableNode:
         return self._node.unready() if self._node else f"rests: {self.resting_reason()}"
 
 
-def _moved(status: dict[str, Any]) -> int:
+def _moved(status: Mapping[str, Any]) -> int:
+    """Bytes of the whole process, which outlives the nodes that it makes."""
     return traffic_bytes(status, "up") + traffic_bytes(status, "down")
+
+
+def _work_of(status: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of a status that go on over a rest."""
+    rounds = status.get("rounds", {})
+    counts = {name: int(rounds.get(name) or 0) for name in ROUND_COUNTS}
+    return counts | {name: int(status.get(name) or 0) for name in ("samples", "tokens")}

@@ -47,7 +47,13 @@ class FakeNode:
             self._end.set_result(reason)
 
     def status(self) -> dict[str, Any]:
-        return {"round": 7, "standing": {"state": "counted", "reason": ""}}
+        rounds = {"trained": 3, "counted": 2, "reclaimed": 1}
+        return {
+            "round": 7,
+            "tokens": 10,
+            "rounds": rounds,
+            "standing": {"state": "counted", "reason": ""},
+        }
 
     def unready(self) -> str:
         return ""
@@ -71,8 +77,8 @@ class Owner:
     async def begin(self) -> "asyncio.Task[str]":
         await self.node.start()
         running = asyncio.create_task(self.node.run())
-        while self.nodes and not self.nodes[-1].runs:
-            await asyncio.sleep(0)
+        if self.nodes:
+            await until(lambda: self.nodes[-1].runs)
         return running
 
 
@@ -86,6 +92,8 @@ async def test_a_pause_leaves_politely_and_resume_comes_back(tmp_path: Path) -> 
     assert owner.node.status()["round"] == 7, "what it did stays to be seen"
     assert owner.node.obey(Wish("resume"))["said"] == "goes on"
     await until(lambda: len(owner.nodes) == 2 and owner.state() == "counted")
+    work = owner.node.status()
+    assert (work["rounds"]["counted"], work["tokens"]) == (4, 20), "work before the rest counts"
     owner.nodes[-1].end("all steps are done")
     assert await running == "all steps are done"
 
