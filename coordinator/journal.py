@@ -5,6 +5,8 @@
     snapshots  (sequence of the last event in it, state): a shorter way to the same state
     commits    (round, body, signature, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
+    entries    (round of the commit before it, round that it is about, body, signature): what is in
+               the chain beside commits
 
 A batch of events and its decisions are written in one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
@@ -23,11 +25,12 @@ from typing import Any, get_args
 import msgspec
 
 from coordinator.machine.events import Event, Heartbeat, RecordDigest
+from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "3"
+FORMAT = "4"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"
@@ -44,6 +47,14 @@ CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NUL
     signature BLOB NOT NULL, loss REAL);
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
     reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTEGER NOT NULL,
+    round INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL);
+"""
+
+_ENTRIES = """
+SELECT after_round, round, body, signature FROM entries WHERE round BETWEEN :first AND :last
+OR after_round BETWEEN coalesce((SELECT max(round) FROM commits WHERE round < :first), -1) AND :last
+ORDER BY number
 """
 
 
@@ -60,6 +71,16 @@ class RecordedCommit:
     reports: int
     dissent: int
     snapshot_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEntry:
+    """An entry of the chain that is no commit: it follows the commit of `after_round`."""
+
+    after_round: int
+    round: int
+    """The round that it is about."""
+    signed: SignedEntry
 
 
 class Journal:
@@ -104,9 +125,11 @@ class Journal:
         commits: Sequence[tuple[int, SignedCommit, float]],
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
+        entries: Sequence[RecordedEntry] = (),
     ) -> None:
         """Write a batch, all or nothing: (time, event) pairs, (round, commit, mean loss) triples,
-        digests. `state` is the encoded state after these events; a restart begins from it.
+        digests, entries of the chain. `state` is the encoded state after these events; a restart
+        begins from it.
         """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
@@ -130,6 +153,13 @@ class Journal:
                         row.snapshot_sha256,
                     )
                     for row in digests
+                ],
+            )
+            self._database.executemany(
+                "INSERT INTO entries (after_round, round, body, signature) VALUES (?, ?, ?, ?)",
+                [
+                    (row.after_round, row.round, row.signed.body, row.signed.signature)
+                    for row in entries
                 ],
             )
             if state is not None:
@@ -180,6 +210,17 @@ class Journal:
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
         return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
+
+    def entries(self, first: int, last: int) -> list[RecordedEntry]:
+        """Entries of the chain from the last commit before round `first` on up to the commit of
+        round `last` or behind it, and those that are about these rounds; in their order.
+        """
+        with self._translated(), self._reading:
+            rows = self._reader.execute(_ENTRIES, {"first": first, "last": last}).fetchall()
+        return [
+            RecordedEntry(after, round, SignedEntry(body, signature))
+            for after, round, body, signature in rows
+        ]
 
     def run_json(self) -> bytes:
         """The run file that this journal is bound to. Raises `StorageError` when it is bound to

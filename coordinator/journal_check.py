@@ -1,19 +1,22 @@
 """Checks a journal: folds its whole history again from the first event.
 
 A sound journal has an undamaged file, no missing or damaged event, only commits that its events
-decide (signed by the run's key, each linked to the one before), and only snapshots that equal the
-state after their events.
+decide (signed by the run's key, each linked to the one before), only voids that its events make,
+and only snapshots that equal the state after their events.
 """
 
 from dataclasses import dataclass
 
-from coordinator.journal import Journal, RecordedCommit
-from coordinator.machine.events import CommitRound, Effect
+from coordinator.journal import Journal, RecordedCommit, RecordedEntry
+from coordinator.machine.events import CommitRound, Effect, VoidPayload
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
+from protocol.codec.chain import open_entry
 from protocol.codec.commits import commit_bytes, open_commit
 from protocol.errors import LockstepError, StorageError
+
+_LAST_ROUND = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
     """
     if damage := journal.damage():
         raise StorageError(f"the journal's file is damaged: {damage}")
-    recorded = _recorded(journal)
+    recorded, entries = _recorded(journal), journal.entries(0, _LAST_ROUND)
     snapshots = dict(journal.snapshots())
     count = 0
     for sequence, at_ms, event in journal.numbered_events():
@@ -45,12 +48,17 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
                 f"event {sequence} ({event}) does not follow from those before it: {error}"
             ) from None
         _compare_commits(effects, recorded, coordinator_key, sequence)
+        _compare_voids(effects, entries, coordinator_key, sequence)
         if sequence in snapshots:
             _compare_state(decode_state(snapshots[sequence]), rounds.state, sequence)
         count = sequence
     if recorded:
         raise StorageError(
             f"the commit of round {min(recorded)} is on record, and no event decides it"
+        )
+    if entries:
+        raise StorageError(
+            f"a void of round {entries[0].round} is on record, and no event makes it"
         )
     state = rounds.state
     return Checked(count, state.totals.committed, len(snapshots), state.head_round)
@@ -89,3 +97,21 @@ def _compare_commits(
                     f"and {found} is on record"
                 )
             open_commit(row.signed, coordinator_key)
+
+
+def _compare_voids(
+    effects: list[Effect], entries: list[RecordedEntry], coordinator_key: bytes, sequence: int
+) -> None:
+    """Compare the voids that an event makes with the next on record, and take these off
+    `entries`.
+    """
+    for effect in effects:
+        if isinstance(effect, VoidPayload):
+            row = entries.pop(0) if entries else None
+            run_id = effect.void.run_id
+            if row is None or open_entry(row.signed, coordinator_key, run_id) != effect.void:
+                found = "none" if row is None else "another one"
+                raise StorageError(
+                    f"event {sequence} makes a payload of round {effect.void.round} void, "
+                    f"and {found} is on record"
+                )

@@ -2,7 +2,8 @@
 labels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.machine.rounds import Rounds
-from coordinator.status_document import phase, standing
+from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic
 from protocol.traffic import MonotonicCounters
 
@@ -21,8 +22,8 @@ STATES = ("ready", "muted", "held", "catching up", "away")
 class RoundsCollector(Collector):
     """Reads the machine's state at each scrape and keeps no counters of its own."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Rounds, now_ms: Callable[[], int]) -> None:
+        self._rounds, self._now_ms = rounds, now_ms
 
     def collect(self) -> Iterator[Metric]:
         state = self._rounds.state
@@ -42,6 +43,8 @@ class RoundsCollector(Collector):
         yield _gauge("steps_planned", "Length of the run in steps.", steps)
         if state.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)
+        text = "1 while members wait and none of them holds the state of the newest commit."
+        yield _gauge("state_lost", text, bool(state_lost(self._rounds, self._now_ms())))
         yield self._members()
         yield self._phase()
 
@@ -80,10 +83,43 @@ class TrafficCollector(Collector):
         yield family
 
 
-def registry(rounds: Rounds, traffic: Traffic | None = None) -> CollectorRegistry:
-    """A registry with the run's metrics and, if `traffic` is counted, its bytes."""
+class Door(Protocol):
+    """Whoever lets nodes in, with counts of those who were not."""
+
+    @property
+    def copies_refused(self) -> int:
+        """Processes that were refused because another one was at work with their key."""
+
+    @property
+    def run_refusals(self) -> Sized:
+        """Nodes that cannot train the run file."""
+
+
+class DoorCollector(Collector):
+    """Counts of those who did not become members; zeros without a door."""
+
+    def __init__(self, door: Door | None) -> None:
+        self._door = door
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Processes refused because another one was at work with their key."
+        yield _counter("copied_keys_refused", text, self._door.copies_refused if self._door else 0)
+        text = "Nodes that cannot train the run file, of the newest ones."
+        yield _gauge("nodes_refusing", text, len(self._door.run_refusals) if self._door else 0)
+
+
+def registry(
+    rounds: Rounds,
+    traffic: Traffic | None = None,
+    door: Door | None = None,
+    now_ms: Callable[[], int] | None = None,
+) -> CollectorRegistry:
+    """A registry with the run's metrics and, if `traffic` is counted, its bytes; `now_ms` is the
+    run's clock.
+    """
     collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(RoundsCollector(rounds))
+    collectors.register(RoundsCollector(rounds, now_ms or (lambda: rounds.state.last_ms)))
+    collectors.register(DoorCollector(door))
     if traffic:
         collectors.register(TrafficCollector(traffic))
     return collectors

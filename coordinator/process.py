@@ -3,35 +3,45 @@ and the admin port.
 """
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 import grpc
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
+from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
+from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
-from protocol.codec.commits import open_commit
+from protocol.codec.commits import Commit, open_commit
 from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_id, run_json
 from protocol.traffic import Overhead, unknown_overhead
 
+log = logging.getLogger("lockstep.coordinator")
+
 GOODBYE_POLL_S = 0.1
-"""Time between two looks at whether all nodes have left."""
+"""Time between two looks at whether all nodes have left, or the run's state is lost."""
+
+COMMITS_PAGE = 1_000
+"""Commits that one query of a restart reads."""
 
 
 class CoordinatorProcess:
     """The coordinator of one run. `key` signs its commits and, with the run file, names the run;
-    `overhead` tells the bytes of its traffic that no message accounts for.
+    `overhead` tells the bytes of its traffic that no message accounts for. `credentials` are those
+    of its TLS; None: plain text.
     """
 
     def __init__(
@@ -40,8 +50,9 @@ class CoordinatorProcess:
         settings: CoordinatorSettings,
         key: Ed25519PrivateKey,
         overhead: Overhead = unknown_overhead,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._credentials = settings, credentials
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
@@ -51,10 +62,13 @@ class CoordinatorProcess:
         self.service = CoordinatorService(
             self._sequencer, self.journal, self._public_key, self.status
         )
+        self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self.registry: CollectorRegistry = metrics.registry(self.rounds, self._traffic)
+        self.registry: CollectorRegistry = metrics.registry(
+            self.rounds, self._traffic, self.service, self._sequencer.now_ms
+        )
 
     async def start(self) -> None:
         """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
@@ -62,11 +76,16 @@ class CoordinatorProcess:
         """
         self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
+        await asyncio.to_thread(self._restore_history)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(self._settings.listen)
+            port = (
+                self._server.add_secure_port(self._settings.listen, self._credentials)
+                if self._credentials
+                else self._server.add_insecure_port(self._settings.listen)
+            )
         except RuntimeError:
             port = 0
         if port == 0:
@@ -79,13 +98,22 @@ class CoordinatorProcess:
         self._loop_task = asyncio.create_task(self._sequencer.run())
         await self._server.start()
 
+    @property
+    def link(self) -> JoinLink:
+        """The link that volunteers are given, where the address is one that they can reach."""
+        plain = self._credentials is None and not is_loopback(self.address)
+        return JoinLink(self.address, self.run_id, self._public_key, plain)
+
     async def finished(self) -> None:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
         were let go. Raises `StorageError` when the journal could not be written.
         """
         assert self._loop_task is not None, "start() comes first"
-        deadline = None
+        deadline, lost = None, ""
         while True:
+            if (now_lost := self._state_lost()) and not lost:
+                log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
+            lost = now_lost
             if self._loop_task.done():
                 self._loop_task.result()
             if self.rounds.state.end.concluded:
@@ -106,14 +134,21 @@ class CoordinatorProcess:
             self._loop_task = None
         self.journal.close()
 
+    def _state_lost(self) -> str:
+        return status_document.state_lost(self.rounds, self._sequencer.now_ms())
+
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
         recorded = self.journal.last_commits(status_document.COMMITS_SHOWN)
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
         document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
+        refusals = self.service.run_refusals
+        if document["phase"] == "waiting" and refusals:
+            document["reason"] += f"; {refusals.words}"
         return {
             "address": self.address,
             **document,
+            "refusals": {"nodes": len(refusals), "last": refusals.last},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
         }
@@ -124,5 +159,15 @@ class CoordinatorProcess:
             return "the coordinator is starting"
         return "the coordinator's loop has stopped" if self._loop_task.done() else ""
 
+    def _restore_history(self) -> None:
+        """The commits are this journal's own: their signatures are not checked again."""
+        after = -1
+        while page := self.journal.commits(after, COMMITS_PAGE):
+            commits = [msgspec.msgpack.decode(row.signed.body, type=Commit) for row in page]
+            losses = [row.loss for row in page]
+            self.history.restore(zip(commits, losses, strict=True))
+            after = page[-1].round
+
     def _emit(self, outcome: Outcome) -> None:
+        self.history.take(outcome.effects, self._sequencer.now_ms())
         self.service.emit(outcome)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import Journal
+from coordinator.journal import Journal, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
     Effect,
@@ -21,9 +21,11 @@ from coordinator.machine.events import (
     Heartbeat,
     RecordDigest,
     Restarted,
+    VoidPayload,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.state_snapshot import decode_state, encode_state
+from protocol.codec.chain import SignedEntry, Void, sign_entry
 from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256
@@ -53,6 +55,10 @@ class Outcome:
 
     effects: tuple[Effect, ...]
     signed: dict[int, SignedCommit]
+    before: dict[int, tuple[SignedEntry, ...]] = field(default_factory=dict)
+    """The entries of the chain between each commit and the one before it, by round."""
+    entries: dict[Void, SignedEntry] = field(default_factory=dict)
+    """The signed entries of this batch."""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,9 @@ class Sequencer:
         self.decided_round, self.head_round = -1, -1
         """Last rounds that are on disk. `rounds` may be ahead of them while a batch is being
         written; nodes are told only these."""
+        self.tail: tuple[SignedEntry, ...] = ()
+        """Entries of the chain after the commit of `head_round`, on disk."""
+        self._next_tail: tuple[SignedEntry, ...] = ()
 
     def recover(self) -> int:
         """Fold the journal into the machine; call once, before `run`. Returns the number of events.
@@ -89,8 +98,12 @@ class Sequencer:
         a round a second time would break the chain that nodes have applied.
         """
         count = self._fold()
+        self.head_round = head_round = self.rounds.state.head_round
+        behind = self._journal.entries(head_round + 1, head_round + 1)
+        self.tail = tuple(row.signed for row in behind if row.after_round == head_round)
+        self._next_tail = self.tail
         self._compare_head()
-        origin_ms = max(int(time.time() * 1000), self.rounds.state.last_ms)
+        origin_ms = self.rounds.state.last_ms if count else int(time.time() * 1000)
         self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
         if count:
             batch = _Batch()
@@ -117,15 +130,19 @@ class Sequencer:
     def _compare_head(self) -> None:
         state = self.rounds.state
         for newest in self._journal.last_commits(1):
-            if sha256(newest.signed.body) != state.head:
+            last = self.tail[-1].body if self.tail else newest.signed.body
+            if sha256(last) != state.head:
                 raise StorageError(
                     f"the journal's events end at a commit of round {state.head_round}, the newest "
                     f"on record is of round {newest.round} and differs{_USE}"
                 )
 
     def now_ms(self) -> int:
-        """The run's clock: starts at the wall clock, or at the journal's last event if that is
-        later, and never runs backwards.
+        """The run's clock: the wall clock when the run began, plus the time for which a
+        coordinator has worked on it since. It never runs backwards. A restart goes on from the
+        journal's last event, so neither time without a coordinator nor a wall clock that was set
+        counts: no deadline, lease or refusal ends early, and a clock that was days ahead once
+        leaves nothing behind.
         """
         return self._clock_origin_ms + int(time.monotonic() * 1000)
 
@@ -186,6 +203,7 @@ class Sequencer:
     def _record(self, batch: _Batch) -> Outcome:
         commits = [effect for effect in batch.effects if isinstance(effect, CommitRound)]
         signed = {effect.commit.round: sign_commit(effect.commit, self._key) for effect in commits}
+        before, entries, rows_of_entries = self._chained(batch.effects)
         digests = [effect for effect in batch.effects if isinstance(effect, RecordDigest)]
         rows = [
             (effect.commit.round, signed[effect.commit.round], effect.loss) for effect in commits
@@ -193,14 +211,33 @@ class Sequencer:
         self._events_since_snapshot += len(batch.events)
         wanted = self._events_since_snapshot >= SNAPSHOT_EVENTS
         state = encode_state(self.rounds.state) if wanted else None
-        self._journal.append(batch.events, rows, digests, state)
+        self._journal.append(batch.events, rows, digests, state, rows_of_entries)
         if state is not None:
             self._events_since_snapshot = 0
-        return Outcome(tuple(batch.effects), signed)
+        return Outcome(tuple(batch.effects), signed, before, entries)
+
+    def _chained(
+        self, effects: Iterable[Effect]
+    ) -> tuple[dict[int, tuple[SignedEntry, ...]], dict[Void, SignedEntry], list[RecordedEntry]]:
+        """The entries of the chain in front of each commit, the new ones, and their rows."""
+        before, entries, rows = {}, dict[Void, SignedEntry](), list[RecordedEntry]()
+        tail, head_round = self.tail, self.head_round
+        for effect in effects:
+            if isinstance(effect, CommitRound):
+                before[effect.commit.round], tail = tail, ()
+                head_round = effect.commit.round
+            elif isinstance(effect, VoidPayload):
+                void = effect.void
+                entries[void] = signed = sign_entry(void, self._key)
+                rows.append(RecordedEntry(head_round, void.round, signed))
+                tail = (*tail, signed)
+        self._next_tail = tail
+        return before, entries, rows
 
     def _publish_rounds(self) -> None:
         state = self.rounds.state
         self.decided_round, self.head_round = state.decided_round, state.head_round
+        self.tail = self._next_tail
 
     async def _gather(self) -> list[tuple[Event, asyncio.Future[None]]]:
         """The events that wait; if none does, the first to come before the next instant is due.

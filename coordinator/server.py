@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import grpc
@@ -34,7 +36,9 @@ from coordinator.machine.events import (
     Refuse,
     SkipRound,
     TellMembers,
+    VoidPayload,
 )
+from coordinator.refusals import RunRefusals
 from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
@@ -76,6 +80,7 @@ class CoordinatorService(CoordinatorServicer):
         self._sequencer, self._journal = sequencer, journal
         self._key, self._status = coordinator_key, status
         self.relays = Relays()
+        self.run_refusals = RunRefusals()
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
@@ -115,6 +120,11 @@ class CoordinatorService(CoordinatorServicer):
         }
         server.add_registered_method_handlers(SERVICE, handlers)
 
+    @property
+    def copies_refused(self) -> int:
+        """Processes that were refused because another one was at work with their key."""
+        return self.node_sessions.copies_refused + self.relay_sessions.copies_refused
+
     # ---- unary calls
 
     async def GetRun(self, request: wire.GetRunRequest, context: Context) -> wire.Run:
@@ -130,12 +140,14 @@ class CoordinatorService(CoordinatorServicer):
     async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
         """Commits after a round, oldest first, as many as fit one reply."""
         decided, head = self._sequencer.decided_round, self._sequencer.head_round
-        recorded = await asyncio.to_thread(
-            self._journal.commits, request.after_round, COMMITS_PER_REPLY
-        )
-        return wire_messages.commits_reply(
-            [row for row in recorded if row.round <= decided], decided, head
-        )
+        return await asyncio.to_thread(self._commits, request.after_round, decided, head)
+
+    def _commits(self, after_round: int, decided: int, head: int) -> wire.Commits:
+        recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        recorded = [row for row in recorded if row.round <= decided]
+        last = recorded[-1].round if recorded else head
+        entries = self._journal.entries(after_round + 1, last)
+        return wire_messages.commits_reply(recorded, decided, head, entries)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json."""
@@ -174,15 +186,39 @@ class CoordinatorService(CoordinatorServicer):
             return
         except (TimeoutError, StopAsyncIteration):
             return
-        serve = self._serve_relay if hello.hello.relay else self._serve_node
-        async with aclosing(serve(joined, NodeSession(), requests)) as messages:
+        if hello.hello.cannot_train:
+            reason = self.run_refusals.note(joined.peer, hello.hello.cannot_train)
+            log.warning("run file refused", extra=self._where(peer=joined.peer, reason=reason))
+            yield Message(refused=wire.Refused(reason="noted"))
+            return
+        now_ms, relay = self._sequencer.now_ms, hello.hello.relay
+        session = NodeSession(hello.hello.instance, wire_messages.place(joined), now_ms())
+        sessions = self.relay_sessions if relay else self.node_sessions
+        heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
+        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
+            where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
+            log.warning("copied key refused", extra=where)
+            yield Message(refused=wire.Refused(reason=self._at_work(holder)))
+            return
+        serve = self._serve_relay if relay else self._serve_node
+        async with aclosing(serve(joined, session, requests)) as messages:
             async for message in messages:
                 yield message
+
+    def _at_work(self, holder: NodeSession) -> str:
+        """The refusal of a process whose key another one holds."""
+        age_s = (self._sequencer.now_ms() - holder.opened_ms) / 1000
+        since = datetime.fromtimestamp(time.time() - age_s, UTC)
+        return (
+            f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
+            "machine a directory of its own, which makes it a key, or stop the other process first"
+        )
 
     async def _serve_node(
         self, joined: Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self.node_sessions.put(joined.peer, session)
+        self.run_refusals.forget(joined.peer)
         reader = asyncio.create_task(self.read_node(joined, session, requests))
         try:
             while message := await session.outbox.get():
@@ -229,15 +265,13 @@ class CoordinatorService(CoordinatorServicer):
                 if not self.node_sessions.holds(peer, session):
                     # a goodbye still under way in a replaced session must not end the new one
                     return
-                received_ms = self._sequencer.now_ms()
+                session.heard_ms = received_ms = self._sequencer.now_ms()
                 event = wire_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
                 if isinstance(event, Heartbeat):
-                    sent_ms, replied_ms = message.heartbeat.sent_ms, self._sequencer.now_ms()
+                    times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
-                    session.send(
-                        wire_messages.heartbeat_reply(sent_ms, received_ms, replied_ms, standing)
-                    )
+                    session.send(wire_messages.heartbeat_reply(*times_ms, standing))
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
             session.close(Message(refused=wire.Refused(reason=str(error))))
@@ -249,7 +283,7 @@ class CoordinatorService(CoordinatorServicer):
     async def _read_relay(self, session: NodeSession, requests: Requests) -> None:
         """Answer a relay's heartbeats until it says goodbye."""
         async for message in requests:
-            now_ms = self._sequencer.now_ms()
+            session.heard_ms = now_ms = self._sequencer.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
                 session.send(
                     wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)
@@ -270,7 +304,7 @@ class CoordinatorService(CoordinatorServicer):
             )
         if hello.run_id != run_id:
             raise RemoteProtocolError(
-                f"expected a node of run {run_id}, got one of run {hello.run_id!r}"
+                f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
             )
         peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
         return wire_messages.joined(peer, hello)
@@ -313,7 +347,15 @@ class CoordinatorService(CoordinatorServicer):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
-                self.broadcast(wire_messages.committed_message(signed, holders))
+                before = outcome.before.get(commit.round, ())
+                self.broadcast(wire_messages.committed_message(signed, holders, before))
+            case VoidPayload(void):
+                digest = void.digest.hex()
+                log.warning(
+                    "payload void",
+                    extra=self._where(round=void.round, digest=digest, reason=void.reason),
+                )
+                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[void])))
             case SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
@@ -344,6 +386,7 @@ class CoordinatorService(CoordinatorServicer):
             decided_round=state.decided_round,
             head_round=state.head_round,
             members=self._members(),
+            tail=map(wire_messages.entry_of, self._sequencer.tail),
         )
 
     def _members(self) -> wire.Members:

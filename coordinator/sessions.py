@@ -2,10 +2,23 @@
 
 A session is one stream. Messages wait in its outbox; a node that does not read loses its session
 once the outbox is full. A message to every session is encoded once.
+
+One key is one node: of two processes with one key the one at work stays. When a process says hello
+and another process holds a session of the same key, the coordinator listens whether the holder is
+alive (`SessionTable.contest`):
+
+    same instance                           a reconnect: it replaces its old session at once
+    the holder's stream ends                the newcomer replaces it
+    no message of the holder for two        the newcomer replaces it: the holder sleeps, or its
+    heartbeats                              machine died without a word
+    a message a heartbeat after the hello   the newcomer is refused; an earlier message may have
+                                            been on its way when the holder died
+
+So two processes never replace each other in turn, however often both are started again.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -17,14 +30,38 @@ cut off."""
 SHARED_MESSAGES_MAX = 16
 """Broadcasts whose bytes are kept: sessions send them within moments of each other."""
 
+SILENT_HEARTBEATS = 2
+"""Heartbeats without a message after which another process may have the key of a session."""
+
+LOOKS_PER_HEARTBEAT = 5
+"""How often a newcomer's session looks whether the holder of its key is alive."""
+
+TOLD_EVERY_MS = 60_000
+"""Pause between two notices to a node whose key another process tries to use."""
+
 Message = wire.CoordinatorMessage
 
 
 class NodeSession:
     """The open stream of one node. `None` in the outbox ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, instance: int = 0, place: str = "", now_ms: int = 0) -> None:
+        """`instance` names the process (0: it did not say), `place` is where it is, for people."""
         self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
+        self.instance, self.place = instance, place
+        self.opened_ms = self.heard_ms = now_ms
+        """Times of the run's clock: of the hello, and of the newest message."""
+        self._told_ms: int | None = None
+
+    def tell_of_copy(self, place: str, now_ms: int) -> None:
+        """Tell the node that another process tries to use its key, now and then."""
+        if self._told_ms is None or now_ms - self._told_ms >= TOLD_EVERY_MS:
+            self._told_ms = now_ms
+            text = (
+                f"another process, {place}, tried to join with this key and was refused; give "
+                "that machine a directory of its own"
+            )
+            self.send(Message(notice=wire.Notice(text=text)))
 
     def send(self, message: Message) -> None:
         """Queue a message; a full outbox ends the session."""
@@ -51,6 +88,8 @@ class SessionTable:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._sessions: dict[PeerId, NodeSession] = {}
+        self.copies_refused = 0
+        """Processes that were refused because another one was at work with their key."""
 
     def __iter__(self) -> Iterator[NodeSession]:
         """The sessions, in the order in which they opened."""
@@ -63,12 +102,35 @@ class SessionTable:
         """Whether this is the peer's session, and no newer one has replaced it."""
         return self._sessions.get(peer) is session
 
+    async def contest(
+        self, peer: PeerId, newcomer: NodeSession, heartbeat_ms: int, now_ms: Callable[[], int]
+    ) -> NodeSession | None:
+        """The session that keeps the key against a newcomer, which was told; None when the
+        newcomer may have it. Takes three heartbeats at most; see the module.
+        """
+        hello_ms = now_ms()
+        while holder := self._sessions.get(peer):
+            if newcomer.instance and holder.instance == newcomer.instance:
+                return None
+            if holder.heard_ms >= hello_ms + heartbeat_ms:
+                self.copies_refused += 1
+                holder.tell_of_copy(newcomer.place, now_ms())
+                return holder
+            silent_ms = holder.heard_ms + SILENT_HEARTBEATS * heartbeat_ms
+            # Also after a pause of this process, in which it heard nobody: a heartbeat to be heard.
+            if now_ms() >= max(silent_ms, hello_ms + heartbeat_ms):
+                return None
+            await asyncio.sleep(heartbeat_ms / 1000 / LOOKS_PER_HEARTBEAT)
+        return None
+
     def put(self, peer: PeerId, session: NodeSession) -> None:
         """Make this the only session of the peer: an older one ends with the reason."""
         if earlier := self._sessions.get(peer):
+            where = f" {session.place}" if session.place else ""
             reason = (
-                f"another session with this {self._kind}'s key has opened; "
-                f"one key is one {self._kind}"
+                f"another process{where} with this {self._kind}'s key has taken its place, because "
+                f"this one was silent; one key is one {self._kind}: give each machine a directory "
+                "of its own"
             )
             earlier.close(Message(refused=wire.Refused(reason=reason)))
         self._sessions[peer] = session

@@ -3,6 +3,7 @@
 from typing import Any
 
 from coordinator.journal import RecordedCommit
+from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.membership import Member
 from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
@@ -18,13 +19,15 @@ def status(
     rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
 ) -> dict[str, Any]:
     """The state of the run; times in seconds, losses in nats per token, digests in hexadecimal."""
+    lost = state_lost(rounds, now_ms)
     state, totals, tally = rounds.state, rounds.state.totals, rounds.state.verdicts.tally
     return {
         "run_id": rounds.run_id,
         "name": rounds.spec.name,
         "round": state.undecided[-1].round if state.undecided else state.decided_round,
         "phase": phase(state),
-        "reason": state.reason,
+        "reason": lost or state.reason,
+        "state_lost": lost,
         "pace": _pace(state),
         "finished": state.end.finished,
         "members": [_member(rounds, member, now_ms) for member in rounds.members],
@@ -53,6 +56,13 @@ def phase(state: RunState) -> str:
     if not state.undecided:
         return "waiting"
     return "computing" if state.undecided[-1].reached == "opened" else "exchanging"
+
+
+def state_lost(rounds: Rounds, now_ms: int) -> str:
+    """Why the run cannot go on although members wait: no node here holds the state of the log's
+    head. Empty otherwise.
+    """
+    return held_by_nobody(rounds.state, rounds.members, rounds.spec.membership.lease_ms, now_ms)
 
 
 def standing(rounds: Rounds, member: Member) -> tuple[str, str]:
@@ -88,7 +98,8 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
         if member.peer in undecided.announced:
             state, reason = "announced", f"its payload of round {undecided.round} is in"
         elif member.peer in undecided.assignments:
-            state, reason = "training", f"computes round {undecided.round}"
+            first = "" if member.work.speed else ", the first that it will announce"
+            state, reason = "training", f"computes round {undecided.round}{first}"
     return {
         "peer_id": member.peer,
         "name": member.name,

@@ -4,10 +4,10 @@ Every field that a stranger can write is bounded here, with the sender's name in
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from coordinator.journal import RecordedCommit
+from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -17,38 +17,44 @@ from coordinator.machine.events import (
     Holding,
     Joined,
     Left,
+    NotHeld,
     OpenRound,
     Ready,
     TellMembers,
 )
 from coordinator.machine.membership import Member, Membership
 from protocol import wire_pb2 as wire
+from protocol.border.text import clean, require_plain
+from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, parse_digest
+from protocol.ids import Digest, PeerId, parse_digest, parse_peer_id
 from protocol.limits import (
     ADDRESSES_MAX,
     COMMITS_PER_REPLY,
     MEMBERS_MAX,
     MESSAGE_BYTES_MAX,
-    TEXT_BYTES_MAX,
 )
+from protocol.validation import plain_text
 
 
 def joined(peer: PeerId, hello: wire.Hello) -> Joined:
-    """The event in a hello whose proof is right; `RemoteProtocolError` for too many or too long
-    texts.
+    """The event in a hello whose proof is right; `RemoteProtocolError` for too many, too long or
+    unprintable texts.
     """
     if len(hello.addresses) > ADDRESSES_MAX:
         raise RemoteProtocolError(
             f"{peer}: expected at most {ADDRESSES_MAX} addresses, got {len(hello.addresses)}"
         )
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
-        if (size := len(text.encode())) > TEXT_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"{peer}: expected texts of at most {TEXT_BYTES_MAX} bytes, got {size}"
-            )
+        require_plain(text, peer)
     return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+
+
+def place(joined: Joined) -> str:
+    """Where a node says that it is, for people: "at ADDRESS as NAME"."""
+    address = plain_text(joined.addresses[0]) if joined.addresses else "an unknown address"
+    return f"at {address}" + (f" as {plain_text(joined.name)!r}" if joined.name else "")
 
 
 def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
@@ -59,31 +65,31 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
         case "ready":
             ready = message.ready
             round = _round(peer, ready.round, -1)
-            return Ready(peer, round, ready.state_digest, ready.has_momentum, ready.resyncs)
+            return Ready(
+                peer, round, ready.state_digest, ready.has_momentum, ready.resyncs, ready.voids
+            )
         case "heartbeat":
             return Heartbeat(peer)
         case "announced":
             return _announced(peer, message.announced)
         case "holding":
-            holding = message.holding
-            if len(holding.digests) > MEMBERS_MAX:
-                raise RemoteProtocolError(
-                    f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(holding.digests)}"
-                )
-            return Holding(
-                peer,
-                _round(peer, holding.round),
-                tuple(parse_digest(digest) for digest in holding.digests),
-            )
+            return _holding(peer, message.holding)
+        case "not_held":
+            lacking = message.not_held
+            return NotHeld(peer, _round(peer, lacking.round), _digests(peer, lacking.digests))
         case "applied":
             applied = message.applied
             if applied.snapshot_sha256:
                 parse_digest(applied.snapshot_sha256)
             return Applied(
-                peer, _round(peer, applied.round), applied.state_digest, applied.snapshot_sha256
+                peer,
+                _round(peer, applied.round),
+                applied.state_digest,
+                applied.snapshot_sha256,
+                applied.voids,
             )
         case "leave":
-            return Left(peer, message.leave.reason[:TEXT_BYTES_MAX])
+            return Left(peer, clean(message.leave.reason))
         case kind:
             raise RemoteProtocolError(
                 f"{peer}: expected an event of a round, got {kind or 'an empty message'}"
@@ -150,33 +156,56 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
     )
 
 
+def entry_of(signed: SignedEntry) -> wire.ChainEntry:
+    """An entry of the chain."""
+    return wire.ChainEntry(body=signed.body, signature=signed.signature)
+
+
 def committed_message(
-    signed: SignedCommit, holders: tuple[tuple[PeerId, ...], ...]
+    signed: SignedCommit,
+    holders: tuple[tuple[PeerId, ...], ...],
+    before: Iterable[SignedEntry] = (),
 ) -> wire.CoordinatorMessage:
-    """A commit, with members that hold each of its payloads."""
+    """A commit, with members that hold each of its payloads and the entries of the chain in front
+    of it.
+    """
     return wire.CoordinatorMessage(
         committed=wire.RoundCommitted(
-            commit=wire.Committed(body=signed.body, signature=signed.signature),
+            commit=wire.Committed(
+                body=signed.body, signature=signed.signature, before=map(entry_of, before)
+            ),
             holders=[wire.Holders(peer_ids=peers) for peers in holders],
         )
     )
 
 
-def recorded_message(recorded: RecordedCommit) -> wire.Committed:
-    """A commit of the log, with the digest that the majority reported after it."""
+def recorded_message(
+    recorded: RecordedCommit, entries: Sequence[RecordedEntry] = (), previous_round: int = -1
+) -> wire.Committed:
+    """A commit of the log, with the digest that the majority reported after it, the entries of the
+    chain between it and the commit of `previous_round`, and those that make its payloads void.
+    """
+    before = [each for each in entries if previous_round <= each.after_round < recorded.round]
+    voids = [each for each in entries if each.round == recorded.round]
     return wire.Committed(
         body=recorded.signed.body,
         signature=recorded.signed.signature,
         state_digest=recorded.state_digest or 0,
         digest_reports=recorded.reports,
         snapshot_sha256=recorded.snapshot_sha256,
+        before=[entry_of(each.signed) for each in before],
+        voids=[entry_of(each.signed) for each in voids],
     )
 
 
 def commits_reply(
-    recorded: list[RecordedCommit], decided_round: int, head_round: int
+    recorded: list[RecordedCommit],
+    decided_round: int,
+    head_round: int,
+    entries: Sequence[RecordedEntry] = (),
 ) -> wire.Commits:
-    """One page of the log: commits in `recorded`, oldest first, as many as fit one message.
+    """One page of the log: commits in `recorded`, oldest first, as many as fit one message, with
+    the `entries` of the chain around them.
 
     A node takes every round up to `decided_round` that has no commit for skipped. So when commits
     are left for the next page, `decided_round` is that of the last commit in this one.
@@ -186,10 +215,16 @@ def commits_reply(
         row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
     ] or recorded[:1]
     complete = len(told) == len(recorded) < COMMITS_PER_REPLY
+    previous = [-1, *(row.round for row in told)]
+    last = told[-1].round if told else head_round
     return wire.Commits(
-        commits=[recorded_message(row) for row in told],
+        commits=[
+            recorded_message(row, entries, before)
+            for row, before in zip(told, previous, strict=False)
+        ],
         decided_round=decided_round if complete else told[-1].round,
         head_round=head_round,
+        tail=[entry_of(each.signed) for each in entries if complete and each.after_round == last],
     )
 
 
@@ -219,6 +254,28 @@ def _announced(peer: PeerId, message: wire.Announced) -> Announced:
         message.compute_ms,
         message.loss,
     )
+
+
+def _holding(peer: PeerId, message: wire.Holding) -> Holding:
+    digests, authors = _digests(peer, message.digests), message.authors
+    if authors and len(authors) != len(digests):
+        raise RemoteProtocolError(
+            f"{peer}: expected the authors of {len(digests)} payloads, got {len(authors)}"
+        )
+    return Holding(
+        peer,
+        _round(peer, message.round),
+        digests,
+        tuple(parse_peer_id(author) if author else PeerId("") for author in authors),
+    )
+
+
+def _digests(peer: PeerId, digests: Sequence[bytes]) -> tuple[Digest, ...]:
+    if len(digests) > MEMBERS_MAX:
+        raise RemoteProtocolError(
+            f"{peer}: expected at most {MEMBERS_MAX} digests, got {len(digests)}"
+        )
+    return tuple(parse_digest(digest) for digest in digests)
 
 
 def _round(peer: PeerId, round: int, least: int = 0) -> int:

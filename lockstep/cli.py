@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
+from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
-from lockstep.commands.volunteer_options import COMMANDS as VOLUNTEER_COMMANDS
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS
@@ -43,8 +43,10 @@ data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_he
 app.add_typer(data_app)
 app.add_typer(wan_app)
 app.command()(plan)
-for volunteer_command in VOLUNTEER_COMMANDS:
+for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
+for volunteer_group in volunteer_options.GROUPS:
+    app.add_typer(volunteer_group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,6 +177,13 @@ def coordinator(
     ] = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
+    plain_text: Annotated[
+        bool,
+        typer.Option(
+            "--plain-text",
+            help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
+        ),
+    ] = False,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -198,7 +207,10 @@ def coordinator(
         return
     place = directory or run_file.with_suffix(".coordinator")
     coordinate(
-        run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
+        run_file,
+        CoordinatorSettings(place, listen),
+        ServeOptions(place, admin, follow_parent),
+        plain_text=plain_text,
     )
 
 

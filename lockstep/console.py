@@ -18,14 +18,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from node.system.files import replacing_file
+from protocol.border.text import clean
 
 NARROWEST_COLUMNS = 80
 """Width that every table fits."""
 
-output = Console(soft_wrap=False, highlight=False)
+ERROR_BYTES_MAX = 16 * 1024
+"""Length of an error line: of the longest that names every wrong field of a run file."""
+
+# Names and reasons of strangers are shown: no text here is markup.
+output = Console(soft_wrap=False, highlight=False, markup=False, emoji=False)
 """Results."""
 
-messages = Console(stderr=True, soft_wrap=False, highlight=False)
+messages = Console(stderr=True, soft_wrap=False, highlight=False, markup=False, emoji=False)
 """Progress, notes and errors."""
 
 Advance = Callable[[float, float | None], None]
@@ -33,8 +38,10 @@ Advance = Callable[[float, float | None], None]
 
 
 def error_line(text: str) -> None:
-    """Prints one line on standard error; line breaks in the text become spaces."""
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    """Prints one line on standard error; line breaks in the text become spaces, other control
+    characters replacements.
+    """
+    print(f"error: {clean(' '.join(text.split()), ERROR_BYTES_MAX)}", file=sys.stderr)
 
 
 def own_command() -> str:
@@ -56,7 +63,11 @@ def progress(title: str, unit: str) -> Iterator[Advance]:
     if not messages.is_terminal:
         yield _line_printer(title, unit)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[reached]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[reached]}", markup=False),
+    )
     with Progress(*columns, console=messages) as bar:
         task = bar.add_task(title, total=None, reached="")
         yield lambda done, total: bar.update(

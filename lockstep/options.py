@@ -15,7 +15,7 @@ Url = Annotated[
     typer.Argument(
         metavar="URL",
         envvar="LOCKSTEP_COORDINATOR",
-        help="Address of the coordinator: HOST:PORT or lockstep://HOST:PORT.",
+        help="Link of the run, lockstep://HOST:PORT/RUN#KEY in quotes, or HOST:PORT.",
     ),
 ]
 

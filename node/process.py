@@ -22,11 +22,11 @@ from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
 from node.control.addresses import address_towards, announced
-from node.control.client import CoordinatorClient, SessionState
+from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
-from node.data.prepare import prepare_builtin
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -35,6 +35,8 @@ from node.links.uplink import Uplink
 from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
+from node.own_data import open_corpus
+from node.owner_view import owner_view
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
@@ -43,6 +45,7 @@ from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.system.device import choose_device, describe, use_threads
 from node.system.malloc import keep_freed_memory
@@ -51,8 +54,9 @@ from node.trainer import Trainer
 from node.transports.base import Transport
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
-from protocol.errors import DataError, LocalProtocolError
+from protocol.border.join_link import parse_link
+from protocol.codec.payload import decode
+from protocol.errors import LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -61,8 +65,6 @@ from protocol.traffic import Overhead, unknown_overhead
 log = logging.getLogger("lockstep.node")
 
 _Answer = TypeVar("_Answer")
-
-BUILTIN_CORPUS = "python-stdlib"
 
 GOODBYE_S = 2
 """Longest wait of a leaving node for its goodbye to reach the coordinator."""
@@ -100,7 +102,7 @@ class NodeProcess:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
-        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
         self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
         self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens
@@ -131,12 +133,11 @@ class NodeProcess:
         status.phase = "opens its data"
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         status.phase = "builds the model"
-        await asyncio.to_thread(try_model, info, device)
-        replica = await asyncio.to_thread(
-            Replica, info.spec, info.run_id, device, settings.micro_batch
-        )
-        vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
-        require_fits(replica.trainee.model, vocabulary, length)
+        try:
+            replica = await asyncio.to_thread(build_replica, settings, info, device, corpus)
+        except SettingsError as error:
+            await self._client.decline(info.run_id, str(error))
+            raise
         status.parameters = replica.layout.parameters
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
@@ -152,17 +153,23 @@ class NodeProcess:
         settings, client, fetch = self._settings, self._client, self._client.fetch_commits
         ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)
+        check = PayloadCheck(
+            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
+        )
         witness = WitnessReports(
             self._peer,
             info.spec.rounds.copies_min,
             lambda: client.members.member_count,
             client.send,
+            check.author_of,
         )
-        swarm = self._swarm = self._make_swarm(info, replica, snapshots, mesh, witness)
+        swarm = self._swarm = self._make_swarm(
+            info, replica, snapshots, mesh, check=check, witness=witness
+        )
         addresses = await swarm.start()
         self.address = addresses[0]
         context = RoundContext(
@@ -200,7 +207,9 @@ class NodeProcess:
         training = asyncio.create_task(parts.trainer.run())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         failing = asyncio.create_task(parts.swarm.failed())
-        self._background += [session, charging, failing]
+        silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
+        watching = asyncio.create_task(watch_absence(self._was_away, silence_s))
+        self._background += [session, charging, failing, watching]
         try:
             await asyncio.wait(
                 {training, session, charging, failing}, return_when=asyncio.FIRST_COMPLETED
@@ -217,6 +226,10 @@ class NodeProcess:
             await asyncio.gather(training, session, return_exceptions=True)
         self._status.phase = reason
         return reason
+
+    def _was_away(self, seconds: float) -> None:
+        self._status.note = f"was away for {seconds:.0f} s: stopped, or asleep with the machine"
+        self._client.reopen()
 
     def leave(self) -> None:
         """Finish the round, then end `run`."""
@@ -240,32 +253,16 @@ class NodeProcess:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        document = known | self._status.document() | self._standing()
+        known |= {"notice": self._client.notice}
+        document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
         return document
 
-    def _standing(self) -> dict[str, Any]:
-        """The parts of the status that tell the owner where this node stands in its run."""
-        client, own, parts = self._client, self._status.standing, self._started
-        own.told = client.told_standing
-        offline = client.offline if parts and client.state is SessionState.LOST else ""
-        state, reason = own.words(self._status.phase, offline)
-        bell_ms = own.bell_in_ms(client.now_ms())
-        spec = parts.info.spec if parts else None
-        return {
-            "standing": {"state": state, "reason": reason},
-            "run": {
-                "run_id": parts.info.run_id if parts else "",
-                "name": spec.name if spec else "",
-                "steps": spec.schedule.steps if spec else 0,
-            },
-            "share": own.share,
-            "bell_in_seconds": None if bell_ms is None else bell_ms / 1000,
-            "members": client.members.member_count,
-            "sessions_lost": client.sessions_lost,
-            "hardware": parts.hello.hardware if parts else "",
-        }
+    def _owner_view(self) -> dict[str, Any]:
+        parts = self._started
+        info, hardware = (parts.info, parts.hello.hardware) if parts else (None, "")
+        return owner_view(self._client, self._status, info, hardware)
 
     def unready(self) -> str:
         """Why this node takes no part in rounds; empty when it does."""
@@ -307,7 +304,14 @@ class NodeProcess:
             address for addresses in relays for address in addresses if address.startswith("/")
         ]
         advertise = announced(listen, settings.advertise, coordinator)
-        return make_transports(parse_kinds(settings.links), self._key, listen, advertise, by_libp2p)
+        return make_transports(
+            parse_kinds(settings.links),
+            self._key,
+            listen,
+            advertise,
+            by_libp2p,
+            secure=self._client.secure,
+        )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
         uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
@@ -320,6 +324,8 @@ class NodeProcess:
         replica: Replica,
         snapshots: Snapshots,
         mesh: Mesh,
+        *,
+        check: PayloadCheck,
         witness: WitnessReports,
     ) -> Swarm:
         retention = info.spec.retention
@@ -335,6 +341,7 @@ class NodeProcess:
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            check=check,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
@@ -362,23 +369,17 @@ class NodeProcess:
         await self._client.flush(GOODBYE_S)
 
 
-def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
-    """The node's data, checked against the run file. Prepares the built-in corpus on first use."""
-    spec, directory = info.spec, settings.data
-    if directory is None:
-        if spec.data.corpus != BUILTIN_CORPUS:
-            raise DataError(
-                f"the run trains on {spec.data.corpus!r}, which is not built in: prepare it with "
-                "`lockstep data prepare` and name its directory with --data"
-            )
-        directory = (settings.corpora or settings.directory) / BUILTIN_CORPUS
-        prepare_builtin(directory)
-    corpus = Corpus.open(directory, verify=True)
-    expected, found = spec.data.manifest_sha256, corpus.manifest.digest.hex()
-    if expected and found != expected:
-        raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
-    corpus.samples(spec.data.sequence_length)
-    return corpus
+def build_replica(
+    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
+) -> Replica:
+    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
+    trained here.
+    """
+    try_model(info, device)
+    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+    require_fits(replica.trainee.model, vocabulary, length)
+    return replica
 
 
 def try_model(info: RunInfo, device: torch.device) -> None:

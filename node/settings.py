@@ -4,9 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.links.token_bucket import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
 from node.transports.factory import parse_kinds
-from protocol.addresses import check_advertise, check_listen, parse_address
+from protocol.addresses import check_advertise, check_listen
+from protocol.border.join_link import parse_link
 from protocol.errors import SettingsError
 
 NAME_BYTES_MAX = 64
@@ -22,7 +23,7 @@ def check_network(
     """Check the settings that nodes and relays have alike; `SettingsError` names the one that is
     wrong. `limits` are in bytes per second, 0 for none.
     """
-    parse_address(coordinator)
+    parse_link(coordinator)
     check_listen(listen)
     check_advertise(advertise)
     parse_kinds(links)
@@ -39,7 +40,7 @@ class NodeSettings:
     """Settings of one node process."""
 
     coordinator: str
-    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
+    """Link of the run, lockstep://HOST:PORT/RUN#KEY, or HOST:PORT."""
 
     directory: Path
     """Directory of the node's state, payload log and checkpoint."""
@@ -102,3 +103,7 @@ class NodeSettings:
             ) from None
         if size > NAME_BYTES_MAX:
             raise SettingsError(f"name: expected at most {NAME_BYTES_MAX} bytes, found {size}")
+        if not self.name.isprintable():
+            raise SettingsError(
+                f"name: expected text without control characters, found {self.name!a}"
+            )

@@ -112,14 +112,9 @@ class Standing:
             return self.told
         if self._verdict[0]:
             return self._verdict
-        return (
-            ("training", "its first round is under way")
-            if self.round >= 0
-            else (
-                "starting",
-                phase,
-            )
-        )
+        if self.round >= 0:
+            return "training", "its first round is under way"
+        return "starting", phase
 
 
 def _behind(phase: str) -> bool:

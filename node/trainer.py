@@ -23,6 +23,7 @@ and nothing counts twice (`node.round.crash_recovery`).
 import asyncio
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from typing import assert_never
 
 from node.control.decisions import Decision
@@ -32,7 +33,8 @@ from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round import events
 from node.round.agenda import Agenda
-from node.round.catch_up import RETRY_S, Jump, NotFound
+from node.round.catch_up import RETRY_S, Jump, NotFound, position_at
+from node.round.collecting import CommitPayloads
 from node.round.compute import train_round
 from node.round.context import RoundContext
 from node.round.crash_recovery import CrashRecovery
@@ -61,6 +63,7 @@ class Trainer:
         self._deadline = Deadline()
         self._changed = asyncio.Event()
         self._inbox = Inbox(context, self._pending, self._tell)
+        self._payloads = CommitPayloads(context.client, context.swarm, context.ledger)
         self._unsaved_rounds = 0
         self._compute_ms = 1
         self._apply_ms = 0
@@ -153,12 +156,9 @@ class Trainer:
         """Where in the log the replica stands, with what is announced beyond it; to be saved."""
         ledger, save_every = self._context.ledger, self._context.save_every
         beyond = 0 if self._agenda.trains_no_more else save_every - 1
-        return Position(
-            ledger.next_round,
-            ledger.head,
-            ledger.head_round,
-            self._pending.saved,
-            max(self._recovery.unsaved_rounds, beyond),
+        unsaved_rounds = max(self._recovery.unsaved_rounds, beyond)
+        return replace(
+            position_at(ledger.place), pending=self._pending.saved, unsaved_rounds=unsaved_rounds
         )
 
     @property
@@ -272,11 +272,10 @@ class Trainer:
         """Take the next decision: apply its commit, or reclaim the payload that it leaves out."""
         ledger, before = self._context.ledger, self.position
         decision = await self._deadline.wait(ledger.next())
-        kept: Collection[Digest] = ()
-        if decision.commit:
-            collecting = self._context.swarm.collect(decision.commit, decision.holders)
+        payloads: list[bytes] = []
+        if decision.commit and not ledger.outdated:
             try:
-                payloads = await self._deadline.wait(collecting)
+                decision, payloads = await self._deadline.wait(self._payloads.collect(decision))
             except DeadlinePassedError:
                 self._rewind_to(before)
                 raise
@@ -284,15 +283,20 @@ class Trainer:
                 self._rewind_to(before)
                 await self._jump(str(error))
                 return
-            kept = [entry.digest for entry in decision.commit.entries]
+        if outdated := ledger.outdated:
+            self._rewind_to(before)
+            self._tell(events.StateOutdated(outdated))
+            return
+        if decision.commit:
             await self._apply(decision, decision.commit, payloads)
         else:
             self._context.status.standing.skipped(decision.round)
-        self._settle(decision.round, kept)
+        self._settle(decision.round, decision.kept)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context = self._context
         started_ms = context.client.now_ms()
+        context.ledger.settled()
         digest = await asyncio.to_thread(context.replica.apply, commit, payloads)
         await self._recovery.applied(commit, payloads)
         context.status.round, context.status.state_digest = commit.round, digest
@@ -320,7 +324,10 @@ class Trainer:
             self._note_difference(f"after round {decision.round}", digest, recorded)
         if self._agenda.reports(decision.round):
             applied = wire.Applied(
-                round=decision.round, state_digest=digest, snapshot_sha256=snapshot
+                round=decision.round,
+                state_digest=digest,
+                snapshot_sha256=snapshot,
+                voids=self._context.ledger.place.void_count,
             )
             self._context.client.send(wire.NodeMessage(applied=applied))
 
@@ -331,7 +338,7 @@ class Trainer:
         self._context.status.note = differs
 
     def _rewind_to(self, position: Position) -> None:
-        self._context.ledger.resume(position.next_round, position.head, position.head_round)
+        self._context.ledger.resume(position)
 
     # ---- catching up
 
@@ -388,5 +395,6 @@ class Trainer:
             state_digest=replica.digest,
             has_momentum=replica.has_momentum,
             resyncs=self._agenda.resyncs_obeyed,
+            voids=self._context.ledger.place.void_count,
         )
         self._context.client.send(wire.NodeMessage(ready=ready))

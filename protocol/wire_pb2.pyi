@@ -30,28 +30,42 @@ class GetCommitsRequest(_message.Message):
     def __init__(self, after_round: _Optional[int] = ...) -> None: ...
 
 class Commits(_message.Message):
-    __slots__ = ("commits", "decided_round", "head_round")
+    __slots__ = ("commits", "decided_round", "head_round", "tail")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     DECIDED_ROUND_FIELD_NUMBER: _ClassVar[int]
     HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
     commits: _containers.RepeatedCompositeFieldContainer[Committed]
     decided_round: int
     head_round: int
-    def __init__(self, commits: _Optional[_Iterable[_Union[Committed, _Mapping]]] = ..., decided_round: _Optional[int] = ..., head_round: _Optional[int] = ...) -> None: ...
+    tail: _containers.RepeatedCompositeFieldContainer[ChainEntry]
+    def __init__(self, commits: _Optional[_Iterable[_Union[Committed, _Mapping]]] = ..., decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., tail: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
+
+class ChainEntry(_message.Message):
+    __slots__ = ("body", "signature")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    signature: bytes
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256")
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids")
     BODY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DIGEST_REPORTS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    VOIDS_FIELD_NUMBER: _ClassVar[int]
     body: bytes
     signature: bytes
     state_digest: int
     digest_reports: int
     snapshot_sha256: bytes
-    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ...) -> None: ...
+    before: _containers.RepeatedCompositeFieldContainer[ChainEntry]
+    voids: _containers.RepeatedCompositeFieldContainer[ChainEntry]
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
@@ -68,7 +82,7 @@ class GetMembersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +90,7 @@ class NodeMessage(_message.Message):
     HOLDING_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    NOT_HELD_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -83,10 +98,11 @@ class NodeMessage(_message.Message):
     holding: Holding
     applied: Applied
     leave: Leave
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    not_held: NotHeld
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay")
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +112,8 @@ class Hello(_message.Message):
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
@@ -105,19 +123,23 @@ class Hello(_message.Message):
     hardware: str
     name: str
     relay: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ...) -> None: ...
+    instance: int
+    cannot_train: str
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("round", "state_digest", "has_momentum", "resyncs")
+    __slots__ = ("round", "state_digest", "has_momentum", "resyncs", "voids")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     HAS_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
     RESYNCS_FIELD_NUMBER: _ClassVar[int]
+    VOIDS_FIELD_NUMBER: _ClassVar[int]
     round: int
     state_digest: int
     has_momentum: bool
     resyncs: int
-    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ..., resyncs: _Optional[int] = ...) -> None: ...
+    voids: int
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ..., resyncs: _Optional[int] = ..., voids: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent_ms",)
@@ -142,22 +164,34 @@ class Announced(_message.Message):
     def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., compute_ms: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class Holding(_message.Message):
+    __slots__ = ("round", "digests", "authors")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    authors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ..., authors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("round", "state_digest", "snapshot_sha256", "voids")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    VOIDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state_digest: int
+    snapshot_sha256: bytes
+    voids: int
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., voids: _Optional[int] = ...) -> None: ...
+
+class NotHeld(_message.Message):
     __slots__ = ("round", "digests")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     round: int
     digests: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class Applied(_message.Message):
-    __slots__ = ("round", "state_digest", "snapshot_sha256")
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
-    round: int
-    state_digest: int
-    snapshot_sha256: bytes
-    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason",)
@@ -166,7 +200,7 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished")
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +212,8 @@ class CoordinatorMessage(_message.Message):
     RESYNC_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    CHAINED_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refused: Refused
@@ -189,7 +225,9 @@ class CoordinatorMessage(_message.Message):
     resync: Resync
     evicted: Evicted
     finished: RunFinished
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ...) -> None: ...
+    notice: Notice
+    chained: ChainEntry
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -198,22 +236,26 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("decided_round", "head_round", "members")
+    __slots__ = ("decided_round", "head_round", "members", "tail")
     DECIDED_ROUND_FIELD_NUMBER: _ClassVar[int]
     HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
     decided_round: int
     head_round: int
     members: Members
-    def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ...) -> None: ...
+    tail: _containers.RepeatedCompositeFieldContainer[ChainEntry]
+    def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., tail: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("reason", "wrong_results")
+    __slots__ = ("reason", "wrong_results", "retry")
     REASON_FIELD_NUMBER: _ClassVar[int]
     WRONG_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
     reason: str
     wrong_results: bool
-    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
+    retry: bool
+    def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason")
@@ -250,7 +292,7 @@ class Member(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RoundOpened(_message.Message):
-    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason")
+    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     OPENED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +304,7 @@ class RoundOpened(_message.Message):
     DECAY_BITS_FIELD_NUMBER: _ClassVar[int]
     MUTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     opened_ms: int
@@ -273,7 +316,8 @@ class RoundOpened(_message.Message):
     decay_bits: int
     muted: bool
     reason: str
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    assigned: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("first", "count")
@@ -322,6 +366,12 @@ class Evicted(_message.Message):
     reason: str
     wrong_results: bool
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class RunFinished(_message.Message):
     __slots__ = ("head_round", "reason")

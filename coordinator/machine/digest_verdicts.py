@@ -141,6 +141,13 @@ class DigestVerdicts:
         rounds = self.tally.forget(peer)
         return [effect for round in rounds for effect in self._count(round, members, now_ms)]
 
+    def withdraw_from(self, round: int) -> list[Effect]:
+        """A payload of this round became void: the states from it on are others than reported."""
+        for peer in self.tally.start_again_from(round):
+            self.held.pop(peer, None)
+        later = [later for later in self.tally.by_round if later >= round]
+        return [RecordDigest(round, 0, 0, 0, b"") for round in later]
+
     def send_back(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
         """Send back a member whose state is ahead of the log: it is of a journal that was lost."""
         return self._ask(

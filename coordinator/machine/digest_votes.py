@@ -250,6 +250,25 @@ class DigestTally:
         reports.before[peer] = digest
         reports.awaited.add(peer)
 
+    def start_again_from(self, round: int) -> set[PeerId]:
+        """The states from this round on are others than nodes have reported: await the voters
+        again, without a verdict. Returns the nodes whose reports are dropped.
+        """
+        dropped = set[PeerId]()
+        for later, reports in self.by_round.items():
+            if later >= round:
+                dropped |= reports.by_peer.keys() | reports.before.keys()
+                self.by_round[later] = DigestReports(
+                    reports.voters,
+                    reports.awaited | (reports.by_peer.keys() & reports.voters),
+                    reports.authors,
+                    checked=reports.checked,
+                    disputed=reports.disputed,
+                )
+                if later == self.newest:
+                    self.last = None
+        return dropped
+
     def end_replay(self, round: int) -> tuple[list[PeerId], list[PeerId]]:
         """Every node that was sent through the log has reported again or gone. Returns the nodes
         that have reported again, and those among them whose digest has changed; both sorted.

@@ -2,8 +2,8 @@
 
 Every event except `Heartbeat` is durable: the shell journals it before any of its effects leaves
 the process. `Heartbeat` only moves a lease, which a restart extends anyway. Time enters as `now_ms`
-and as `Lapsed`, `InstantReached` and `Concluded`, which the machine itself asks for (`Rounds.due`),
-so that the journal replays without the heartbeats.
+and as `Lapsed`, `InstantReached`, `VoidDue` and `Concluded`, which the machine itself asks for
+(`Rounds.due`), so that the journal replays without the heartbeats.
 
 The journal stores the class names of events and their fields: a change of either needs a new
 `coordinator.journal.FORMAT`.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.clock import Instants
+from protocol.codec.chain import Void
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -43,6 +44,8 @@ class Ready:
     has_momentum: bool
     resyncs: int = 0
     """Number of the last `AskResync` that the node has obeyed; 0 for none."""
+    voids: int = 0
+    """Number of payloads that the state has passed over because they are void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,9 @@ class Holding:
     peer: PeerId
     round: int
     digests: tuple[Digest, ...]
+    authors: tuple[PeerId, ...] = ()
+    """Authors by the payloads' headers, in the order of the digests; an empty text, or none at
+    all, where the node does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,25 @@ class Applied:
     round: int
     state_digest: int
     snapshot_sha256: bytes
+    voids: int = 0
+    """Number of payloads that the state has passed over because they are void."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """A node cannot apply the commit of a round: no peer gives it these payloads."""
+
+    peer: PeerId
+    round: int
+    digests: tuple[Digest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VoidDue:
+    """The time is over in which a payload that members lack could still appear."""
+
+    round: int
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +152,7 @@ class Restarted:
 
 
 MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
-Event = MemberEvent | Announced | Holding | Applied | InstantReached | Concluded
+Event = MemberEvent | Announced | Holding | Applied | NotHeld | InstantReached | VoidDue | Concluded
 
 # ---- effects
 
@@ -199,6 +224,13 @@ class CommitRound:
 
 
 @dataclass(frozen=True, slots=True)
+class VoidPayload:
+    """Sign, record and send an entry of the chain: a committed payload counts for nothing."""
+
+    void: Void
+
+
+@dataclass(frozen=True, slots=True)
 class SkipRound:
     """Send the decision that a round counts for nothing."""
 
@@ -245,6 +277,7 @@ Effect = (
     | TellMembers
     | OpenRound
     | CommitRound
+    | VoidPayload
     | SkipRound
     | RecordDigest
     | AskResync

@@ -14,7 +14,8 @@ Rules
   is opened on it until it is back. After a restart of the coordinator every member counts as
   connected until its lease runs out.
 - Strikes count late rounds; a punctual round forgives one. Each strike halves the share. At the
-  run's limit the member is muted, which one punctual round ends.
+  run's limit the member is muted, which one punctual round ends. A member that has not announced
+  yet stays below the limit for `FIRST_STEP_MS`: its first step may compile kernels.
 - A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
 """
 
@@ -43,6 +44,14 @@ from protocol.runfile import MembershipSpec
 LAPSES_KEPT_LEASES = 4
 """Leases for which a lapse is remembered: a finished run asks for those of the last two leases
 before its end, for at most two leases after it."""
+
+FIRST_STEP_MS = 120_000
+"""Time for the first step of a member, from its first Ready: kernels take half a minute to compile
+where none are kept, and several times that on a machine that does other work."""
+
+FORMER_KEPT = 16
+"""Former members that are remembered: those with the newest states, one of which a run that has no
+other holder needs back."""
 
 
 @dataclass(slots=True)
@@ -74,15 +83,30 @@ class Member:
     """Newest round that the member's state includes, as far as it has said."""
     strikes: int = 0
     warmup_left: int = 0
+    first_ready_ms: int = 0
+    """Time at which the node was ready for the first time since it joined; 0 before that."""
     work: WorkRecord = field(default_factory=WorkRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerMember:
+    """A node that left or lapsed with a state of the run."""
+
+    name: str
+    round: int
+    """Newest round that its state included, as far as it had said."""
+    gone_ms: int
 
 
 @dataclass(slots=True)
 class MembershipState:
-    """The members by id, and when nodes whose lease ran out lapsed."""
+    """The members by id, when nodes whose lease ran out lapsed, and the nodes that went with the
+    newest states.
+    """
 
     roster: dict[PeerId, Member] = field(default_factory=dict)
     lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
+    former: dict[PeerId, FormerMember] = field(default_factory=dict)
 
 
 class Membership:
@@ -123,11 +147,11 @@ class Membership:
         member = self.roster.get(peer)
         return member is not None and member.connected
 
-    def keeps_time(self, peer: PeerId) -> bool:
+    def keeps_time(self, peer: PeerId, now_ms: int) -> bool:
         """Whether the slot of a round follows the needs of this node: it is live and has not been
-        late so often that it is muted, although the slot grew meanwhile.
+        late as often as it can be, although the slot grew meanwhile.
         """
-        return self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
+        return self.live(peer) and self.roster[peer].strikes < self._most(peer, now_ms)
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
@@ -160,6 +184,8 @@ class Membership:
             case Ready(peer, round, _, has_momentum):
                 if member := self.roster.get(peer):
                     member.state, member.round = "ready", round
+                    member.first_ready_ms = member.first_ready_ms or now_ms
+                    self._state.former.pop(peer, None)
                     knows_momentum = has_momentum or round < 0
                     member.warmup_left = 0 if knows_momentum else self._spec.warmup_rounds
                     self.renew(peer, now_ms)
@@ -172,7 +198,9 @@ class Membership:
                     member.connected = False
                 return []
             case Left(peer):
-                return [TellMembers(gone=(peer,))] if self.roster.pop(peer, None) else []
+                gone = self.roster.pop(peer, None)
+                self._remember(gone, now_ms)
+                return [TellMembers(gone=(peer,))] if gone else []
             case Lapsed(peer):
                 return self._lapse(peer, now_ms)
             case Restarted():
@@ -213,14 +241,33 @@ class Membership:
             member.strikes = max(0, member.strikes - 1)
             member.warmup_left = max(0, member.warmup_left - 1)
 
-    def note_late(self, peer: PeerId) -> None:
-        """The member did not announce in time: one strike."""
+    def note_late(self, peer: PeerId, now_ms: int) -> None:
+        """The member did not announce in time: one strike, but in its first step not the last."""
         if member := self.roster.get(peer):
-            member.strikes = min(self._spec.strikes_to_mute, member.strikes + 1)
+            member.strikes = min(self._most(peer, now_ms), member.strikes + 1)
+
+    def _most(self, peer: PeerId, now_ms: int) -> int:
+        """Strikes that a member may have: those that mute it, or one less while it has not
+        announced any work and may be in its first step.
+        """
+        member = self.roster[peer]
+        begins = not member.work.speed and now_ms < member.first_ready_ms + FIRST_STEP_MS
+        return self._spec.strikes_to_mute - begins
+
+    def _remember(self, gone: Member | None, now_ms: int) -> None:
+        """Keep the members that went with the newest states."""
+        former = self._state.former
+        if gone is None or gone.round < 0:
+            return
+        former[gone.peer] = FormerMember(gone.name, gone.round, now_ms)
+        if len(former) > FORMER_KEPT:
+            del former[min(former, key=lambda peer: (former[peer].round, former[peer].gone_ms))]
 
     def _lapse(self, peer: PeerId, now_ms: int) -> list[Effect]:
-        if self.roster.pop(peer, None) is None:
+        gone = self.roster.pop(peer, None)
+        if gone is None:
             return []
+        self._remember(gone, now_ms)
         lease_ms, lapsed_ms = self._spec.lease_ms, self._state.lapsed_ms
         oldest_ms = now_ms - LAPSES_KEPT_LEASES * lease_ms
         for old in [peer for peer, at_ms in lapsed_ms.items() if at_ms < oldest_ms]:

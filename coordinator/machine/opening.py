@@ -6,7 +6,7 @@ overlap 1 a round is exchanged while the next is computed; with overlap 0, and b
 """
 
 from coordinator.machine.digest_verdicts import DigestVerdicts
-from coordinator.machine.events import Assignment
+from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.membership import Member, Membership
 from coordinator.machine.pacing import samples_per_share
 from coordinator.machine.run_state import RunState
@@ -94,3 +94,15 @@ def _muted(
         if (reason := muted_reason(state.verdicts, members, member))
     }
     return reasons if len(ready) - len(reasons) >= quorum else {}
+
+
+def opening_of(undecided: UndecidedRound, assignments: tuple[Assignment, ...]) -> OpenRound:
+    """The message that opens a round, for the members with these assignments."""
+    return OpenRound(
+        undecided.round,
+        undecided.step,
+        undecided.instants,
+        undecided.learning_rate_bits,
+        undecided.decay_bits,
+        assignments,
+    )

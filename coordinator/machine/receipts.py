@@ -9,8 +9,9 @@ holders besides the author. Both follow every event, so that the question "may t
 decided?" costs the same with a thousand members as with two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from protocol.ids import Digest, PeerId
 
@@ -34,6 +35,8 @@ class Receipts:
     """Authors by announced digest; more than one when a member announces another's payload."""
     holders: dict[Digest, set[PeerId]] = field(default_factory=dict)
     named: dict[PeerId, set[Digest]] = field(default_factory=dict)
+    headers: dict[PeerId, dict[Digest, PeerId]] = field(default_factory=dict)
+    """Authors that a holder has read in the headers of payloads, as far as it said so."""
     doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
     """Digests that a member with a new session has not named again."""
     short: set[PeerId] = field(default_factory=set)
@@ -47,9 +50,13 @@ class Receipts:
         return self.holders.get(digest, set())
 
     def copies(self, digest: Digest, author: PeerId) -> int:
-        """Holders of a payload besides its author."""
-        holding = self.holding(digest)
-        return len(holding) - (author in holding)
+        """Holders of a payload besides its author, except those that have read another author in
+        its header: a member that announces another's payload has no copies.
+        """
+        return sum(
+            peer != author and self.headers.get(peer, {}).get(digest, author) == author
+            for peer in self.holding(digest)
+        )
 
     def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
         """Some of the members that hold a payload, sorted. The digest chooses them, which spreads
@@ -68,13 +75,23 @@ class Receipts:
         self.hold(author, (digest,), now_ms)
         self._count_copies(digest, now_ms)
 
-    def hold(self, peer: PeerId, digests: Iterable[Digest], now_ms: int) -> None:
-        """Note the receipts of a member, as far as it may name more digests."""
+    def hold(
+        self,
+        peer: PeerId,
+        digests: Sequence[Digest],
+        now_ms: int,
+        authors: Sequence[PeerId] = (),
+    ) -> None:
+        """Note the receipts of a member, as far as it may name more digests. `authors` are those in
+        the payloads' headers, or nothing.
+        """
         named = self.named.setdefault(peer, set())
-        for digest in digests:
+        for digest, author in zip_longest(digests, authors):
             if digest not in named and len(named) >= self.named_max:
                 continue
             named.add(digest)
+            if author:
+                self.headers.setdefault(peer, {})[digest] = author
             self.doubted.get(peer, set()).discard(digest)
             self.holders.setdefault(digest, set()).add(peer)
             if digest in self.authors:
@@ -96,10 +113,12 @@ class Receipts:
         """A member went: it holds nothing any more."""
         for digest in self.named.pop(peer, set()):
             self._drop(peer, digest)
+        self.headers.pop(peer, None)
         self.doubted.pop(peer, None)
 
     def _drop(self, peer: PeerId, digest: Digest) -> None:
         self.holders[digest].discard(peer)
+        self.headers.get(peer, {}).pop(digest, None)
         if not self.holders[digest]:
             del self.holders[digest]
         if digest in self.authors:

@@ -21,6 +21,7 @@ Rules
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
 - `coordinator.machine.digest_verdicts` judges a member whose state differs.
+- A committed payload that nobody has becomes void (`coordinator.machine.voids`).
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused
   ones return to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until
@@ -33,12 +34,11 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import opening
+from coordinator.machine import ending, head_state, opening, voiding
 from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
-    Assignment,
     CommitRound,
     Concluded,
     Disconnected,
@@ -52,11 +52,12 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
-    OpenRound,
+    NotHeld,
     Ready,
     Refuse,
     Restarted,
     SkipRound,
+    VoidDue,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.membership import Membership
@@ -73,12 +74,6 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.schedule import scalars
-
-CONCLUDE_LEASES = 2
-"""Leases for which a finished run waits for nodes without its last commit."""
-
-MISSING_LEASES = 2
-"""Leases before the end of a run within which a node that lapsed may still come back."""
 
 HISTORY_EVENTS = 8
 """Newest events that the error of an impossible transition names."""
@@ -120,6 +115,7 @@ class Rounds:
         if not isinstance(event, Heartbeat):
             # a replay, which has no heartbeats, must measure an outage from the same instant
             self.state.last_ms = now_ms
+            head_state.note_readiness(self.state, self.members, now_ms)
         return effects + self._advance(now_ms)
 
     def due(self, now_ms: int) -> list[Event]:
@@ -131,6 +127,7 @@ class Rounds:
             upcoming = undecided.next_instant()
             if upcoming and upcoming[1] <= now_ms:
                 events.append(InstantReached(undecided.round, upcoming[0]))
+        events += [VoidDue(*payload) for payload in self.state.voids.due(now_ms)]
         if self._ends() and self.state.end.conclude_by_ms <= now_ms:
             events.append(Concluded())
         return events
@@ -141,8 +138,8 @@ class Rounds:
         times = [instant[1] for instant in upcoming if instant]
         if self._ends():
             times.append(self.state.end.conclude_by_ms)
-        lapse = self.members.next_lapse_ms()
-        return min(times + ([lapse] if lapse is not None else []), default=None)
+        others = (self.members.next_lapse_ms(), self.state.voids.next_due_ms())
+        return min([*times, *(at_ms for at_ms in others if at_ms is not None)], default=None)
 
     def undecided(self, round: int) -> UndecidedRound | None:
         """The round with this number, while it is undecided."""
@@ -169,15 +166,21 @@ class Rounds:
         match event:
             case Announced():
                 return self._announced(event, now_ms)
-            case Holding(peer, round, digests):
+            case Holding(peer, round, digests, authors):
                 undecided = self.undecided(round)
                 if undecided and self.members.get(peer):  # else it is late, or a former member's
-                    undecided.receipts.hold(peer, digests, now_ms)
+                    undecided.receipts.hold(peer, digests, now_ms, authors)
                 return []
             case Applied():
                 return self._applied(event, now_ms)
+            case NotHeld(peer, round, digests):
+                if self.members.get(peer):  # else a former member's
+                    self.state.voids.complain(peer, round, digests, now_ms)
+                return []
             case InstantReached():
                 return self._instant_reached(event)
+            case VoidDue():
+                return voiding.take_out(event, self.state, self.members, self.run_id)
             case Concluded():
                 if not self.state.end.finished:
                     self._impossible("a finished run", str(event))
@@ -189,13 +192,18 @@ class Rounds:
                 return effects + self._forget(peer, now_ms)
             case Restarted():
                 self._extend(now_ms - self.state.last_ms)
+                self.state.voids.postpone(now_ms - self.state.last_ms)
                 return self.members.handle(event, now_ms)
             case Joined(peer):
                 if reason := self.state.verdicts.refusal(peer, now_ms):
                     return [Refuse(peer, reason, True)]
                 for undecided in self.state.undecided:
                     undecided.receipts.doubt(peer)
-                return self.members.handle(event, now_ms)
+                self.state.voids.forget(peer)
+                effects = self.members.handle(event, now_ms)
+                if self.state.end.concluded:  # it comes when the others were let go
+                    effects.append(FinishRun(self.state.reason))
+                return effects
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
@@ -229,7 +237,10 @@ class Rounds:
         member = self.members.get(event.peer)
         if member is None or event.round > self.state.head_round:
             return []  # a former member's report, or one of a journal that was lost
+        if event.voids != self.state.voids.expected(event.round):
+            return []  # said before it heard of a void: it will discard that state
         member.round = max(member.round, event.round)
+        self.state.voids.apply(event.peer, event.round)
         return self._enforce(self.state.verdicts.report(event, self.members, now_ms), now_ms)
 
     def _ready(self, event: Ready, now_ms: int) -> list[Effect]:
@@ -238,6 +249,9 @@ class Rounds:
             return []  # evicted while this was on the way; the node will say hello again
         if event.round > head_round:
             return self._enforce(verdicts.send_back(event, head_round, self.members), now_ms)
+        if event.voids != self.state.voids.expected(event.round):
+            return []  # said before it heard of a void: it will be ready again without it
+        self.state.voids.apply(event.peer, event.round)
         judged = verdicts.report(event, self.members, now_ms)
         effects = self._enforce(judged, now_ms)
         if any(isinstance(each, AskResync | Evict) and each.peer == event.peer for each in judged):
@@ -248,9 +262,7 @@ class Rounds:
         for undecided in self.state.undecided:
             if event.peer in undecided.silent:  # it lost its session in the middle of the round
                 again = (undecided.assignments[event.peer],)
-                effects.append(_opening_of(undecided, again))
-        if self.state.end.concluded:  # it was away when the others were told
-            effects.append(FinishRun(self.state.reason))
+                effects.append(opening.opening_of(undecided, again))
         return effects
 
     def _enforce(self, verdicts: list[Effect], now_ms: int) -> list[Effect]:
@@ -272,6 +284,7 @@ class Rounds:
         self.state.totals.samples_lost += sum(
             undecided.forget(peer) for undecided in self.state.undecided
         )
+        self.state.voids.forget(peer)
         return self._enforce(self.state.verdicts.forget(peer, self.members, now_ms), now_ms)
 
     def _instant_reached(self, event: InstantReached) -> list[Effect]:
@@ -286,7 +299,7 @@ class Rounds:
         undecided.reached = event.instant
         if event.instant == "publish_by":
             for peer in undecided.awaited(self.members.live):
-                self.members.note_late(peer)
+                self.members.note_late(peer, undecided.instants.publish_by)
         return []
 
     def _extend(self, outage_ms: int) -> None:
@@ -305,18 +318,13 @@ class Rounds:
         if not end.finished and state.totals.committed >= self.spec.schedule.steps:
             end.finished = True
             state.reason = f"all {state.totals.committed} steps are done"
-            end.conclude_by_ms = now_ms + CONCLUDE_LEASES * self.spec.membership.lease_ms
-        if self._ends() and not self._behind():
+            end.conclude_by_ms = now_ms + ending.patience_ms(self.spec)
+        voiding.plan(state, self.members, now_ms)
+        if self._ends() and not ending.behind(state, self.members, self.spec):
             effects.append(self._conclude())
         if not end.finished and opening.may_begin(state, self.members, self.spec):
             effects += self._open(now_ms)
         return effects
-
-    def _behind(self) -> list[PeerId]:
-        """Nodes that lack the last commit of a finished run and may still ask others for it."""
-        behind = [member.peer for member in self.members if member.round < self.state.head_round]
-        leases_ms = (CONCLUDE_LEASES + MISSING_LEASES) * self.spec.membership.lease_ms
-        return behind + self.members.missing(self.state.end.conclude_by_ms - leases_ms)
 
     def _conclude(self) -> Effect:
         self.state.end.concluded = True
@@ -337,7 +345,7 @@ class Rounds:
         state, rounds = self.state, self.spec.rounds
         state.decided_round = undecided.round
         state.totals.samples_lost += undecided.unannounced()
-        needs = undecided.needs(self.members.keeps_time, now_ms)
+        needs = undecided.needs(lambda peer: self.members.keeps_time(peer, now_ms), now_ms)
         hides = rounds.overlap_at(state.next_round) > 0
         state.pace = next_pace(state.pace, needs, rounds, hides=hides)
         # Members without a session are asked for copies too: a short loss of the network must not
@@ -373,6 +381,7 @@ class Rounds:
             if member := self.members.get(payload.peer):
                 member.work.rounds_counted += 1
         holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
+        state.voids.commit(commit, holders, voiding.voters(self.members))
         return CommitRound(commit, holders, state.loss)
 
     def _open(self, now_ms: int) -> list[Effect]:
@@ -382,15 +391,4 @@ class Rounds:
             return []
         opened = opening.begin_round(state, self.members, self.spec, now_ms)
         state.reason = f"{len(opened.assignments)} members train round {opened.round}"
-        return [_opening_of(opened, tuple(opened.assignments.values()))]
-
-
-def _opening_of(undecided: UndecidedRound, assignments: tuple[Assignment, ...]) -> OpenRound:
-    return OpenRound(
-        undecided.round,
-        undecided.step,
-        undecided.instants,
-        undecided.learning_rate_bits,
-        undecided.decay_bits,
-        assignments,
-    )
+        return [opening.opening_of(opened, tuple(opened.assignments.values()))]

@@ -10,6 +10,7 @@ from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.membership import MembershipState
 from coordinator.machine.pacing import Pace
 from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.voids import Voids
 from protocol.clock import stated_slot
 from protocol.codec.commits import genesis_digest
 from protocol.ids import Digest, RunId
@@ -50,7 +51,7 @@ class RunState:
 
     pace: Pace
     head: Digest
-    """Digest of the newest commit; of genesis before the first."""
+    """Digest of the newest entry of the chain; of genesis before the first."""
     head_round: int = -1
     decided_round: int = -1
     """Newest round that was committed or skipped."""
@@ -59,6 +60,7 @@ class RunState:
     """Rounds that were opened after `decided_round`, oldest first."""
     members: MembershipState = field(default_factory=MembershipState)
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
+    voids: Voids = field(default_factory=Voids)
     order: DataOrder = field(default_factory=DataOrder)
     totals: RunTotals = field(default_factory=RunTotals)
     loss: float | None = None
@@ -68,6 +70,8 @@ class RunState:
     """Text for the operator: why the run does what it does."""
     last_ms: int = 0
     """Time of the newest durable event."""
+    unready_since_ms: int = 0
+    """Time since which no member is ready; 0 while one is."""
 
 
 def new_state(spec: RunSpec, run_id: RunId) -> RunState:

@@ -35,6 +35,7 @@ from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
 from protocol.codec.commits import Entry
 from protocol.errors import (
     DivergedError,
@@ -94,10 +95,14 @@ class RecordInFiles:
         self._journal = Journal(place / JOURNAL_NAME)
 
     async def commits(self, after_round: int) -> wire.Commits:
-        rows = await asyncio.to_thread(self._journal.commits, after_round, COMMITS_PER_REPLY)
-        newest = await asyncio.to_thread(self._journal.last_commits, 1)
+        return await asyncio.to_thread(self._commits, after_round)
+
+    def _commits(self, after_round: int) -> wire.Commits:
+        rows = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        newest = self._journal.last_commits(1)
         head = newest[0].round if newest else -1
-        return commits_reply(rows, head, head)
+        entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)
+        return commits_reply(rows, head, head, entries)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         return await asyncio.to_thread(self._read, round, entry)
@@ -175,17 +180,20 @@ class RecordOverNetwork:
         self._client = client
         identity = Identity(key, info.run_id, secrets.randbits(64))
         self._links = Mesh(
-            identity, [GrpcTransport("127.0.0.1:0")], Uplink(None, own_clock_ms), own_clock_ms
+            identity,
+            [GrpcTransport("127.0.0.1:0", key=key if client.secure else None)],
+            Uplink(None, own_clock_ms),
+            own_clock_ms,
         )
         self._members: list[PeerAddress] = []
 
     @classmethod
-    async def connect(cls, address: str) -> "RecordOverNetwork":
-        """Asks the coordinator at HOST:PORT for its run; `UnavailableError` when it does not
-        answer.
+    async def connect(cls, link: JoinLink) -> "RecordOverNetwork":
+        """Asks the coordinator that the link names for its run; `UnavailableError` when it does
+        not answer.
         """
         key = Ed25519PrivateKey.generate()
-        client = CoordinatorClient(address, key)
+        client = CoordinatorClient(link, key)
         try:
             record = cls(client, await client.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())

@@ -1,7 +1,8 @@
 """`lockstep verify DIR|URL`: replays the log of a run and compares the result with its checkpoint.
 
     genesis, or a recorded snapshot
-        -> for each commit: signature, link, payloads by digest, apply, recorded state digest
+        -> for each commit: signature, link, payloads by digest, apply, recorded state digest;
+           a payload that a later entry of the chain makes void is passed over
         -> the parameters, bit for bit -> the published checkpoint
 
 The run file determines the genesis, the commits name every payload and every scalar, and the
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
+from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
 from node.model.checkpoint import load_checkpoint
@@ -29,7 +31,7 @@ from node.replica.snapshot import file_sha256
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -39,6 +41,7 @@ from protocol.codec.commits import (
     open_commit,
 )
 from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
+from protocol.ids import Digest
 
 
 class Difference(DivergedError):  # noqa: N818 (a finding)
@@ -84,6 +87,8 @@ class Findings:
     """Number of commits whose payloads were applied."""
     digests_compared: int = 0
     """Number of rounds whose recorded majority digest equals the replay's."""
+    voids: int = 0
+    """Number of committed payloads that the chain makes void."""
     payload_bytes: int = 0
     round: int = -1
     """Round of the last commit."""
@@ -101,7 +106,8 @@ def verify(settings: VerifySettings) -> None:
     use_threads(settings.threads)
     findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
-        ending = f"; {findings.checkpoint}" if findings.checkpoint else ""
+        ending = f"; {findings.voids} payloads are void" if findings.voids else ""
+        ending += f"; {findings.checkpoint}" if findings.checkpoint else ""
         output.print(
             f"verified: {findings.commits} commits up to round {findings.round} lead to state "
             f"{findings.state_digest}{ending}",
@@ -115,7 +121,7 @@ async def _verify(settings: VerifySettings) -> Findings:
     if local:
         record = RecordInFiles(Path(settings.target), settings.payloads)
     else:
-        record = await RecordOverNetwork.connect(parse_address(settings.target))
+        record = await RecordOverNetwork.connect(parse_link(settings.target))
     findings, started_s = Findings(record.info.run_id), time.monotonic()
     try:
         beside = str(Path(settings.target) / "checkpoint")
@@ -206,14 +212,15 @@ class Audit:
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
+        self._voids = VoidBook(info)
 
     async def replay(self, advance: Advance) -> None:
         """Walks to the end of the log; `Difference` at the first round that differs."""
         findings, replica = self._findings, self._replica
         self._compare_state(-1)
-        async for commit, recorded in self._chain():
+        async for commit, recorded, voids in self._chain():
             if self._awaited is None:
-                await self._apply(commit)
+                await self._apply(commit, voids)
             elif recorded.snapshot_sha256 == self._awaited:
                 self._begin_here(commit)
             else:
@@ -230,36 +237,58 @@ class Audit:
             findings.checkpoint = self._published.verdict
         findings.canonical_sha256 = canonical_sha256(replica.committed).hex()
 
-    async def _chain(self) -> AsyncIterator[tuple[Commit, wire.Committed]]:
-        """Yields the commits in order, each signed by the coordinator and linked to the one before.
+    async def _chain(
+        self,
+    ) -> AsyncIterator[tuple[Commit, wire.Committed, frozenset[Digest]]]:
+        """Yields the commits in order, each signed by the coordinator and linked to the one before,
+        with their void payloads.
 
         The last one is the newest at the beginning: a live run may go on faster than its replay.
         """
         info, findings = self._record.info, self._findings
         head, last = genesis_digest(info.run_id), None
-        while last is None or findings.round < last:
+        while last is None or findings.round < last or self._voids.ahead:
             reply = await self._record.commits(findings.round)
             last = reply.head_round if last is None else last
-            if not reply.commits:
-                return
             for recorded in reply.commits:
                 before = findings.round
                 try:
                     commit = open_commit(
                         SignedCommit(recorded.body, recorded.signature), info.coordinator_key
                     )
+                    head = self._voids.walk(head, recorded.before, commit)
                     check_link(commit, info.run_id, head, before)
+                    voids = self._voids.obey(commit, recorded.voids)
                 except RemoteProtocolError as error:
                     raise Difference(
                         before + 1, f"the commit that follows round {before}: {error}"
                     ) from None
                 head, findings.round = commit_digest(commit), commit.round
                 findings.commits += 1
-                yield commit, recorded
+                yield commit, recorded, voids
+            head = self._end_of_page(head, reply)
+            if not reply.commits:
+                return
 
-    async def _apply(self, commit: Commit) -> None:
+    def _end_of_page(self, head: Digest, reply: wire.Commits) -> Digest:
+        """Walks over the entries behind the last commit; the end of the log must hold every void
+        that was obeyed.
+        """
+        try:
+            head = self._voids.walk(head, reply.tail)
+        except RemoteProtocolError as error:
+            raise Difference(self._findings.round, f"behind the last commit: {error}") from None
+        self._findings.voids = self._voids.found
+        if not reply.commits and (missing := self._voids.ahead):
+            raise Difference(missing[0], "a payload is called void, and the chain does not say so")
+        return head
+
+    async def _apply(self, commit: Commit, voids: frozenset[Digest]) -> None:
         payloads = []
         for entry in commit.entries:
+            if entry.digest in voids:
+                payloads.append(b"")
+                continue
             try:
                 payloads.append(await self._record.payload(commit.round, entry))
             except DivergedError as error:

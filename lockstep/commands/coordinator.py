@@ -3,9 +3,13 @@ run.
 """
 
 import asyncio
+import logging
 import socket
-from ipaddress import ip_address
+from dataclasses import replace
 from pathlib import Path
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
@@ -13,6 +17,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.console import messages, own_command
+from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.keys import KEY_NAME, load_or_create_key
@@ -20,21 +25,31 @@ from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
 from node.control.addresses import address_towards
+from node.system.tls import server_credentials
 from protocol.addresses import split_address
+from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
+
+log = logging.getLogger(__name__)
 
 FAR_ADDRESS = "192.0.2.1:9"
 """An address of the documentation's network: the way to it leaves this machine. Nothing is sent."""
 
 
-def coordinate(run_file: Path, settings: CoordinatorSettings, options: ServeOptions) -> None:
-    """Runs the coordinator until its run is finished or a signal ends it."""
+def coordinate(
+    run_file: Path,
+    settings: CoordinatorSettings,
+    options: ServeOptions,
+    *,
+    plain_text: bool = False,
+) -> None:
+    """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
-        messages.print(run_event_loop(_coordinate(spec, settings, options)))
+        messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))
 
 
 def check_directory(directory: Path) -> None:
@@ -59,24 +74,22 @@ def check_directory(directory: Path) -> None:
     )
 
 
-def invitation(address: str) -> str:
+def invitation(link: JoinLink) -> str:
     """The line to give to volunteers, or why nobody elsewhere can join."""
-    host, port = split_address(address)
-    if host == "localhost" or (is_address(host) and ip_address(host).is_loopback):
+    host, port = split_address(link.address)
+    if is_loopback(link.address):
         return (
-            f"only this machine can reach this run, with: {own_command()} join {address}; start it "
-            f"with --listen 0.0.0.0:{port} for others"
+            f"only this machine can reach this run, with: {own_command()} join {link.address}; "
+            f"start it with --listen 0.0.0.0:{port} for others"
         )
-    if is_address(host) and ip_address(host).is_unspecified:
-        host = own_address()
-        return (
-            f"volunteers join with: lockstep join {host}:{port} (or this machine's public name or "
-            "address in place of its own)"
-        )
-    return f"volunteers join with: lockstep join {address}"
+    hint = ""
+    if host in ("0.0.0.0", "::"):
+        link = replace(link, address=f"{own_host()}:{port}")
+        hint = " (or this machine's public name or address in place of its own)"
+    return f"volunteers join with: lockstep join '{link.text()}'{hint}"
 
 
-def own_address() -> str:
+def own_host() -> str:
     """The address of this machine on the way to others, or its name where no way leads out."""
     try:
         return address_towards(FAR_ADDRESS).rpartition(":")[0]
@@ -84,34 +97,55 @@ def own_address() -> str:
         return socket.gethostname()
 
 
-def is_address(host: str) -> bool:
-    """Whether a host is an IP address and no name."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
+async def _coordinate(
+    spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
+) -> str:
     """Returns how it ended, in words."""
     meter = OverheadMeter()
-    process = CoordinatorProcess(
-        spec, settings, load_or_create_key(settings.directory), meter.measure_overhead
-    )
+    key = load_or_create_key(settings.directory)
+    credentials = _credentials(key, settings.listen, plain_text)
+    process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
 
     async def work() -> str:
-        messages.print(invitation(process.address), soft_wrap=True, markup=False)
+        messages.print(invitation(process.link), soft_wrap=True, markup=False)
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+        finished = f"run {process.run_id} ({spec.name}) is finished"
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if ends[0].done():
                 ends[0].result()  # an error in the process is raised here
-                return f"run {process.run_id} ({spec.name}) is finished"
+                if not options.follow_parent:
+                    serving = "the page, the status and the log stay until this process is stopped"
+                    log.info("the run is finished", extra={"reason": serving})
+                    await asked.wait()
+                return finished
             return f"stopped; the same command with --directory {settings.directory} continues here"
         finally:
             for end in ends:
                 end.cancel()
 
-    return await serve(process, work, asked.set, lambda: process.address, options, meter=meter)
+    return await serve(
+        process,
+        work,
+        asked.set,
+        lambda: process.address,
+        options,
+        meter=meter,
+        page=Page(process).routes(),
+    )
+
+
+def _credentials(
+    key: Ed25519PrivateKey, listen: str, plain_text: bool
+) -> grpc.ServerCredentials | None:
+    """Credentials of TLS for a coordinator that more than this machine can reach."""
+    if is_loopback(listen):
+        return None
+    if plain_text:
+        log.warning(
+            "without TLS whoever is on the way reads everything, and can take over nodes",
+            extra={"listen": listen},
+        )
+        return None
+    return server_credentials(key)

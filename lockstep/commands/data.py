@@ -52,7 +52,7 @@ def _say_learning(words: str) -> None:
 def _print_remarks(remarks: Remarks) -> None:
     """What was passed over or changed: the first cases with their reason, and the count of all."""
     for name, reason in remarks.shown:
-        messages.print(f"{name!r}: {reason}", soft_wrap=True, markup=False)
+        messages.print(f"{name!r}: {reason}", soft_wrap=True)
     if remarks.count:
         more = remarks.count - len(remarks.shown)
         rest = f", {more:,} of them not shown" if more else ""

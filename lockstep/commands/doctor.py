@@ -27,7 +27,8 @@ from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import ask_run, connect
 from node.control.addresses import address_towards
 from node.settings import NodeSettings
-from protocol.addresses import parse_address, split_address
+from protocol.addresses import split_address
+from protocol.border.join_link import parse_link
 from protocol.errors import LockstepError
 from protocol.run_info import RunInfo
 
@@ -61,7 +62,7 @@ def doctor(settings: NodeSettings, home: Path, json_path: str | None) -> int:
             findings.append(finding)
     bell = next((each for each in findings if each.check == "bell"), None)
     document = {
-        "coordinator": parse_address(settings.coordinator),
+        "coordinator": parse_link(settings.coordinator).address,
         "makes_the_bell": None if bell is None else bell.verdict == "ok",
         "checks": [asdict(finding) for finding in findings],
     }
@@ -90,18 +91,19 @@ def examine(settings: NodeSettings, home: Path) -> Iterator[Finding]:
     """Every finding, in order."""
     software = examine_software()
     yield software
-    address, info = parse_address(settings.coordinator), None
+    link, info = parse_link(settings.coordinator), None
+    address = link.address
     try:
         seconds: list[float] = []
         connect(address, seconds.append)
-        info = ask_run(address)
+        info = ask_run(link)
         about = f"run {info.spec.name} ({info.run_id[:8]}), {info.spec.schedule.steps} steps"
         words = f"{address} answers in {1000 * seconds[0]:.0f} ms: {about}"
         yield Finding("coordinator", "ok", words)
     except LockstepError as error:
         yield _failed("coordinator", error)
     if info:
-        yield from _examine_run(address)
+        yield from _examine_run(settings.coordinator)
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
     if software.verdict == "bad":
@@ -168,9 +170,9 @@ def judge_bell(pass_s: float, round_s: float, samples: int, spec: Any) -> Findin
     return Finding("bell", "ok", words)
 
 
-def _examine_run(address: str) -> Iterator[Finding]:
+def _examine_run(coordinator: str) -> Iterator[Finding]:
     try:
-        status = ask(address)
+        status = ask(coordinator)
     except LockstepError as error:
         yield _failed("run", error)
         return

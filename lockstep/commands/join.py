@@ -30,7 +30,7 @@ from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.errors import DataError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
@@ -61,15 +61,16 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     log_versions(settings)
     if taken := take_over(home):
         messages.print(taken, soft_wrap=True)
-    address = parse_address(settings.coordinator)
-    info = first_word(address, known=home.knows(address), follow_parent=options.follow_parent)
+    link = parse_link(settings.coordinator)
+    known = home.knows(link.address)
+    info = first_word(link, known=known, follow_parent=options.follow_parent)
     place = home.run(info.run_id)
     name = settings.name or home.remembered().name
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
         home.remember(Remembered(name))
-        remember(place, address)
+        remember(place, link.address)
         key = load_or_create_key(home.path)
         log.info(
             "joining",

@@ -17,19 +17,20 @@ from node.control.first_contact import remember
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
 from node.system.malloc import keep_freed_memory
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 
 
 def relay(settings: RelaySettings, options: ServeOptions, home: Home) -> None:
     """Runs a relay until the run is finished or a signal asks it to drain."""
     keep_freed_memory()
     log_versions(settings)
-    address = parse_address(settings.coordinator)
-    info = first_word(address, known=home.knows(address), follow_parent=options.follow_parent)
+    link = parse_link(settings.coordinator)
+    known = home.knows(link.address)
+    info = first_word(link, known=known, follow_parent=options.follow_parent)
     place = home.run(info.run_id)
     settings, options = replace(settings, directory=place), replace(options, directory=place)
     with claimed(place, Owner("relay", info.run_id, info.spec.name)):
-        remember(place, address)
+        remember(place, link.address)
         key = load_or_create_key(home.path)
         messages.print(run_event_loop(_relay(settings, options, key)))
 

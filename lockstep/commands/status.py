@@ -10,9 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from lockstep.console import agreement, bytes_text, number, output, replicas_text, write_json
+from lockstep.service.contact import open_channel
 from protocol import wire_pb2, wire_pb2_grpc
-from protocol.addresses import parse_address
-from protocol.channel import CLIENT_OPTIONS
+from protocol.border.join_link import parse_link
+from protocol.border.text import clean, clean_document
 from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
 from protocol.ids import short
 
@@ -26,21 +27,38 @@ COMMITS_SHOWN = 5
 
 def status(url: str, json_path: str | None) -> None:
     """Prints the status of the coordinator at `url`, or writes it as JSON."""
-    document = ask(parse_address(url))
+    document = ask(url)
     if json_path is not None:
         write_json(json_path, document)
     if json_path != "-":
-        for part in render(document):
+        for part in _rendered(document, url):
             output.print(part)
 
 
-def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Asks the coordinator at HOST:PORT for its status document.
+def _rendered(document: Mapping[str, Any], url: str) -> list[RenderableType]:
+    """The status as tables; `RemoteProtocolError` for a document of another shape."""
+    try:
+        return render(document)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"coordinator {url}: expected a status of the form of this release, got another "
+            f"({type(error).__name__}: {error}); --json - shows it as it is"
+        ) from None
+
+
+def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Asks a coordinator, named by a link or HOST:PORT, for its status document.
 
     Raises `UnavailableError` without an answer, `VersionError` when another server answers,
     `RemoteProtocolError` when the answer is no JSON object.
     """
-    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+    link = parse_link(coordinator)
+    address = link.address
+    try:
+        opened = open_channel(link, timeout_s)
+    except UnavailableError as error:
+        raise _unavailable(str(error), address, timeout_s) from None
+    with opened as channel:
         try:
             reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
                 wire_pb2.GetStatusRequest(), timeout=timeout_s
@@ -49,7 +67,7 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
             raise _translated(error, address, timeout_s) from None
     try:
         document = msgspec.json.decode(reply.json)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteProtocolError(
             f"coordinator {address}: expected a status in JSON, got {error}"
         ) from None
@@ -67,7 +85,11 @@ def _translated(
         return VersionError(
             f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server"
         )
-    reason = error.details() or error.code().name.lower()
+    reason = clean(error.details() or error.code().name.lower())
+    return _unavailable(reason, address, timeout_s)
+
+
+def _unavailable(reason: str, address: str, timeout_s: float) -> UnavailableError:
     return UnavailableError(
         f"no coordinator answers at {address} (asked by gRPC for up to {timeout_s:g} s: {reason}); "
         "is it running, and is its port open?"
@@ -75,7 +97,10 @@ def _translated(
 
 
 def render(document: Mapping[str, Any]) -> list[RenderableType]:
-    """The status as tables of at most 80 columns."""
+    """The status as tables of at most 80 columns. The names and reasons in it are cleaned: their
+    authors are strangers.
+    """
+    document = clean_document(document)
     members = document.get("members", ())
     commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
     tables: list[RenderableType] = [_run_table(document)]

@@ -147,5 +147,69 @@ def me(
     show(home, directory, json)
 
 
+keys_app = typer.Typer(
+    name="keys", help="Keep this computer's identity elsewhere.", no_args_is_help=True
+)
+service_app = typer.Typer(
+    name="service", help="Join a run at each start of this computer.", no_args_is_help=True
+)
+
+
+@keys_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file for the key.")],
+    *,
+    home: options.Home = Path("~/.lockstep"),
+) -> None:
+    """Copy the key of this computer to a new file."""
+    from lockstep.commands import keys
+
+    keys.backup(home, file)
+
+
+@keys_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that backup wrote.")],
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace another identity of this computer.")
+    ] = False,
+) -> None:
+    """Put a key in the place of this computer's."""
+    from lockstep.commands import keys
+
+    keys.restore(home, file, force=force)
+
+
+@service_app.command(context_settings={"ignore_unknown_options": True})
+def install(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL [OPTIONS]", help="Link of the run, and options of lockstep join."
+        ),
+    ],
+) -> None:
+    """Write a systemd user unit that joins a run, and start it."""
+    from lockstep.commands import service
+
+    check = typer.Typer(add_completion=False)
+    check.command()(join)
+    typer.main.get_command(check).make_context("join", list(arguments))
+    service.install(arguments)
+
+
+@service_app.command()
+def remove() -> None:
+    """Stop the unit and take it away; runs and identity stay."""
+    from lockstep.commands import service
+
+    service.remove()
+
+
+GROUPS = (keys_app, service_app)
+"""The volunteer's groups of commands."""
+
 COMMANDS = (join, doctor, pause, resume, finish, stop, me)
 """The volunteer's commands, in the order of their help."""

@@ -5,11 +5,12 @@
     GET /readyz       200 while the process does its work, else 503 with the reason in words
     GET /status.json  the process's own status document
 
-Coordinator and node have the same port. It is bound to loopback unless told otherwise, because it
-has no authentication; it answers questions and changes nothing.
+A coordinator adds the routes of its page (`lockstep.page`). The port is bound to loopback unless
+told otherwise, because it has no authentication; it answers questions and changes nothing.
 """
 
 import errno
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,9 +38,11 @@ class Service(Protocol):
 
 
 class AdminServer:
-    """Serves one `Service` on one address."""
+    """Serves one `Service` on one address, with the routes of `page` if it has one."""
 
-    def __init__(self, service: Service, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, service: Service, listen: str = "127.0.0.1:0", page: Sequence[web.RouteDef] = ()
+    ) -> None:
         self._service = service
         self._listen = listen
         self.port = 0
@@ -49,6 +52,7 @@ class AdminServer:
             web.get("/healthz", self._healthz),
             web.get("/readyz", self._readyz),
             web.get("/status.json", self._status),
+            *page,
         ]
         application = web.Application()
         application.add_routes(routes)

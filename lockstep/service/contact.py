@@ -17,10 +17,13 @@ from collections.abc import Callable
 import grpc
 
 from lockstep.exit_codes import StoppedError
-from node.control.client import PAUSE_MS, checked_run
+from node.control.client import PAUSE_MS
+from node.control.described_run import checked_run
 from node.system.backoff import Backoff
+from node.system.tls import CHANNEL_OPTIONS, ask_certificate, judged
 from protocol import wire_pb2 as wire
 from protocol.addresses import DEFAULT_PORT, split_address
+from protocol.border.join_link import JoinLink
 from protocol.channel import CLIENT_OPTIONS
 from protocol.errors import UnavailableError, VersionError
 from protocol.run_info import RunInfo
@@ -52,8 +55,8 @@ class WrongPartyError(UnavailableError):
     """
 
 
-def first_word(address: str, *, known: bool, follow_parent: bool = False) -> RunInfo:
-    """The run of the coordinator at HOST:PORT.
+def first_word(link: JoinLink, *, known: bool, follow_parent: bool = False) -> RunInfo:
+    """The run of the coordinator that a link names.
 
     Asks again for `PATIENCE_S`, or without a limit at an address that is `known` to be right.
     Raises `UnavailableError`, `VersionError`, `SettingsError`; `StoppedError` when the parent that
@@ -63,7 +66,7 @@ def first_word(address: str, *, known: bool, follow_parent: bool = False) -> Run
     deadline_s, say_s = time.monotonic() + PATIENCE_S, 0.0
     while True:
         try:
-            return ask_run(address)
+            return ask_run(link)
         except WrongPartyError:
             if not known:
                 raise
@@ -79,15 +82,36 @@ def first_word(address: str, *, known: bool, follow_parent: bool = False) -> Run
         _pause(pauses.next() / 1000, follow_parent)
 
 
-def ask_run(address: str) -> RunInfo:
-    """The run of the coordinator at HOST:PORT, asked once; errors as in `first_word`."""
+def open_channel(link: JoinLink, timeout_s: float) -> grpc.Channel:
+    """A channel to the coordinator that a link names, with TLS if it has it.
+
+    Raises `UnavailableError` when nobody answers, `RemoteProtocolError` when it has no TLS where
+    it is needed, or another key than the link names.
+    """
+    shown = judged(link, ask_certificate(link.address, timeout_s))
+    if shown is None:
+        return grpc.insecure_channel(link.address, options=CLIENT_OPTIONS)
+    return grpc.secure_channel(
+        link.address, shown.credentials, options=(*CLIENT_OPTIONS, *CHANNEL_OPTIONS)
+    )
+
+
+def ask_run(link: JoinLink) -> RunInfo:
+    """The run of the coordinator that a link names, asked once; errors as in `first_word`."""
+    address = link.address
     connect(address)
-    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+    try:
+        opened = open_channel(link, ANSWER_S)
+    except UnavailableError:
+        raise _silent(address) from None
+    with opened as channel:
         try:
             run = CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=ANSWER_S)
         except grpc.RpcError as error:
             raise _translated(error, address) from None
-    return checked_run(run, address)
+    info = checked_run(run, address)
+    link.check(info, None)  # its TLS was judged when the channel was opened
+    return info
 
 
 def connect(address: str, opened: Callable[[float], None] = lambda _: None) -> None:
@@ -136,13 +160,17 @@ def _translated(error: grpc.RpcError, address: str) -> UnavailableError | Versio
             "not to its admin port"
         )
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UnavailableError(
-            f"cannot reach a coordinator at {address}: the port is open, but nothing answered "
-            f"within {ANSWER_S:g} s; the coordinator may be too busy, or it is another program"
-        )
+        return _silent(address)
     return UnavailableError(
         f"cannot reach a coordinator at {address}: the port is open, but the answer is none of a "
         f"coordinator ({details})"
+    )
+
+
+def _silent(address: str) -> UnavailableError:
+    return UnavailableError(
+        f"cannot reach a coordinator at {address}: the port is open, but nothing answered within "
+        f"{ANSWER_S:g} s; the coordinator may be too busy, or it is another program"
     )
 
 

@@ -5,6 +5,9 @@ continue. A node's key is its identity. The file is PKCS #8 in PEM, readable by 
 not encrypted: a process that a supervisor restarts at night has nobody to ask for a passphrase.
 """
 
+import logging
+import os
+import stat
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,21 +18,30 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from node.system.files import replacing_file, storage_errors
+from node.system.files import MODE_FOR_OWNER, replacing_file, storage_errors
 from protocol.errors import StorageError
 
 KEY_NAME = "key.pem"
 """Name of the key's file in the directory of the process."""
 
+log = logging.getLogger(__name__)
+
 
 def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
-    """The key of the process that has `directory`; the first call makes it.
+    """The key of the process that has `directory`; the first call makes it. A file that other
+    accounts can read is closed to them, with a warning.
 
     Raises `StorageError` when the file holds anything else.
     """
     path = directory / KEY_NAME
     if not path.exists():
         _write_key(path, Ed25519PrivateKey.generate())
+    _close_to_others(path)
+    return read_key(path)
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    """The key in a file; `StorageError` when the file holds anything else."""
     with storage_errors(path):
         text = path.read_bytes()
     try:
@@ -44,7 +56,20 @@ def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def _write_key(path: Path, key: Ed25519PrivateKey) -> None:
-    with replacing_file(path) as temporary:
+    with replacing_file(path, mode=MODE_FOR_OWNER) as temporary:
         temporary.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    with storage_errors(path):
-        path.chmod(0o600)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take the key's file from other accounts. `StorageError` where that is not possible."""
+    if os.name == "nt":
+        return  # its access lists are not these bits
+    with storage_errors(path, doing="take from other accounts"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            path.chmod(MODE_FOR_OWNER)
+            log.warning(
+                "the key was readable by other accounts and is no longer; if one of them is not "
+                "yours, stop, remove the file and start with another key",
+                extra={"path": str(path), "mode": f"{mode:04o}"},
+            )

@@ -1,11 +1,80 @@
-"""Log records on standard error: structured, one line each."""
+"""Log records on standard error: structured, one line each.
+
+Strangers cause records and write texts in them. So a record shows no control character, and the
+number of records that one peer or all peers together can cause is limited, whatever their texts
+are: by message, which is fixed in the code, and by peer or host.
+"""
 
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
+
+from cachetools import LRUCache
+
+from protocol.border.text import clean
+from protocol.border.token_bucket import TokenBuckets
 
 _CHATTY = ("aiohttp.access", "asyncio", "filelock", "matplotlib", "urllib3")
 """Loggers that are silent below WARNING unless everything is logged."""
+
+
+PEER_FIELDS = ("peer", "remote", "address")
+"""Fields of a record that name the peer that caused it."""
+
+LINES_PER_PEER = 5
+"""Lines of one message about one peer that may come at once; then `LINES_PER_PEER` a minute."""
+
+LINES_PER_MESSAGE = 300
+"""Lines of one message about all peers that may come at once and then in a minute: a full run may
+lose all its members at once, and strangers with ever new keys fill some 60 kB of log a minute."""
+
+MESSAGES_MAX = 1024
+"""Messages whose left out lines are counted: all that the code has."""
+
+FIELD_BYTES_MAX = 4096
+"""Length of one field in a line."""
+
+
+class LineLimit(logging.Filter):
+    """Lets a bounded number of records about peers pass; the next one that passes tells the number
+    of those `left_out` before it. Errors, and records about no peer, always pass.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 10**6) -> None:
+        super().__init__()
+        self._clock_ms = clock_ms
+        self._peers: TokenBuckets[tuple[str, str]] = TokenBuckets(
+            LINES_PER_PEER / 60, LINES_PER_PEER
+        )
+        self._messages: TokenBuckets[str] = TokenBuckets(LINES_PER_MESSAGE / 60, LINES_PER_MESSAGE)
+        self._left_out: LRUCache[str, int] = LRUCache(MESSAGES_MAX)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written."""
+        peer = next((str(named) for name in PEER_FIELDS if (named := vars(record).get(name))), "")
+        if not peer or record.levelno >= logging.ERROR:
+            return True
+        message = f"{record.name} {record.msg}"
+        if not self._has_room(message, peer):
+            self._left_out[message] = self._left_out.get(message, 0) + 1
+            return False
+        if left_out := self._left_out.pop(message, 0):
+            record.left_out = left_out
+        return True
+
+    def _has_room(self, message: str, peer: str) -> bool:
+        now_ms = self._clock_ms()
+        return self._peers.take((message, _host(peer)), 1, now_ms) and self._messages.take(
+            message, 1, now_ms
+        )
+
+
+def _host(peer: str) -> str:
+    """The peer without its port: a stranger has 65 535 of them."""
+    host, colon, port = peer.rpartition(":")
+    return host if colon and port.isdecimal() else peer
 
 
 class LineFormatter(logging.Formatter):
@@ -17,6 +86,14 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line; the lines of a traceback are indented, so that no text in it passes
+        for a record.
+        """
+        first, *others = super().format(record).splitlines() or [""]
+        cleaned = [clean(line, FIELD_BYTES_MAX) for line in others]
+        return "\n".join([_printable(first), *(f"    | {line}" for line in cleaned)])
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line without a traceback."""
@@ -30,19 +107,24 @@ class LineFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
-    """A field's value, quoted when it holds a space, a quote, an equals sign or a line break."""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return (
-        json.dumps(text, ensure_ascii=False)
-        if not text or any(character in ' "=\n' for character in text)
-        else text
-    )
+    """A field's value, quoted when it holds a space, a quote, an equals sign or a character that is
+    not printable.
+    """
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)[:FIELD_BYTES_MAX]
+    if text and text.isprintable() and not any(character in ' "=' for character in text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else clean(line, len(line.encode(errors="replace")))
 
 
 def log_to_standard_error(debug: bool) -> None:
     """Sends records of level INFO and above to standard error; with `debug` all records."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
+    handler.addFilter(LineLimit())
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True
     )

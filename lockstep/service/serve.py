@@ -11,19 +11,20 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from lockstep import __version__
 from lockstep.service.admin import AdminServer, Service
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
-from node.system.files import replacing_file
+from node.system.files import replacing_file, sweep
 
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
@@ -68,13 +69,15 @@ async def serve(
     options: ServeOptions,
     *,
     meter: OverheadMeter,
+    page: Sequence[web.RouteDef] = (),
 ) -> _Result:
     """Starts a process, waits until `work` ends and stops it; `leave` asks the work to end early.
 
     `coordinator` returns the address of the coordinator once the process has started; `meter`
-    watches the connections meanwhile.
+    watches the connections meanwhile; `page` adds routes to the admin port.
     """
-    admin = AdminServer(process, options.admin)
+    sweep(options.directory)
+    admin = AdminServer(process, options.admin, page)
     started = asyncio.Event()
 
     async def life() -> _Result:

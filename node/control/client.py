@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 import time
 from collections.abc import AsyncIterator
 from enum import Enum
@@ -23,34 +24,34 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.control.channel import CALL_S, CoordinatorChannel, SessionReader
+from node.control.described_run import checked_run
 from node.control.members import MemberList
 from node.system.backoff import Backoff
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
-from protocol.channel import CLIENT_OPTIONS
+from protocol.border.join_link import JoinLink
+from protocol.border.text import clean
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
+    LockstepError,
     RefusedError,
     RemoteProtocolError,
+    SettingsError,
     UnavailableError,
-    VersionError,
 )
 from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
-from protocol.runfile import parse_run_json, run_id
-from protocol.wire_pb2_grpc import CoordinatorStub
+from protocol.validation import plain_text
 
 log = logging.getLogger("lockstep.node")
 
 _Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
 """Messages that a session sends; None ends it."""
-
-CALL_S = 20
-"""Longest wait for a unary call: a home link's worst round trips, with room."""
 
 PAUSE_MS = (500, 5_000)
 """First and longest pause between two sessions, or two calls, that fail one after the other."""
@@ -63,6 +64,15 @@ SILENCE_HEARTBEATS = 4
 
 OUTBOX_MESSAGES_MAX = 1024
 """Messages that may wait for a slow coordinator; then the session is given up and opened again."""
+
+NOTICE_MAX = 1024
+"""Characters of a notice of the coordinator, or of a reason for it, that are kept."""
+
+DECLINE_S = 5
+"""Longest wait of a node that will not join for its reason to be heard."""
+
+
+_CHECK = "check the address, that the coordinator runs, and the network of this machine"
 
 
 class SessionState(Enum):
@@ -87,22 +97,24 @@ class Listener(Protocol):
 
 
 class CoordinatorClient:
-    """Session and unary calls to one coordinator at HOST:PORT."""
+    """Session and unary calls to the coordinator that a link names."""
 
-    def __init__(self, address: str, key: Ed25519PrivateKey) -> None:
-        self.address = address
+    def __init__(self, link: JoinLink, key: Ed25519PrivateKey) -> None:
+        self._link = link
+        self.address = link.address
         self.clock = ClockOffset()
         self.members = MemberList()
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
-        self.told_standing = ("", "")
-        """(state, reason) of this node as the coordinator sees it; empty while all is well."""
         self.sessions_lost = 0
         self._key = key
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
-        self._channel: grpc.aio.Channel | None = None
+        self.notice = ""
+        """What the coordinator said last to the user of this node."""
+        self._instance = secrets.randbits(64) or 1
+        self._channel, self._reader = CoordinatorChannel(link), SessionReader()
         self._outbox: _Outbox | None = None
 
     @property
@@ -127,16 +139,18 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """Close the channel."""
-        if self._channel:
-            await self._channel.close()
-            self._channel = None
+        await self._channel.close()
 
     @property
-    def _stub(self) -> Any:
-        """The service; its channel belongs to the event loop of the first call."""
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=CLIENT_OPTIONS)
-        return CoordinatorStub(self._channel)
+    def secure(self) -> bool:
+        """Whether the channel has TLS; the run's links then have it too."""
+        return self._channel.vouching is not None
+
+    async def _stub(self, timeout_s: float = CALL_S) -> Any:
+        try:
+            return await self._channel.stub(timeout_s)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {_CHECK}") from None
 
     # ---- unary calls
 
@@ -147,13 +161,18 @@ class CoordinatorClient:
         `SettingsError`.
         """
         try:
-            run = await self._stub.GetRun(
-                wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True
-            )
+            stub = await self._stub(timeout_s)
+            run = await stub.GetRun(wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.catch_up_down += run.ByteSize()
-        return checked_run(run, self.address)
+        try:
+            info = checked_run(run, self.address)
+        except SettingsError as error:
+            await self.decline(RunId(run.run_id), str(error))
+            raise
+        self._link.check(info, self._channel.vouching)
+        return info
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:
         """Commits after a round; asks until the coordinator answers."""
@@ -162,13 +181,37 @@ class CoordinatorClient:
             try:
                 request = wire.GetCommitsRequest(after_round=after_round)
                 self.traffic.control_up += request.ByteSize()
-                commits: wire.Commits = await self._stub.GetCommits(request, timeout=CALL_S)
+                stub = await self._stub()
+                commits: wire.Commits = await stub.GetCommits(request, timeout=CALL_S)
                 self.traffic.catch_up_down += commits.ByteSize()
                 return commits
             except grpc.aio.AioRpcError as error:
-                reason = str(self._unavailable(error))
-                log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
-                await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+                failure: LockstepError = self._unavailable(error)
+            except (UnavailableError, RemoteProtocolError) as error:
+                failure = error
+            reason = str(failure)
+            log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
+            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+
+    async def decline(self, run_id: RunId, reason: str) -> None:
+        """Tell the coordinator why this node cannot train its run file; it need not hear it."""
+        outbox: _Outbox = asyncio.Queue()
+        stub = await self._stub()
+        call = stub.Session(self._drain(outbox))
+        try:
+            async with asyncio.timeout(DECLINE_S):
+                message = await anext(SessionReader().messages(call, DECLINE_S))
+                hello = wire.Hello(cannot_train=reason[:NOTICE_MAX])
+                signed = self._signed(hello, run_id, message.challenge.nonce)
+                outbox.put_nowait(wire.NodeMessage(hello=signed))
+                await call.read()  # so that it is heard
+        except StopAsyncIteration:
+            pass  # the coordinator hears nobody now
+        except (grpc.aio.AioRpcError, TimeoutError, RemoteProtocolError) as error:
+            log.info("refusal of the run file not told", extra={"reason": str(error)})
+        finally:
+            call.cancel()
+            _end(outbox)
 
     async def fetch_members(self) -> MemberList:
         """The run's members and relays, without a session.
@@ -176,7 +219,8 @@ class CoordinatorClient:
         Raises `UnavailableError` when the coordinator does not answer in time.
         """
         try:
-            members = await self._stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
+            stub = await self._stub()
+            members = await stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         self.traffic.control_down += members.ByteSize()
@@ -217,9 +261,13 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                self._lose(f"lost the coordinator at {self.address} ({error.details()})")
+                self._lose(
+                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
+                )
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+            except UnavailableError as error:
+                self._lose(str(error))
             except RemoteProtocolError as error:
                 self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
@@ -233,18 +281,30 @@ class CoordinatorClient:
         self.sessions_lost += 1
         self._words = f"{reason}; {SessionState.LOST.value}"
         log.warning("session lost", extra={"reason": reason})
+        self._channel.renew()
+
+    def reopen(self) -> None:
+        """Open another session: this process was away, and no word of the old one may come."""
+        self._reader.give_up()
+
+    def silence_s(self, heartbeat_ms: int) -> float:
+        """Time without a message after which a session counts as dead."""
+        return max(heartbeat_ms / 1000 * SILENCE_HEARTBEATS, 1.0)
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
         outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        call = self._stub.Session(self._drain(outbox), wait_for_ready=True)
-        heartbeat_s = info.spec.membership.heartbeat_ms / 1000
+        stub = await self._stub()
+        self._link.check(info, self._channel.vouching)
+        call = stub.Session(self._drain(outbox), wait_for_ready=True)
+        heartbeat_ms = info.spec.membership.heartbeat_ms
+        heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)
         beating = None
         try:
-            async for message in _unless_silent(call, heartbeat_s * SILENCE_HEARTBEATS):
+            async for message in self._reader.messages(call, silence_s):
                 self.traffic.control_down += message.ByteSize()
                 match message.WhichOneof("kind"):
                     case "challenge":
-                        signed = self._signed(hello, info, message.challenge.nonce)
+                        signed = self._signed(hello, info.run_id, message.challenge.nonce)
                         outbox.put_nowait(wire.NodeMessage(hello=signed))
                     case "welcome":
                         beating = beating or asyncio.create_task(self._beat(outbox, heartbeat_s))
@@ -268,6 +328,7 @@ class CoordinatorClient:
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""
+        _clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
                 wrong = message.refused.wrong_results
@@ -280,10 +341,13 @@ class CoordinatorClient:
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
                 self.clock.observe(*times_ms)
-                self.told_standing = beat.state, beat.reason
+                listener.received(message)
             case "members":
                 self.members.update(message.members)
                 listener.members_changed(self.members)
+            case "notice":
+                self.notice = plain_text(message.notice.text, NOTICE_MAX)
+                log.warning("notice from the coordinator", extra={"text": self.notice})
             case _:
                 listener.received(message)
 
@@ -300,42 +364,30 @@ class CoordinatorClient:
                 )
             await asyncio.sleep(pause_s)
 
-    def _signed(self, hello: wire.Hello, info: RunInfo, nonce: bytes) -> wire.Hello:
+    def _signed(self, hello: wire.Hello, run_id: RunId, nonce: bytes) -> wire.Hello:
         if len(nonce) != NONCE_BYTES:
             raise RemoteProtocolError(
                 f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
             )
         signed = wire.Hello()
         signed.CopyFrom(hello)
-        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, info.run_id
-        signed.public_key = public_bytes(self._key)
-        signed.signature = sign_hello(self._key, info.run_id, nonce)
+        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
+        signed.public_key, signed.instance = public_bytes(self._key), self._instance
+        signed.signature = sign_hello(self._key, run_id, nonce)
         return signed
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
+        self._channel.renew()
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "nobody answered in time" if silent else error.details()
-        return UnavailableError(
-            f"cannot reach a coordinator at {self.address}: {reason}; check the address, that the "
-            "coordinator runs, and the network of this machine"
-        )
+        reason = "nobody answered in time" if silent else clean(error.details() or "")
+        return UnavailableError(f"cannot reach a coordinator at {self.address}: {reason}; {_CHECK}")
 
 
-def checked_run(run: wire.Run, address: str) -> RunInfo:
-    """The run that a coordinator at `address` described. Raises `VersionError`, `SettingsError`,
-    `RemoteProtocolError`.
-    """
-    if run.protocol_version != PROTOCOL_VERSION:
-        raise VersionError(
-            f"the coordinator at {address} speaks protocol version "
-            f"{run.protocol_version}, this node {PROTOCOL_VERSION}: update the older one"
-        )
-    spec = parse_run_json(run.run_json, f"run file from {address}")
-    if run_id(spec, run.coordinator_key) != run.run_id:
-        raise RemoteProtocolError(
-            f"{address}: expected the hash of the run file as run id, got another one"
-        )
-    return RunInfo(spec, RunId(run.run_id), run.coordinator_key)
+def _clean_reason(message: wire.CoordinatorMessage) -> None:
+    """Clean the words of a message: they go to logs, statuses and terminals."""
+    kind = message.WhichOneof("kind")
+    if kind and (reason := getattr(getattr(message, kind), "reason", "")):
+        getattr(message, kind).reason = clean(reason)
 
 
 def _end(outbox: _Outbox) -> None:
@@ -345,13 +397,3 @@ def _end(outbox: _Outbox) -> None:
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)
-
-
-async def _unless_silent(call: Any, silence_s: float) -> AsyncIterator[wire.CoordinatorMessage]:
-    """The call's messages; `TimeoutError` when none comes for `silence_s`."""
-    while True:
-        async with asyncio.timeout(max(silence_s, 1.0)):
-            message = await call.read()
-        if message is grpc.aio.EOF:
-            return
-        yield message

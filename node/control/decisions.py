@@ -6,14 +6,24 @@
 Every round ends in exactly one decision: a commit or a skip. A decision that no session delivered,
 because the session was lost or the node joined later, is fetched from the coordinator and checked
 against its signature and the hash chain. A decision that `next` returns has been checked.
+
+The chain has other entries than commits: a void takes a payload out of an earlier commit. It is
+known here when it comes, with the session, or with a commit, which brings the entries in front of
+it and copies of those that are about it. A void for a round that is not applied yet is obeyed when
+the round is; one that turns up for a round which was applied with the payload makes the state
+`outdated`, and the node must replay the log.
+
+    taken by `next` --a void comes: `changed`, `again`--> taken --`settled`--> applied
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from protocol import wire_pb2 as wire
+from protocol.codec.chain import SignedEntry, Void, entry_digest, open_entry
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -33,6 +43,10 @@ FETCHED_MAX = 4096
 """Decisions taken from one reply: bounds the memory that a coordinator can fill by claiming many
 skipped rounds."""
 
+ENTRIES_MAX = 4096
+"""Entries of the chain beside commits that are remembered; the oldest go first, and are fetched
+again when their turn comes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -49,6 +63,62 @@ class Decision:
     """Why the round was skipped."""
     snapshot_sha256: bytes = b""
     """SHA-256 of the snapshot after the round; empty when none is recorded."""
+    voids: frozenset[Digest] = frozenset()
+    """Payloads of the commit that are void: they count for nothing."""
+    before: tuple[Void, ...] = ()
+    """Entries of the chain between this commit and the one before it."""
+
+    @property
+    def kept(self) -> list[Digest]:
+        """The payloads that count, in the commit's order."""
+        entries = self.commit.entries if self.commit else ()
+        return [entry.digest for entry in entries if entry.digest not in self.voids]
+
+    def wanted(self) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
+        """The commit with only the payloads that count, and their holders, to collect them."""
+        assert self.commit is not None, "a skip wants nothing"
+        pairs = zip(self.commit.entries, self.holders, strict=True)
+        wanted = [(entry, peers) for entry, peers in pairs if entry.digest not in self.voids]
+        entries = tuple(entry for entry, _ in wanted)
+        return replace(self.commit, entries=entries), tuple(peers for _, peers in wanted)
+
+    def filled(self, payloads: Iterable[bytes]) -> list[bytes]:
+        """The payloads in the order of the commit's entries: empty for those that are void."""
+        entries, collected = self.commit.entries if self.commit else (), iter(payloads)
+        return [b"" if entry.digest in self.voids else next(collected) for entry in entries]
+
+
+class Place(Protocol):
+    """A place in the chain to go on from, as `node.replica.position.Position` is one."""
+
+    @property
+    def next_round(self) -> int:
+        """First round whose decision is not taken."""
+
+    @property
+    def head(self) -> Digest:
+        """Digest of the last entry of the chain that was taken, commit or other."""
+
+    @property
+    def head_round(self) -> int:
+        """Round of the last commit that was taken."""
+
+    @property
+    def voids(self) -> frozenset[tuple[int, Digest]]:
+        """Payloads that were passed over because of voids which lie further on in the chain."""
+
+    @property
+    def void_count(self) -> int:
+        """Payloads that were passed over in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    next_round: int
+    head: Digest
+    head_round: int
+    voids: frozenset[tuple[int, Digest]] = frozenset()
+    void_count: int = 0
 
 
 class DecisionLog:
@@ -61,23 +131,42 @@ class DecisionLog:
         self._run_id, self._key, self._fetch = run_id, coordinator_key, fetch
         self._waiting: dict[int, Decision] = {}
         self._fetched: deque[Decision] = deque()
-        self._arrived = asyncio.Event()
+        self._entries: dict[Digest, Void] = {}
+        """Voids by the digest of the entry before them."""
+        self._arrived, self._void_came = asyncio.Event(), asyncio.Event()
         self.decided_round = -1
         self.rewind()
 
     def rewind(self) -> None:
         """Start again at genesis."""
-        self._start(0, genesis_digest(self._run_id), -1)
+        self.resume(_Place(0, genesis_digest(self._run_id), -1))
 
-    def resume(self, next_round: int, head: Digest, head_round: int) -> None:
-        """Continue after a saved state: `head` is the digest of its last commit, of round
-        `head_round`.
+    def resume(self, place: Place) -> None:
+        """Continue at a place: after a saved state, or at an earlier one to take a decision
+        again.
         """
-        self._start(next_round, head, head_round)
-
-    def _start(self, next_round: int, head: Digest, head_round: int) -> None:
-        self.next_round, self.head, self.head_round = next_round, head, head_round
+        self._place = _Place(
+            place.next_round, place.head, place.head_round, place.voids, place.void_count
+        )
+        self.outdated = ""
+        """Why the state is not the one that the chain makes, in words; empty when it is."""
+        self._in_hand = -1
         self._fetched.clear()
+
+    @property
+    def next_round(self) -> int:
+        """The round whose decision `next` takes."""
+        return self._place.next_round
+
+    @property
+    def head_round(self) -> int:
+        """The round of the last commit that was taken."""
+        return self._place.head_round
+
+    @property
+    def place(self) -> Place:
+        """The place in the chain behind the last decision that was taken."""
+        return self._place
 
     # ---- from the session
 
@@ -88,7 +177,7 @@ class DecisionLog:
 
     def committed(self, message: wire.RoundCommitted) -> None:
         """Take a commit from the session."""
-        commit = self._opened(message.commit)
+        commit, before = self._opened(message.commit)
         if len(message.holders) != len(commit.entries):
             raise RemoteProtocolError(
                 f"round {commit.round}: expected the holders of {len(commit.entries)} payloads, "
@@ -97,11 +186,18 @@ class DecisionLog:
         holders = tuple(
             tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders
         )
-        self._add(Decision(commit.round, commit, holders))
+        self._add(Decision(commit.round, commit, holders, before=before))
 
     def skipped(self, message: wire.RoundSkipped) -> None:
         """Take a skip from the session."""
         self._add(Decision(message.round, None, reason=message.reason))
+
+    def chained(self, entries: Iterable[wire.ChainEntry]) -> None:
+        """Take entries of the chain from the session; afterwards the state may be `outdated`."""
+        for entry in entries:
+            self._remember(self._void(entry))
+        self._follow()
+        self._void_came.set()
 
     def _add(self, decision: Decision) -> None:
         if len(self._waiting) < WAITING_MAX:
@@ -119,7 +215,8 @@ class DecisionLog:
         return self._waiting.get(self.next_round)
 
     async def next(self) -> Decision:
-        """Take the decision of `next_round`; waits for it if need be.
+        """Take the decision of `next_round`; waits for it if need be. The state may be `outdated`
+        afterwards.
 
         Raises `RemoteProtocolError` when a signature or the chain does not hold.
         """
@@ -127,13 +224,73 @@ class DecisionLog:
             self._arrived.clear()
             await self._arrived.wait()
         decision = self._waiting.pop(self.next_round, None) or await self._next_fetched()
-        if decision.commit is not None:
-            check_link(decision.commit, self._run_id, self.head, self.head_round)
-            self.head, self.head_round = commit_digest(decision.commit), decision.round
-        self.next_round = decision.round + 1
+        self._in_hand = -1
+        if decision.commit is None:
+            self._place = replace(self._place, next_round=decision.round + 1)
+        else:
+            decision = self._take(decision, decision.commit)
         for stale in [round for round in self._waiting if round < self.next_round]:
             del self._waiting[stale]
         return decision
+
+    def _take(self, decision: Decision, commit: Commit) -> Decision:
+        """Check the commit's place in the chain, and pass over what is void in it."""
+        for entry in decision.before:
+            self._remember(entry)
+        self._follow(commit.previous)
+        check_link(commit, self._run_id, self._place.head, self.head_round)
+        head, self._in_hand = commit_digest(commit), decision.round
+        self._place = replace(
+            self._place, next_round=decision.round + 1, head=head, head_round=decision.round
+        )
+        return self.again(decision)
+
+    def again(self, decision: Decision) -> Decision:
+        """The decision that was taken last, and not `settled`, with the voids that have come since
+        too.
+        """
+        self._void_came.clear()
+        entries = decision.commit.entries if decision.commit else ()
+        named = {entry.digest for entry in entries}
+        fresh = (named & self._voids_of(decision.round)) - decision.voids
+        place = self._place
+        ahead = place.voids | {(decision.round, digest) for digest in fresh}
+        self._place = replace(place, voids=ahead, void_count=place.void_count + len(fresh))
+        self._follow()
+        return replace(decision, voids=decision.voids | fresh)
+
+    async def changed(self, decision: Decision) -> None:
+        """Wait until a payload of the decision in hand has become void."""
+        wanted = set(decision.kept)
+        while not self._voids_of(decision.round) & wanted:
+            self._void_came.clear()
+            await self._void_came.wait()
+
+    def settled(self) -> None:
+        """The decision that was taken last is applied from now on: a void for it comes too late."""
+        self._in_hand = -1
+        self._follow()
+
+    # ---- the chain
+
+    def _voids_of(self, round: int) -> set[Digest]:
+        return {void.digest for void in self._entries.values() if void.round == round}
+
+    def _remember(self, void: Void) -> None:
+        self._entries.setdefault(void.previous, void)
+        while len(self._entries) > ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
+
+    def _follow(self, until: Digest | None = None) -> None:
+        """Go on along the chain, over the entries that are no commits."""
+        while self._place.head != until and (void := self._entries.get(self._place.head)):
+            payload = void.round, void.digest
+            if void.round == self._in_hand and payload not in self._place.voids:
+                return  # `again` takes it first
+            if payload not in self._place.voids:
+                self.outdated = f"a payload of round {void.round} that it counts is void"
+            ahead = self._place.voids - {payload}
+            self._place = replace(self._place, head=entry_digest(void), voids=ahead)
 
     async def _next_fetched(self) -> Decision:
         while self._fetched and self._fetched[0].round < self.next_round:
@@ -147,14 +304,17 @@ class DecisionLog:
         reply = await self._fetch(self.next_round - 1)
         commits = {}
         for message in reply.commits[:COMMITS_PER_REPLY]:
-            commit = self._opened(message)
+            commit, before = self._opened(message)
             commits[commit.round] = Decision(
                 commit.round,
                 commit,
                 holders=tuple(() for _ in commit.entries),
                 recorded_digest=message.state_digest if message.digest_reports else None,
                 snapshot_sha256=message.snapshot_sha256,
+                before=before,
             )
+        for entry in reply.tail:
+            self._remember(self._void(entry))
         full = len(commits) == COMMITS_PER_REPLY
         last = max(commits) if full else reply.decided_round
         last = min(last, self.next_round + FETCHED_MAX - 1)
@@ -166,5 +326,14 @@ class DecisionLog:
         for round in range(self.next_round, last + 1):
             self._fetched.append(commits.get(round) or Decision(round, None))
 
-    def _opened(self, message: wire.Committed) -> Commit:
-        return open_commit(SignedCommit(message.body, message.signature), self._key)
+    def _opened(self, message: wire.Committed) -> tuple[Commit, tuple[Void, ...]]:
+        """The commit, checked, and the entries in front of it. The voids for it that lie further
+        on in the chain are remembered.
+        """
+        commit = open_commit(SignedCommit(message.body, message.signature), self._key)
+        for entry in message.voids:
+            self._remember(self._void(entry))
+        return commit, tuple(map(self._void, message.before))
+
+    def _void(self, entry: wire.ChainEntry) -> Void:
+        return open_entry(SignedEntry(entry.body, entry.signature), self._key, self._run_id)

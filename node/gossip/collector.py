@@ -20,8 +20,12 @@ from protocol.ids import Digest, PeerId, short
 
 class NotRetainedError(UnavailableError):
     """Every member that this node is linked to was asked for a payload, and none gave it: its round
-    is too old for their logs.
+    is too old for their logs, or it was never there.
     """
+
+    def __init__(self, reason: str, digest: Digest) -> None:
+        super().__init__(reason)
+        self.digest = digest
 
 
 @dataclass(slots=True)
@@ -126,7 +130,7 @@ class Collector:
         for digest in collection.lacking:
             if digest in collection.given_up:
                 name = f"payload {digest.hex()[:8]} of round {collection.commit.round}"
-                raise NotRetainedError(f"no member keeps {name} any more")
+                raise NotRetainedError(f"no member keeps {name} any more", digest)
 
     def _in_words(self, commit: Commit) -> str:
         lacks = {lack.digest: lack for lack in self._exchange.lacking(commit.round)}

@@ -1,8 +1,9 @@
 """The live pulls of one swarm: fetches, verifies and keeps the bytes of payloads.
 
-One task per pull. A payload reaches the log only when its digest is verified; until then its parts
-wait in memory, so that the next source goes on where the last one stopped. The exchange, which
-decides what to pull (`node.gossip.machine.pull_policy`), is told how each pull ended.
+One task per pull. A payload reaches the log only when its digest is verified and, unless a commit
+names it, `node.gossip.payload_check` has passed it. Until then its parts wait in memory, so that
+the next source goes on where the last one stopped. The exchange, which decides what to pull
+(`node.gossip.machine.pull_policy`), is told how each pull ended.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from node.gossip.machine import events
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import (
@@ -23,12 +25,18 @@ from node.links.network import (
     WithdrawnError,
 )
 from protocol.errors import RemoteProtocolError, UnavailableError
-from protocol.ids import Digest, PeerId, short
+from protocol.ids import Digest, PeerId, sha256, short
 
 PARTIALS_MAX = 8
 """Transfers kept in memory without a pull that works on them; the oldest is thrown away first."""
 
 log = logging.getLogger(__name__)
+
+
+class WorthlessError(RemoteProtocolError):
+    """The bytes are those of the digest, and count for nothing: every peer that offers them is at
+    fault, whoever sent which part.
+    """
 
 
 class Fetcher:
@@ -45,8 +53,10 @@ class Fetcher:
         network: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
+        *,
+        check: PayloadCheck,
     ) -> None:
-        self._size_max = size_max
+        self._size_max, self._check = size_max, check
         self._payload_log = payload_log
         self._network = network
         self._spawn = spawn
@@ -86,13 +96,31 @@ class Fetcher:
         transfer.begin(pull.source)
         try:
             rate = await self._fetch(pull, source, transfer, clock_ms)
-            await asyncio.to_thread(self._payload_log.put, pull.round, transfer.buffer, pull.digest)
+            author = await asyncio.to_thread(self._keep, pull, transfer.buffer)
         except (UnavailableError, RemoteProtocolError) as error:
             self._end(pull, _failed(pull, transfer, error))
         else:
+            if author:
+                self._check.passed(pull.digest, author)
             size = len(transfer.buffer)
             self._discarded_bytes += self._transfers.pop(pull.digest).discarded
             self._end(pull, events.Pulled(pull.digest, pull.source, size, rate))
+
+    def _keep(self, pull: events.Pull, payload: bytearray) -> PeerId | None:
+        """Put a whole payload into the log, and return its author if it was checked. One that a
+        commit names is wanted whatever it holds: it counts for nothing on every node.
+        """
+        author = None
+        if not pull.committed and sha256(payload) == pull.digest:  # else the log says so
+            author = self._judge(pull.round, payload)
+        self._payload_log.put(pull.round, payload, pull.digest)
+        return author
+
+    def _judge(self, round: int, payload: bytearray) -> PeerId:
+        try:
+            return self._check.check(round, payload)
+        except RemoteProtocolError as error:
+            raise WorthlessError(str(error)) from None
 
     async def _fetch(
         self,
@@ -150,6 +178,9 @@ def _failed(pull: events.Pull, transfer: Transfer, error: Exception) -> events.P
         failure = events.Failure.ABSENT
     elif isinstance(error, WithdrawnError):
         failure = events.Failure.WITHDRAWN
+    elif isinstance(error, WorthlessError):
+        failure = events.Failure.WORTHLESS
+        transfer.restart(alone=transfer.alone)
     elif isinstance(error, RemoteProtocolError):
         mixed = not transfer.sources <= {pull.source}
         failure = events.Failure.UNAVAILABLE if mixed else events.Failure.FAULTY

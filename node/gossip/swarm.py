@@ -3,7 +3,8 @@ keeps them.
 
 The exchange decides. This module feeds it with events (`_feed`) and carries out its effects
 (`_act`): one task per pull (`fetcher`), one per peer that is being offered to (`outbox`), one that
-ticks. Nothing reaches the payload log before its digest is verified.
+ticks. Nothing reaches the payload log before its digest is verified, and nothing is held or offered
+before `check` has passed it, unless a commit names it.
 
     trainer --publish, collect, settle--> Swarm <--on_offer, read-- links <--- peers
                                             |  --offer, fetch--->
@@ -28,6 +29,7 @@ from node.gossip.machine import events
 from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
 from node.gossip.outbox import Outbox
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
 from node.links.network import BlobRange, PeerNetwork, Purpose
@@ -60,13 +62,14 @@ class Swarm:
         log: PayloadLog,
         link: PeerNetwork,
         *,
+        check: PayloadCheck,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
         snapshots: Shelf | None = None,
     ) -> None:
         self._run_id = run_id
         self._exchange = Exchange(own, limits)
-        self._payload_log = log
+        self._payload_log, self._check = log, check
         self._network = link
         self._report_holding = report_holding
         self._clock_ms = clock_ms
@@ -74,7 +77,12 @@ class Swarm:
         self._background = Background(self._wake)
         self._collector = Collector(self._exchange, log, self._background, self._feed)
         self._fetcher = Fetcher(
-            limits.payload_bytes_max, log, link, self._background.spawn, self._pull_moved
+            limits.payload_bytes_max,
+            log,
+            link,
+            self._background.spawn,
+            self._pull_moved,
+            check=check,
         )
         self._outbox = Outbox(own, run_id, link, self._background.spawn, self._offer_failed)
         self._blob_server = BlobServer(log, snapshots, clock_ms)
@@ -164,6 +172,10 @@ class Swarm:
         wait.
         """
         return all(self._exchange.holds(commit.round, entry.digest) for entry in commit.entries)
+
+    def unsourced(self, round: int) -> list[Digest]:
+        """Payloads that `collect` waits for and that no pull is under way for, sorted."""
+        return [lack.digest for lack in self._exchange.lacking(round) if lack.source is None]
 
     @property
     def peers(self) -> list[PeerId]:
@@ -289,8 +301,16 @@ class Swarm:
     async def _recall(self, round: int) -> None:
         for digest in self._payload_log.digests(round):
             blob = await asyncio.to_thread(self._payload_log.get, digest)
-            if blob is not None:
+            if blob is not None and await self._passes(round, digest, blob):
                 self._feed(events.Found(round, digest, len(blob)))
+
+    async def _passes(self, round: int, digest: Digest, blob: bytes) -> bool:
+        try:
+            author = await asyncio.to_thread(self._check.check, round, blob)
+        except RemoteProtocolError:
+            return False  # of a commit that was fetched before the journal was lost
+        self._check.passed(digest, author)
+        return True
 
     def _forget(self, round: int) -> None:
         self._feed(events.Settled(round))

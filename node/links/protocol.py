@@ -36,9 +36,10 @@ from node.links.protocol_events import (
 )
 from node.links.requests import OwnRequests, PeerRequests, Received
 from node.links.window import Window
+from protocol.border.text import clean
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, parse_digest
-from protocol.limits import OFFERS_MAX, TEXT_BYTES_MAX
+from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import (
     Beat,
     Cancel,
@@ -251,12 +252,12 @@ class LinkProtocol:
     def refuse(self, request: int, code: int, reason: str) -> None:
         """Refuse an offer or a fetch of the peer."""
         self.peer_requests.close(request)
-        refusal = Refusal(request=request, code=Refusal.Code.Name(code), reason=_text(reason))
+        refusal = Refusal(request=request, code=Refusal.Code.Name(code), reason=clean(reason))
         self._send(LinkMessage(refusal=refusal))
 
     def goodbye(self, reason: str) -> None:
         """Say goodbye; the last message."""
-        self._send(LinkMessage(goodbye=Goodbye(reason=_text(reason))))
+        self._send(LinkMessage(goodbye=Goodbye(reason=clean(reason))))
 
     # ---- arriving messages
 
@@ -297,13 +298,13 @@ class LinkProtocol:
                 return self._on_cancel(message.cancel)
             case "refusal":
                 refusal = message.refusal
-                reason = refusal.reason[:TEXT_BYTES_MAX]
+                reason = clean(refusal.reason)
                 return self._on_answer(Refused(refusal.request, refusal.code, reason))
         return []  # a kind of a newer version, ignored
 
     def _on_meeting(self, kind: str, message: LinkMessage) -> list[Event]:
         if kind == "goodbye":
-            reason = message.goodbye.reason[:TEXT_BYTES_MAX]
+            reason = clean(message.goodbye.reason)
             self.end(f"the peer said goodbye: {reason}")
             return [PeerLeft(reason)]
         if kind == "hello":
@@ -373,8 +374,3 @@ class LinkProtocol:
 
     def _send(self, message: LinkMessage | Part) -> None:
         self._outgoing.append(encode(message))
-
-
-def _text(reason: str) -> str:
-    """A reason as it may travel: bounded, without characters that UTF-8 cannot encode."""
-    return reason.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")

@@ -18,8 +18,8 @@ from node.links.frames import PART_FRAME_OVERHEAD, Part
 from node.links.network import BlobRange, LinkServer, NotHeldError, Purpose
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import Cancelled, FetchRequested
-from node.links.token_bucket import TokenBucket
 from node.links.uplink import Uplink
+from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import short
@@ -73,7 +73,7 @@ class Serving:
         self._on_the_way = deque[_SentPart]()
         self._sending = asyncio.Lock()
         self._received = asyncio.Event()
-        self._quota = owner.peer_limit and TokenBucket(owner.peer_limit, owner.clock_ms())
+        self._quota = owner.peer_limit and upload_bucket(owner.peer_limit, owner.clock_ms())
 
     @property
     def busy(self) -> bool:

@@ -3,7 +3,7 @@
 `node.links.upload_queue` decides which upload begins next and how many run at once; here uploads
 wait for their turn.
 
-An upload limit is a token bucket (`node.links.token_bucket`). The bytes that transports and the
+An upload limit is a token bucket (`node.links.upload_limit`). The bytes that transports and the
 operating system add are estimated when bytes leave. Where the estimate was too low, the rest is
 charged as soon as it is known, within a second: everything that the kernel counted, including the
 session with the coordinator and circuits of libp2p's daemon.
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
-from node.links.token_bucket import TokenBucket
+from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload, Uploads, Urgency
 from protocol.ids import Digest, PeerId
 
@@ -41,7 +41,7 @@ class Uplink:
 
     def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
         self._bucket = (
-            None if bytes_per_second is None else TokenBucket(bytes_per_second, clock_ms())
+            None if bytes_per_second is None else upload_bucket(bytes_per_second, clock_ms())
         )
         self._ahead = 0.0  # bytes charged that, as far as is known, were not carried
         self._carried = 0
@@ -122,8 +122,8 @@ class Uplink:
     @property
     def part_bytes_max(self) -> int:
         """Most data of a part that leaves within one burst of the limit."""
-        burst_bytes = PART_BYTES_MAX if self._bucket is None else self._bucket.burst_bytes // 2
-        return max(PART_BYTES_MIN, min(PART_BYTES_MAX, burst_bytes))
+        burst = PART_BYTES_MAX if self._bucket is None else self._bucket.burst // 2
+        return max(PART_BYTES_MIN, min(PART_BYTES_MAX, burst))
 
     def _charge(self, count: float) -> None:
         if self._bucket is not None:

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient
 from node.control.members import MemberList
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
@@ -37,12 +38,14 @@ from node.links.uplink import Uplink
 from node.relay.metrics import registry
 from node.relay.self_check import SelfCheckShelf, check_reachable
 from node.relay.settings import RelaySettings
+from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.traffic import Statistics
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
-from protocol.addresses import parse_address
+from protocol.border.join_link import parse_link
 from protocol.codec.commits import Commit, SignedCommit, open_commit
+from protocol.codec.payload_header import read_header
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -98,7 +101,7 @@ class RelayProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
-        self._client = CoordinatorClient(parse_address(settings.coordinator), key)
+        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
         self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -148,6 +151,7 @@ class RelayProcess:
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            check=PayloadCheck(info.run_id, lambda round, payload: read_header(payload)),
             report_holding=lambda round, digests: None,
             clock_ms=own_clock_ms,
             snapshots=shelf,
@@ -156,7 +160,12 @@ class RelayProcess:
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
-            info.run_id, self.peer, self.addresses, shelf, settings.slowest
+            info.run_id,
+            self.peer,
+            self.addresses,
+            shelf,
+            settings.slowest,
+            secure=self._client.secure,
         )
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
@@ -165,7 +174,13 @@ class RelayProcess:
         settings = self._settings
         advertise = announced(settings.listen, settings.advertise, self._client.address)
         transports = make_transports(
-            parse_kinds(settings.links), self._key, settings.listen, advertise, (), relay=True
+            parse_kinds(settings.links),
+            self._key,
+            settings.listen,
+            advertise,
+            (),
+            relay=True,
+            secure=self._client.secure,
         )
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)
@@ -181,6 +196,10 @@ class RelayProcess:
         failing = asyncio.create_task(parts.swarm.failed())
         left = asyncio.create_task(self._stopping.wait())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
+        silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
+        watching = asyncio.create_task(
+            watch_absence(lambda seconds: self._client.reopen(), silence_s)
+        )
         self._phase = Phase.RELAYING
         try:
             await asyncio.wait({session, failing, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,9 +209,10 @@ class RelayProcess:
                 failing.result()
             await self._drain(parts.mesh)
         finally:
-            for task in (session, failing, left, charging):
+            tasks = (session, failing, left, charging, watching)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(session, failing, left, charging, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         return self._end_reason
 
     def leave(self) -> None:

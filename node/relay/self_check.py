@@ -58,10 +58,16 @@ class SelfCheckShelf:
 
 
 async def check_reachable(
-    run_id: RunId, own: PeerId, addresses: Sequence[str], shelf: SelfCheckShelf, limit: int
+    run_id: RunId,
+    own: PeerId,
+    addresses: Sequence[str],
+    shelf: SelfCheckShelf,
+    limit: int,
+    *,
+    secure: bool = False,
 ) -> str:
     """The result in words, one address after the other. `limit`: bytes per second that a peer may
-    take, or 0.
+    take, or 0. `secure`: whether the run's links have TLS.
 
     Raises `UnavailableError` when no address works, because such a relay helps nobody.
     """
@@ -72,7 +78,7 @@ async def check_reachable(
         for address in addresses:
             try:
                 async with asyncio.timeout(longest_s):
-                    await _fetch(run_id, PeerAddress(own, (address,)), shelf.digest)
+                    await _fetch(run_id, PeerAddress(own, (address,)), shelf.digest, secure)
             except (LockstepError, TimeoutError) as error:
                 found.append(f"{address}: {error or f'not done within {longest_s:.0f} s'}")
             else:
@@ -87,10 +93,10 @@ async def check_reachable(
     return "; ".join(found)
 
 
-async def _fetch(run_id: RunId, relay: PeerAddress, digest: Digest) -> None:
+async def _fetch(run_id: RunId, relay: PeerAddress, digest: Digest, secure: bool) -> None:
     key = Ed25519PrivateKey.generate()
     kind = "libp2p" if relay.addresses[0].startswith("/") else "grpc"
-    transports = make_transports([kind], key, "0.0.0.0:0", (), ())
+    transports = make_transports([kind], key, "0.0.0.0:0", (), (), secure=secure)
     mesh = Mesh(
         Identity(key, run_id, secrets.randbits(64)),
         transports,

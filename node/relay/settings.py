@@ -12,7 +12,7 @@ class RelaySettings:
     """Settings of one relay process."""
 
     coordinator: str
-    """Address of the coordinator, HOST:PORT or lockstep://HOST:PORT."""
+    """Link of the run, lockstep://HOST:PORT/RUN#KEY, or HOST:PORT."""
 
     directory: Path
     """Directory of the relay's key and payloads."""

@@ -33,9 +33,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A state's place in the log: it contains every decision before `next_round`, and `head` is its
-    last commit's digest. `pending` was announced beyond it, oldest first, and is taken out of the
-    momentum.
+    """A state's place in the log: it contains every decision before `next_round`, and `head` is the
+    digest of the last entry of the chain that it knows. `pending` was announced beyond it, oldest
+    first, and is taken out of the momentum.
     """
 
     next_round: int
@@ -45,6 +45,23 @@ class Position:
     unsaved_rounds: int = 0
     """Rounds that may be trained beyond this state before the next one is saved; 0 in that of a
     node that ended."""
+    voids: frozenset[tuple[int, Digest]] = frozenset()
+    """Payloads (round, digest) that the state has passed over because of voids which lie in the
+    chain after `head`."""
+    void_count: int = 0
+    """Void payloads that the state has passed over in all."""
+
+
+def described_voids(position: Position) -> dict[str, Any]:
+    """The JSON values of the voids that a state knows of."""
+    ahead = [[round, digest.hex()] for round, digest in sorted(position.voids)]
+    return {"ahead": ahead, "count": position.void_count}
+
+
+def restored_voids(values: dict[str, Any]) -> tuple[frozenset[tuple[int, Digest]], int]:
+    """What `described_voids` saved."""
+    ahead = ((round, Digest(bytes.fromhex(digest))) for round, digest in values["ahead"])
+    return frozenset(ahead), values["count"]
 
 
 def pending_tensors(pending: Pending) -> dict[str, Tensor]:

@@ -30,7 +30,15 @@ from node.demo.vote_sum import Contribution
 from node.model.training import TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
-from node.replica.position import Pending, Position, described, pending_tensors, restored
+from node.replica.position import (
+    Pending,
+    Position,
+    described,
+    described_voids,
+    pending_tensors,
+    restored,
+    restored_voids,
+)
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from node.replica.vote_history import CountedPayload, VoteHistory
@@ -43,7 +51,7 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 """Version of a saved state: its fields and the engine's layout of momentum and extractions."""
 
 _PARAMETER = "parameter/"
@@ -157,15 +165,16 @@ class Replica:
     # ---- downstream of the commit: the same bits everywhere
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
-        """Make the commit's step; `payloads` in the order of its entries. Returns the new state
-        digest.
+        """Make the commit's step; `payloads` in the order of its entries, empty for those that are
+        void. Returns the new state digest.
 
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
         is a function of its bytes alone, so it counts for nothing on every node.
         """
         counted: list[CountedPayload] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
-            counted += self._counted(commit, entry, payload)
+            if payload:
+                counted += self._counted(commit, entry, payload)
         contributions = self._earlier.joined(commit.round, commit.step, counted)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
@@ -216,6 +225,7 @@ class Replica:
             "head": position.head.hex(),
             "head_round": position.head_round,
             "unsaved_rounds": position.unsaved_rounds,
+            "voids": described_voids(position),
             "state_digest": f"{self.digest:016x}",
             "has_momentum": self.has_momentum,
             "local_digest": f"{_digest_of_floats(local):016x}",
@@ -278,7 +288,8 @@ class Replica:
         self.has_momentum = about["has_momentum"]
         pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
-        return Position(about["next_round"], head, head_round, pending, about["unsaved_rounds"])
+        unsaved_rounds, voids = about["unsaved_rounds"], restored_voids(about["voids"])
+        return Position(about["next_round"], head, head_round, pending, unsaved_rounds, *voids)
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
-from node.system.files import replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors, sweep
 from protocol.errors import StorageError
 from protocol.ids import Digest
 from protocol.limits import PART_BYTES
@@ -104,6 +104,7 @@ class Snapshots:
         ] = {}  # the first and the last time that a peer read it
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
+            sweep(directory)
             for path in sorted(directory.iterdir()):
                 if match := _NAME.fullmatch(path.name):
                     self._paths[Digest(bytes.fromhex(match[2]))] = path

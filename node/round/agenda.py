@@ -18,7 +18,7 @@ Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
 
 Rules between two rounds, of which the first that applies holds:
 
-    1. a resync was ordered: discard the state and replay the log
+    1. a resync was ordered, or the chain makes another state: discard the state and replay the log
     2. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
     3. the node leaves, and nothing that it announced is undecided: end
     4. a decision is out: take it, or jump over it by a snapshot when the log is too long
@@ -147,7 +147,11 @@ class Agenda:
         return asked or self._readiness is not Readiness.OWED
 
     def must_settle(self, log: LogPosition) -> bool:
-        """Whether the announced round has to wait for the decision of `next_round`."""
+        """Whether the announced round has to wait for the decision of `next_round`. A state that is
+        to be discarded waits for nothing.
+        """
+        if self._ordered:
+            return False
         overlap = self._rounds.overlap_at(self._newest_trained + 1)
         return log.next_round <= self._newest_trained - overlap
 
@@ -176,6 +180,10 @@ class Agenda:
                 pass  # known by its log position
             case events.ResyncOrdered():
                 self._ordered = event.order
+            case events.StateOutdated():
+                # the coordinator's own order, if there is one, is obeyed in the same way
+                own = wire.Resync(round=-1, reason=event.reason, number=self._obeyed.number)
+                self._ordered = self._ordered or own
             case events.Finished():
                 self._end_reason = event.reason
                 if self._stay is Stay.STAYS:
@@ -266,7 +274,7 @@ class Agenda:
         return events.TakeDecision(reason, limit_ms)
 
     def _conclude(self, log: LogPosition) -> events.Step:
-        if self._activity is Activity.ENDED or not log.undecided:
+        if self._activity is Activity.ENDED or not log.undecided or self._ordered:
             self._activity = Activity.ENDED
             return events.End(self._end_reason)
         if self._activity is Activity.BETWEEN_ROUNDS:

@@ -37,7 +37,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from node.control.decisions import DecisionLog
+from node.control.decisions import DecisionLog, Place
 from node.links.frames import Part
 from node.links.network import BlobRange, NotHeldError
 from node.replica.canonical import canonical_size
@@ -159,6 +159,17 @@ class Walk:
         return Jump(landmark, path, kept, own)
 
 
+def position_at(place: Place) -> Position:
+    """The position of a state at a place in the chain, with nothing announced beyond it."""
+    return Position(
+        place.next_round,
+        place.head,
+        place.head_round,
+        voids=place.voids,
+        void_count=place.void_count,
+    )
+
+
 class CatchUp:
     """Writes this node's snapshots, and fetches those of others."""
 
@@ -247,19 +258,20 @@ class CatchUp:
         self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
     ) -> Walk:
         walker = DecisionLog(self._info.run_id, self._info.coordinator_key, self._fetch_commits)
-        walker.resume(start.next_round, start.head, start.head_round)
+        walker.resume(start)
         walker.saw_decided(decided_round)
         walk = Walk()
         while walker.behind():
             decision = await walker.next()
+            walker.settled()
             entries = decision.commit.entries if decision.commit else ()
             if decision.round in rounds:
-                walk.kept[decision.round] = [entry.digest for entry in entries]
+                walk.kept[decision.round] = decision.kept
             for entry in entries:
-                if entry.author == own:
+                if entry.author == own and entry.digest in decision.kept:
                     walk.own[decision.round] = entry.digest
             if decision.snapshot_sha256 and decision.recorded_digest is not None:
-                position = Position(walker.next_round, walker.head, walker.head_round)
+                position = position_at(walker.place)
                 sha256 = parse_digest(decision.snapshot_sha256)
                 landmark = Landmark(position, sha256, decision.recorded_digest)
                 walk.landmarks.append(landmark)

@@ -149,6 +149,9 @@ class PayloadExchange(Protocol):
     def holding(self, round: int) -> list[Digest]:
         """Held payloads of others in an undecided round."""
 
+    def unsourced(self, round: int) -> list[Digest]:
+        """Payloads that `collect` waits for and that no pull is under way for."""
+
     def holds(self, commit: Commit) -> bool:
         """Whether `collect` would not wait."""
 

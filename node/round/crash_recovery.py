@@ -56,10 +56,12 @@ class CrashRecovery:
         self._unsaved_rounds = 0
 
     async def applied(self, commit: Commit, payloads: Sequence[bytes]) -> None:
-        """Withdraw this node's payload of a commit; `payloads` in the order of its entries."""
+        """Withdraw this node's payload of a commit; `payloads` in the order of its entries, empty
+        for those that are void.
+        """
         if self.doubtful and commit.round not in self._known:
             for entry, payload in zip(commit.entries, payloads, strict=True):
-                if entry.author == self._own:
+                if entry.author == self._own and payload:
                     await asyncio.to_thread(self._replica.withdraw, commit.round, payload)
 
     async def jumped(

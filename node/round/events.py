@@ -57,6 +57,13 @@ class ResyncOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class StateOutdated:
+    """The state counts a payload that has become void."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The run is over."""
 
@@ -88,6 +95,7 @@ Event = (
     | Opened
     | Decided
     | ResyncOrdered
+    | StateOutdated
     | Finished
     | LeaveAsked
     | Announced

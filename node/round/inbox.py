@@ -3,13 +3,14 @@
     members              -> swarm
     opened, resync,
     finished             -> agenda        (through `tell`)
-    committed, skipped   -> decision log, and agenda
-    evicted              -> status page
+    committed, skipped,
+    chained              -> decision log, and agenda
+    heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from node.control.members import MemberList
 from node.round import events
@@ -35,6 +36,7 @@ class Inbox:
         """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
         context = self._context
         context.ledger.saw_decided(welcome.decided_round)
+        self._chained(welcome.tail)
         for pending in self._pending.announced:
             context.client.send(pending.announcement)
             context.witness.add(pending.round, context.swarm.holding(pending.round))
@@ -45,6 +47,7 @@ class Inbox:
         context = self._context
         match message.WhichOneof("kind"):
             case "opened":
+                context.witness.opened(message.opened.round, message.opened.assigned)
                 self._tell(events.Opened(message.opened))
             case "committed":
                 context.ledger.committed(message.committed)
@@ -52,8 +55,12 @@ class Inbox:
             case "skipped":
                 context.ledger.skipped(message.skipped)
                 self._tell(events.Decided())
+            case "chained":
+                self._chained([message.chained])
             case "resync":
                 self._tell(events.ResyncOrdered(message.resync))
+            case "heartbeat":
+                context.status.standing.told = message.heartbeat.state, message.heartbeat.reason
             case "evicted":
                 reason = message.evicted.reason
                 context.status.note = f"removed by the coordinator: {reason}; joining again"
@@ -61,3 +68,10 @@ class Inbox:
                 self._tell(events.Finished(message.finished.reason))
             case _:
                 pass  # a newer coordinator's message, of no use to this version
+
+    def _chained(self, entries: Iterable[wire.ChainEntry]) -> None:
+        """Entries at the head of the chain: the state may be another than the chain makes now."""
+        ledger = self._context.ledger
+        ledger.chained(entries)
+        if ledger.outdated:
+            self._tell(events.StateOutdated(ledger.outdated))

@@ -8,14 +8,27 @@ every failure. The operating system's errors leave here as `StorageError` with t
 import contextlib
 import errno
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from protocol.errors import StorageError
 
+MODE_FOR_ALL = 0o644
+"""Mode of a file that other accounts of a shared machine may read."""
+
+MODE_FOR_OWNER = 0o600
+"""Mode of a file with a secret."""
+
+LEFTOVER_S = 600
+"""Age from which on a temporary file counts as left by a killed process: a second process that
+somebody starts in the same directory must not take the first one's."""
+
 _TEMPORARY = ".part-"
+_LEFTOVER = re.compile(r".+\.part-[a-z0-9_]{8}")
 _REPLACED = ".replaced"
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -41,8 +54,11 @@ def storage_errors(
 
 
 @contextlib.contextmanager
-def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path]:
+def replacing_file(
+    path: Path, bytes_needed: int | None = None, mode: int = MODE_FOR_ALL
+) -> Iterator[Path]:
     """Yields a temporary path to write; on success it becomes `path`, on any error it is removed.
+    The file has `mode` when it appears under its name, and lets only its owner in before that.
 
     Raises `StorageError` when the disk refuses.
     """
@@ -54,8 +70,7 @@ def replacing_file(path: Path, bytes_needed: int | None = None) -> Iterator[Path
         try:
             yield temporary
             _force_to_disk(temporary)
-            # mkstemp's 0600 would keep other accounts of a shared machine out.
-            temporary.chmod(0o644)
+            temporary.chmod(mode)
             temporary.replace(path)
             _force_to_disk(path.parent)
         finally:
@@ -81,6 +96,22 @@ def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator
             _take_the_place_of(path, temporary)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sweep(directory: Path) -> None:
+    """Removes the temporary files and directories that a killed process left in its directory:
+    those that nothing has written to for `LEFTOVER_S`. Raises `StorageError`.
+    """
+    with storage_errors(directory):
+        for path in directory.iterdir() if directory.is_dir() else ():
+            if not _LEFTOVER.fullmatch(path.name):
+                continue
+            if time.time() - path.stat().st_mtime < LEFTOVER_S:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def whole_directory(path: Path) -> Path:

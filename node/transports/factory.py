@@ -33,19 +33,20 @@ def make_transports(
     relays: Sequence[str],
     *,
     relay: bool = False,
+    secure: bool = False,
 ) -> list[Transport]:
     """The transports, not started yet.
 
     `listen` is HOST:PORT. With both kinds gRPC takes this port and libp2p the next one, or each a
     free one where the port is 0. `advertise` may name addresses of both. `relays` are libp2p
-    addresses of the relays known now; `relay`: be one.
+    addresses of the relays known now; `relay`: be one. `secure`: gRPC with TLS; libp2p encrypts
+    always.
     """
     transports = list[Transport]()
     for kind in kinds:
         if kind == "grpc":
-            transports.append(
-                GrpcTransport(listen, tuple(each for each in advertise if not each.startswith("/")))
-            )
+            named = tuple(each for each in advertise if not each.startswith("/"))
+            transports.append(GrpcTransport(listen, named, key if secure else None))
         else:
             named = tuple(each for each in advertise if each.startswith("/"))
             where = _next_port(listen) if "grpc" in kinds else listen

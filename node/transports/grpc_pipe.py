@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import grpc
 
 from node.transports.base import PIPE_BYTES_MAX
+from protocol.border.text import clean
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.limits import TEXT_BYTES_MAX
 
@@ -28,17 +29,23 @@ class GrpcPipe:
 
     relayed = False
 
-    def __init__(self, call: Any, remote: str) -> None:
-        """`call`: the object that grpc.aio gives to either end."""
+    def __init__(self, call: Any, remote: str, vouching: bytes | None = None) -> None:
+        """`call`: the object that grpc.aio gives to either end. `vouching`: the key of the other
+        end's certificate.
+        """
         self.remote = remote
+        self._vouching = vouching
         self._call = call
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reading: asyncio.Task[Any] | None = None
         self._writing: asyncio.Task[Any] | None = None
         self._ended = self._closing = False
 
-    def proves(self, public_key: bytes) -> None:
-        """Nothing: gRPC runs here without TLS."""
+    def proves(self, public_key: bytes) -> bool | None:
+        """Whether the key vouches for the other end's certificate; None where it showed none: it
+        dialled, or there is no TLS.
+        """
+        return None if self._vouching is None else self._vouching == public_key
 
     async def read(self) -> bytes:
         """The next message; see `Pipe`. A cancelled read leaves its message to the next one."""
@@ -123,8 +130,14 @@ class GrpcPipe:
 class DialledPipe(GrpcPipe):
     """The end that makes the call."""
 
-    def __init__(self, call: Any, address: str, hang_up: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(call, address)
+    def __init__(
+        self,
+        call: Any,
+        address: str,
+        hang_up: Callable[[], Awaitable[None]],
+        vouching: bytes | None = None,
+    ) -> None:
+        super().__init__(call, address, vouching)
         self._hang_up = hang_up
         # Unlike `call.read`, the iterator still gives the arrived messages when a write has failed.
         self._messages = aiter(call)
@@ -187,4 +200,4 @@ def _reason(error: BaseException) -> str:
 
 def in_words(code: Any, details: str | None) -> str:
     """The status of a call, for people."""
-    return f"{code.name.lower().replace('_', ' ')}: {(details or 'no details')[:TEXT_BYTES_MAX]}"
+    return f"{code.name.lower().replace('_', ' ')}: {clean(details or 'no details')}"

@@ -8,10 +8,12 @@
                                          <-     goodbye, status OK
 
 HTTP/2 flow control slows a fast writer down. Either end may dial, and the call carries both ways,
-so a node behind a router needs no open port. Keepalive pings notice a machine that vanished
-silently, and keep the router's mapping alive; the listener allows them at twice the rate at which
-diallers send them. A connection carries one pipe, so the limit on pipes is one on connections; a
-connection without a pipe is closed.
+so a node behind a router needs no open port. Where the run has TLS the dialler asks for the
+acceptor's certificate first, over a connection of its own, and the pipe trusts this one alone; it
+then proves whose key vouches for it. Keepalive pings notice a machine that vanished silently, and
+keep the router's mapping alive; the listener allows them at twice the rate at which diallers send
+them. A connection carries one pipe, so the limit on pipes is one on connections; a connection
+without a pipe is closed.
 
 gRPC chooses windows and buffers itself, by a probe of each connection: behind a delay of 50 and of
 150 ms, 8 MB took one round trip and 10 ms. Fixed windows, longer frames and larger reads were no
@@ -26,11 +28,19 @@ from collections import Counter
 from typing import Any
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, server_credentials
 from node.transports.base import DIAL_S, PIPE_BYTES_MAX, Accept
 from node.transports.grpc_pipe import CLOSE_S, AcceptedPipe, DialledPipe, GrpcPipe, in_words
 from protocol.addresses import split_address, with_port
-from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
+from protocol.errors import (
+    AddressInUseError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SettingsError,
+    UnavailableError,
+)
 from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
 
 _log = logging.getLogger(__name__)
@@ -45,6 +55,9 @@ has enough."""
 
 KEEPALIVE_MS = 20_000
 """Pause between pings of a silent connection; home routers forget one after a minute or more."""
+
+CERTIFICATE_S = DIAL_S / 2
+"""Longest wait for a peer's certificate; the pipe takes as many round trips."""
 
 UNUSED_MS = 10_000
 """Time after which a connection without a pipe is closed: it holds memory for nothing."""
@@ -87,12 +100,18 @@ class GrpcTransport:
 
     `listen` is "host:port", port 0 for any free one; "[::]:port" is every address of the machine,
     of both families. `advertise` are the addresses that peers are told instead, where port 0 stands
-    for the port that was bound.
+    for the port that was bound. `key`: the node's, which vouches for its TLS; None: plain text, as
+    all nodes of such a run speak it.
     """
 
     kind = "grpc"
 
-    def __init__(self, listen: str, advertise: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        listen: str,
+        advertise: tuple[str, ...] = (),
+        key: Ed25519PrivateKey | None = None,
+    ) -> None:
         for address in (listen, *advertise):
             if not self.dials(address):
                 raise SettingsError(
@@ -104,7 +123,7 @@ class GrpcTransport:
             )
         self.listen = listen
         """HOST:PORT of its settings."""
-        self._advertise = advertise
+        self._advertise, self._key = advertise, key
         self._server: Any = None
         self._accept: Accept | None = None
         self._accepting: set[asyncio.Task[None]] = set()
@@ -124,7 +143,11 @@ class GrpcTransport:
             (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
         )
         try:
-            port = server.add_insecure_port(self.listen)
+            port = (
+                server.add_secure_port(self.listen, server_credentials(self._key))
+                if self._key
+                else server.add_insecure_port(self.listen)
+            )
         except RuntimeError:  # taken since the check; gRPC does not say why
             raise AddressInUseError(
                 f"cannot listen on {self.listen}: another process took the port"
@@ -162,17 +185,42 @@ class GrpcTransport:
             )
         if not self._server:
             raise UnavailableError(f"cannot dial {address}: this node's links are stopped")
+        began_s = asyncio.get_running_loop().time()
+        shown = await self._certificate(address) if self._key else None
         # The scheme is spelled out so that no announced "unix:7" opens a socket file here.
-        channel = grpc.aio.insecure_channel(f"dns:///{address}", options=_CLIENT_OPTIONS)
+        channel = (
+            grpc.aio.secure_channel(
+                f"dns:///{address}",
+                shown.credentials,
+                options=[*_CLIENT_OPTIONS, *CHANNEL_OPTIONS],
+            )
+            if shown
+            else grpc.aio.insecure_channel(f"dns:///{address}", options=_CLIENT_OPTIONS)
+        )
         self._channels.add(channel)
         try:
-            call = await _called(channel, address)
+            spent_s = asyncio.get_running_loop().time() - began_s
+            call = await _called(channel, address, max(DIAL_S - spent_s, 1.0))
         except BaseException:
             await self._hang_up(channel)
             raise
-        pipe = DialledPipe(call, address, lambda: self._hang_up(channel, pipe))
+        pipe = DialledPipe(
+            call, address, lambda: self._hang_up(channel, pipe), shown.key if shown else None
+        )
         self._pipes.add(pipe)
         return pipe
+
+    async def _certificate(self, address: str) -> Shown:
+        """The certificate of the peer at an address; `UnavailableError` when it has none."""
+        try:
+            shown = await fetch_certificate(address, CERTIFICATE_S)
+        except RemoteProtocolError as error:
+            raise UnavailableError(f"{address}: {error}") from None
+        if shown is None:
+            raise UnavailableError(
+                f"{address}: expected TLS, as this run's links have it, found a server without"
+            )
+        return shown
 
     async def _hang_up(self, channel: Any, pipe: GrpcPipe | None = None) -> None:
         self._channels.discard(channel)
@@ -222,11 +270,11 @@ class GrpcTransport:
             await pipe.close()
 
 
-async def _called(channel: Any, address: str) -> Any:
+async def _called(channel: Any, address: str, limit_s: float) -> Any:
     """A call that the other end has taken; `UnavailableError` with the reason when it does not."""
     call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
     try:
-        async with asyncio.timeout(DIAL_S):
+        async with asyncio.timeout(limit_s):
             if _TAKEN in await call.initial_metadata():  # comes empty when the call ends without
                 return call
             raise UnavailableError(

@@ -2,7 +2,7 @@
 
     b"LSP1"
     header length      uint16, little-endian
-    header             msgpack array, see `_Head`
+    header             msgpack array, see `payload_header.Head`
     planes (bits.py), each of whole bytes with zero padding:
       short bitmap     1 bit per chunk: it has fewer than top_k coefficients   | only if there are
       short counts     (top_k - 1).bit_length() bits per such chunk            | such chunks
@@ -21,11 +21,9 @@ what decoding takes is a small multiple of the coefficients that the shape allow
 bytes claim.
 """
 
-import struct
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,32 +41,33 @@ from protocol.codec.bits import (
     unpack,
     unpack_unary,
 )
-from protocol.codec.messagepack import converted, packed, unpacked
+from protocol.codec.payload_header import ROUND_MAX, Blob, Head, Header, head_bytes, read_head
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import (
     CHUNK_ENTRIES,
     CHUNKS_MAX,
     PAYLOAD_BYTES_LIMIT,
-    PAYLOAD_HEADER_BYTES_MAX,
     PROTOCOL_VERSION,
 )
 
-MAGIC: Final = b"LSP1"
-"""First bytes of every payload container."""
+__all__ = [
+    "ROUND_MAX",
+    "VALUE_BITS",
+    "Blob",
+    "Body",
+    "Coefficients",
+    "Header",
+    "PayloadShape",
+    "bits_per_value",
+    "body_of",
+    "decode",
+    "encode",
+    "sealed",
+]
 
 VALUE_BITS: Final = (1, 2, 4, 8)
 """Bits that a value may have."""
-
-ROUND_MAX: Final = 2**63 - 1
-"""Rounds are signed 64-bit integers in messages."""
-
-_OPENING: Final = struct.Struct("<4sH")
-
-_HEAD_ITEMS_MAX: Final = 16
-"""Fields of a header at most, in any version."""
-
-Blob = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,42 +158,6 @@ class Body:
     planes: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Run, round and author of a payload; `LocalProtocolError` outside the bounds."""
-
-    run_id: RunId
-    round: int
-    author: PeerId
-
-    def __post_init__(self) -> None:
-        for name in (self.run_id, self.author):
-            if len(name) != 32 or set(name) - set("0123456789abcdef"):
-                raise LocalProtocolError(
-                    f"expected an id of 32 hexadecimal characters, got {name[:40]!r}"
-                )
-        if not 0 <= self.round <= ROUND_MAX:
-            raise LocalProtocolError(f"expected a round from 0 to {ROUND_MAX}, got {self.round}")
-
-
-class _Version(msgspec.Struct, array_like=True, frozen=True):
-    """The field that any version of the header starts with."""
-
-    version: int
-
-
-class _Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The header on the wire: an array of eight, in this order."""
-
-    run_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    round: Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
-    author: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    chunks: int
-    top_k: int
-    value_bits: int
-    short_chunks: int
-
-
 def encode(header: Header, coefficients: Coefficients, shape: PayloadShape) -> bytes:
     """The container; `LocalProtocolError` for coefficients that the shape does not allow."""
     return sealed(header, body_of(coefficients, shape), shape)
@@ -260,36 +223,23 @@ def bits_per_value(container_bytes: int, values: int) -> float:
 
 def _head_bytes(header: Header, shape: PayloadShape, short_chunks: int) -> bytes:
     """Magic, header length and header."""
-    head = _Head(
-        PROTOCOL_VERSION,
-        bytes.fromhex(header.run_id),
-        header.round,
-        bytes.fromhex(header.author),
-        shape.chunks,
-        shape.top_k,
-        shape.value_bits,
-        short_chunks,
+    return head_bytes(
+        Head(
+            PROTOCOL_VERSION,
+            bytes.fromhex(header.run_id),
+            header.round,
+            bytes.fromhex(header.author),
+            shape.chunks,
+            shape.top_k,
+            shape.value_bits,
+            short_chunks,
+        )
     )
-    fields = packed(head)
-    return _OPENING.pack(MAGIC, len(fields)) + fields
 
 
 def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plane]:
     """Header, number of short chunks, and the bytes after the header."""
-    if view.nbytes < _OPENING.size:
-        raise RemoteProtocolError(
-            f"expected a payload of at least {_OPENING.size} bytes, got {view.nbytes}"
-        )
-    magic, length = _OPENING.unpack_from(view)
-    if magic != MAGIC:
-        raise RemoteProtocolError(f"expected a payload that starts with {MAGIC!r}, got {magic!r}")
-    end = _OPENING.size + length
-    if length > PAYLOAD_HEADER_BYTES_MAX or end > view.nbytes:
-        most = min(PAYLOAD_HEADER_BYTES_MAX, view.nbytes - _OPENING.size)
-        raise RemoteProtocolError(
-            f"expected a payload header of at most {most} bytes, got {length}"
-        )
-    head = _parse_head(view[_OPENING.size : end])
+    head, end = read_head(view)
     found = (head.chunks, head.top_k, head.value_bits)
     if found != (shape.chunks, shape.top_k, shape.value_bits):
         raise RemoteProtocolError(f"expected {shape}, got chunks, top_k and value_bits of {found}")
@@ -297,31 +247,13 @@ def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plan
         raise RemoteProtocolError(
             f"expected 0 to {shape.chunks} short chunks, got {head.short_chunks}"
         )
-    header = Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
+    header = head.plain()
     # msgpack can write one number in several ways; only ours is the payload.
     if _head_bytes(header, shape, head.short_chunks) != view[:end]:
         raise RemoteProtocolError(
             f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}"
         )
     return header, head.short_chunks, np.frombuffer(view[end:], np.uint8)
-
-
-def _parse_head(fields: memoryview) -> _Head:
-    """The header's fields, of the right types; the version is judged before what it may have
-    changed.
-    """
-    try:
-        plain = unpacked(fields, text_bytes_max=PAYLOAD_HEADER_BYTES_MAX, items_max=_HEAD_ITEMS_MAX)
-        version = converted(plain, _Version).version
-        if version != PROTOCOL_VERSION:
-            raise RemoteProtocolError(
-                f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}"
-            )
-        return converted(plain, _Head)
-    except RemoteProtocolError as error:
-        raise RemoteProtocolError(
-            f"expected a payload header, got {bytes(fields).hex()}: {error}"
-        ) from None
 
 
 def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[Numbers, Plane]:

@@ -11,31 +11,28 @@ by a schedule that the seed decides in advance.
     corrupt                         one bit of the next payload part on the way to a node is flipped
 
 A fault is over, and its target has recovered, when a commit holds the target's payload again that
-was made after the fault was mended; for the coordinator, when there is any such commit. Seconds and
-rounds count from the fault, so the length of a pause is in them. At the end no target is hurt any
-more: all must recover, then leave, and every checkpoint must be, bit for bit, what a replay of the
-log from genesis gives. A node that has to be killed because it does not leave when asked did not
-recover. When anything is amiss the directory with all logs is kept, and the last line names it.
+was made after the fault was mended, by the successor of a killed process; for the coordinator, when
+there is any such commit. Seconds and rounds count from the fault, so the length of a pause is in
+them. At the end no target is hurt any more: all must recover, then leave, and every checkpoint must
+be, bit for bit, what a replay of the log from genesis gives. A node that has to be killed because
+it does not leave when asked did not recover. When anything is amiss the directory with all logs is
+kept, and the last line names it.
 
 Throughput is the samples behind payloads that were committed within the measured minutes, which
 begin when all nodes have been counted once. Work that was never committed does not count.
+Participation and loss are those of `tests.benchmarks.chaos_result`.
 """
 
 import argparse
 import os
-import platform
 import random
 import shutil
-import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from lockstep.audit.verify import Difference
 from lockstep.cluster.local import ClusterSettings
@@ -43,6 +40,7 @@ from lockstep.console import messages, output, write_json
 from lockstep.run_file import write_run_file
 from protocol.codec.commits import Commit
 from protocol.runfile import RetentionSpec, RunSpec
+from tests.benchmarks.chaos_result import Recovery, Run, document, participation, table
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -78,6 +76,10 @@ PULSE_S, ASLEEP_S = 0.5, 0.4
 RECOVERY_S_MAX = 150.0
 """Seconds after the measured time for all to recover."""
 
+UNDECIDED_MAX = 2
+"""Rounds that may be open at once: they may count what a node announced before it was killed, which
+is no recovery."""
+
 POLL_S = 0.05
 
 RESYNC_LINE = "resync ordered round="
@@ -104,37 +106,10 @@ class OpenFault:
     """Head of the log when the fault began."""
     pid: int | None
     mended_round: int | None = None
-    """Head of the log when the fault was mended."""
+    """Newest round that may hold a payload from before the fault was mended."""
     asleep: bool = False
-
-
-@dataclass(slots=True)
-class Run:
-    """Result of one of the two runs."""
-
-    rounds: int = 0
-    samples: int = 0
-    skipped: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    recovery_s: list[float] = field(default_factory=list)
-    recovery_rounds: list[int] = field(default_factory=list)
-    unrecovered: int = 0
-    stayed: list[str] = field(default_factory=list)
-    """Nodes that did not leave when they were asked, each with its last words."""
-    disputed: int = 0
-    resyncs: int = 0
-    replayed: int = 0
-    differs: str = ""
-    load: float = 0.0
-    """Load of the whole machine: mean number of threads that ran or wanted to, in the last five
-    minutes of the run."""
-
-    @property
-    def divergences(self) -> int:
-        """Rounds with two digests, nodes told to resync, and whether a replay differs from a
-        checkpoint.
-        """
-        return self.disputed + self.resyncs + bool(self.differs)
+    started_s: float | None = None
+    """Time at which the successor of a killed node could take part in rounds."""
 
 
 def schedule(seed: int, nodes: int, seconds: float, every_s: float = EVERY_S) -> tuple[Fault, ...]:
@@ -171,8 +146,7 @@ class FaultInjector:
             ongoing for ongoing in self.open_faults if self._recovered(ongoing, commits)
         ]:
             self.open_faults.remove(ongoing)
-            self._run.recovery_s.append(now_s - ongoing.began_s)
-            self._run.recovery_rounds.append(head - ongoing.round)
+            self._run.recoveries.append(_recovery(ongoing, now_s, head))
 
     def _inject(self, fault: Fault, now_s: float, head: int) -> None:
         cluster = self._cluster
@@ -194,10 +168,13 @@ class FaultInjector:
     def _continue(self, ongoing: OpenFault, now_s: float, head: int) -> None:
         """Continue lasting faults, and end them in time."""
         fault, since_s = ongoing.fault, now_s - ongoing.began_s
+        if fault.kind == "kill node" and ongoing.started_s is None and self._started(ongoing):
+            ongoing.started_s = now_s
         if ongoing.mended_round is not None:
             return
         if since_s >= fault.for_s:
-            ongoing.mended_round = head
+            died = fault.kind == "kill node"
+            ongoing.mended_round = head + (UNDECIDED_MAX if died else 0)
             self._mend(fault, ongoing.pid)
         elif fault.kind == "slow node":
             asleep = since_s % PULSE_S < ASLEEP_S
@@ -213,6 +190,12 @@ class FaultInjector:
             cluster.lines[fault.node].mend()
             cluster.doors[fault.node].mend()
 
+    def _started(self, ongoing: OpenFault) -> bool:
+        """Whether a successor of a killed process has started, up to its first session."""
+        child = self._cluster.target(ongoing.fault.node)
+        note = child.note() if child.pid != ongoing.pid else None
+        return bool(note and note["coordinator"])
+
     def _recovered(self, ongoing: OpenFault, commits: Sequence[Commit]) -> bool:
         if ongoing.mended_round is None:
             return False
@@ -223,6 +206,14 @@ class FaultInjector:
         return any(entry.author == peer for commit in later for entry in commit.entries)
 
 
+def _recovery(ongoing: OpenFault, now_s: float, head: int) -> Recovery:
+    """A fault whose target has recovered now."""
+    fault, began_s = ongoing.fault, ongoing.began_s
+    started_s = ongoing.started_s and ongoing.started_s - began_s
+    took_s, rounds = now_s - began_s, head - ongoing.round
+    return Recovery(fault.kind, fault.node, began_s, took_s, rounds, started_s)
+
+
 def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault]) -> Run:
     """One run of `seconds` seconds under these faults, to its end and its audit."""
     directory.mkdir(parents=True)
@@ -230,11 +221,12 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
     settings = ClusterSettings(
         directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes
     )
-    run = Run()
+    run, counted = Run(), set[int]()
     with running(FaultyCluster(settings)) as cluster:
         injector, ends_s = FaultInjector(cluster, faults, run), time.monotonic() + seconds
         for commits in _rounds(cluster, injector, ends_s):
             run.rounds += len(commits)
+            counted.update(commit.round for commit in commits)
             run.samples += sum(entry.samples for commit in commits for entry in commit.entries)
         cluster.resume_all()
         run.load = os.getloadavg()[1]
@@ -249,7 +241,11 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
         run.resyncs = sum(
             node.log.read_text(errors="replace").count(RESYNC_LINE) for node in cluster.nodes
         )
+        run.losses = [loss for round, loss in cluster.losses() if round in counted]
         cluster.leave()
+        run.contributors, run.live = participation(
+            cluster.coordinator.directory, chaos_spec(nodes), counted
+        )
         run.stayed = [
             f"{node.name}: {node.last_words()}" for node in cluster.nodes if node.exit_status != 0
         ]
@@ -290,71 +286,6 @@ def chaos_spec(nodes: int) -> RunSpec:
         batch_samples_max=100 * nodes,
         share_samples_first=100,
     ).model_copy(update={"retention": RetentionSpec(log_rounds=1_000_000, snapshot_every=50)})
-
-
-def document(arguments: argparse.Namespace, calm: Run, hurt: Run) -> dict[str, Any]:
-    """Everything that is printed and a little more, as JSON."""
-    return {
-        "seed": arguments.seed,
-        "nodes": arguments.nodes,
-        "minutes": arguments.minutes,
-        "mean_seconds_between_faults": arguments.every,
-        "faults": dict(sorted(hurt.faults.items())),
-        "rounds_committed": hurt.rounds,
-        "rounds_committed_without_faults": calm.rounds,
-        "rounds_skipped": hurt.skipped,
-        "divergences": hurt.divergences + calm.divergences,
-        "commits_replayed": hurt.replayed,
-        "difference": hurt.differs or calm.differs,
-        "unrecovered": hurt.unrecovered,
-        "did_not_leave": calm.stayed + hurt.stayed,
-        "recovery_rounds": spread(hurt.recovery_rounds),
-        "recovery_seconds": spread(hurt.recovery_s),
-        "samples_committed": hurt.samples,
-        "samples_committed_without_faults": calm.samples,
-        "throughput_kept": round(hurt.samples / calm.samples, 4) if calm.samples else None,
-        "rounds_kept": round(hurt.rounds / calm.rounds, 4) if calm.rounds else None,
-        "machine": {
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "load": round(hurt.load, 1),
-            "load_without_faults": round(calm.load, 1),
-        },
-    }
-
-
-def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Median and 95th percentile (nearest rank); None for no values."""
-    if not values:
-        return {"median": None, "p95": None}
-    ranked = sorted(values)
-    return {
-        "median": round(statistics.median(ranked), 2),
-        "p95": round(ranked[-(-95 * len(ranked) // 100) - 1], 2),
-    }
-
-
-def table(found: dict[str, Any]) -> Table:
-    """The document as a table of 80 columns."""
-    seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
-    faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
-    rows = {
-        "faults": f"{faults} in {found['minutes']:g} minutes on {found['nodes']} nodes",
-        **{f"  {kind}": str(count) for kind, count in found["faults"].items()},
-        "rounds committed": f"{found['rounds_committed']} ({undisturbed} without faults)",
-        "divergences": f"{found['divergences']} ({found['commits_replayed']} commits replayed)",
-        "not recovered": str(found["unrecovered"]),
-        "did not leave": str(len(found["did_not_leave"])),
-        "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
-        "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
-        "throughput kept": "-"
-        if found["throughput_kept"] is None
-        else f"{100 * found['throughput_kept']:.1f} %",
-    }
-    grid = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        grid.add_row(name, value)
-    return grid
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.machine.events import Effect, Event
 from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos
@@ -22,11 +24,10 @@ from tests.benchmarks.chaos import (
     Fault,
     FaultInjector,
     Run,
-    document,
     schedule,
-    spread,
-    table,
 )
+from tests.benchmarks.chaos_result import Recovery, document, participation, spread, table
+from tests.coordinator.machine.driver import A, B, C, Driver
 
 ARGUMENTS = argparse.Namespace(seed=1, nodes=8, minutes=10.0, every=6.0)
 
@@ -45,6 +46,10 @@ class Wire:
 @dataclass
 class Child:
     pid: int
+    coordinator: str = ""
+
+    def note(self) -> dict[str, str]:
+        return {"coordinator": self.coordinator}
 
 
 @dataclass
@@ -119,11 +124,32 @@ def test_a_killed_node_has_recovered_when_a_later_commit_holds_its_payload(clock
     injector.advance([], 10)
     assert cluster.done == ["kill 1"]
     clock.now_s += 2
-    injector.advance([commit(11, 0)], 11)
-    assert len(injector.open_faults) == 1
+    injector.advance([commit(11, 0, 1), commit(12, 1)], 12)
+    assert len(injector.open_faults) == 1, "announced before the kill"
     clock.now_s += 2
-    injector.advance([commit(12, 0, 1)], 12)
-    assert (injector.open_faults, run.recovery_s, run.recovery_rounds) == ([], [4.0], [2])
+    injector.advance([commit(13, 0, 1)], 13)
+    assert injector.open_faults == []
+    assert run.recoveries == [Recovery("kill node", 1, 5.0, 4.0, 3)]
+
+
+def test_the_start_of_a_killed_node_s_successor_is_told_apart(clock: Clock) -> None:
+    cluster, injector, run = injecting(Fault(0.0, "kill node", 1))
+    cluster.children[1].coordinator = "the address of the one that died"
+    injector.advance([], 10)
+    cluster.children[1] = Child(103)
+    clock.now_s += 2
+    injector.advance([], 11)
+    cluster.children[1].coordinator = "127.0.0.1:1"
+    clock.now_s += 3
+    injector.advance([], 12)
+    clock.now_s += 1
+    injector.advance([commit(13, 1)], 13)
+    assert run.recoveries == [Recovery("kill node", 1, 0.0, 6.0, 3, 5.0)]
+    restart = document(ARGUMENTS, Run(), run)["restart"]
+    assert restart == {
+        "start": {"median": 5.0, "p95": 5.0},
+        "after": {"median": 1.0, "p95": 1.0},
+    }
 
 
 def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clock) -> None:
@@ -133,9 +159,9 @@ def test_a_payload_committed_before_the_end_of_a_pause_is_no_recovery(clock: Clo
     clock.now_s += 3
     injector.advance([], 11)
     assert cluster.done == ["pause 0", "resume 0"]
-    assert run.recovery_s == []
+    assert run.recoveries == []
     injector.advance([commit(12, 0, 1)], 12)
-    assert run.recovery_s == [3.0]
+    assert [each.seconds for each in run.recoveries] == [3.0]
 
 
 def test_any_later_commit_says_that_the_coordinator_is_back(clock: Clock) -> None:
@@ -144,7 +170,7 @@ def test_any_later_commit_says_that_the_coordinator_is_back(clock: Clock) -> Non
     clock.now_s += 1
     injector.advance([commit(11, 1)], 11)
     assert cluster.done == ["kill None"]
-    assert run.recovery_rounds == [1]
+    assert [each.rounds for each in run.recoveries] == [1]
 
 
 def test_a_successor_is_not_woken_for_the_process_that_slept(clock: Clock) -> None:
@@ -188,8 +214,13 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
     hurt = Run(
         rounds=900,
         samples=970,
-        recovery_s=[1.0, 123.45],
-        recovery_rounds=[1, 1000],
+        recoveries=[
+            Recovery("kill node", 1, 3.0, 1.0, 1),
+            Recovery("stop coordinator", None, 30.0, 123.45, 1000),
+        ],
+        losses=[2.0, 2.5],
+        contributors=3,
+        live=4,
         replayed=99_999,
     )
     hurt.faults.update(dict.fromkeys(KINDS, 10))
@@ -203,11 +234,45 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
         "throughput_kept",
     }
     assert promised <= found.keys()
+    assert found["recovery_by_kind"]["kill node"]["seconds"] == {"median": 1.0, "p95": 1.0}
+    assert (found["participation"], found["participation_without_faults"]) == (0.75, None)
+    assert (found["loss"], found["loss_at_equal_rounds"]) == (2.25, None)
     assert found["throughput_kept"] == 0.97
     text = io.StringIO()
     Console(file=text, width=200).print(table(found))
     assert max(len(line.rstrip()) for line in text.getvalue().splitlines()) <= 80
     assert "97.0 %" in text.getvalue()
+
+
+def test_losses_are_compared_at_equal_rounds_too() -> None:
+    calm, hurt = Run(losses=[5.0, 4.0, 3.0, 1.0]), Run(losses=[5.0, 4.5])
+    found = document(ARGUMENTS, calm, hurt)
+    assert (found["loss"], found["loss_without_faults"]) == (4.75, 3.25)
+    assert found["loss_at_equal_rounds_without_faults"] == 4.5
+
+
+class NotedDriver(Driver):
+    """A driver that keeps the events that it was told."""
+
+    def __init__(self, *peers: PeerId) -> None:
+        self.told: list[Event] = []
+        super().__init__(*peers)
+
+    def tell(self, event: Event) -> list[Effect]:
+        self.told.append(event)
+        return super().tell(event)
+
+
+def test_participation_is_contributors_over_the_members_with_a_session(tmp_path: Path) -> None:
+    driver = NotedDriver(A, B, C)
+    driver.part(C)
+    driver.exchange(0, A, B)
+    journal = Journal(tmp_path / JOURNAL_NAME)
+    journal.append([(driver.now_ms, event) for event in driver.told], [], [])
+    journal.close()
+    spec = driver.machine.spec
+    assert participation(tmp_path, spec, {0}) == (2, 2)
+    assert participation(tmp_path, spec, {7}) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -238,5 +303,5 @@ def test_real_processes_recover_from_faults_and_end_equal(tmp_path: Path) -> Non
     run = chaos.measured(tmp_path / "injector", 3, 8.0, faults)
     assert run.faults == {"kill node": 1, "corrupt": 1, "kill coordinator": 1}
     assert (run.unrecovered, run.stayed, run.divergences, run.differs) == (0, [], 0, "")
-    assert len(run.recovery_s) == 3
+    assert len(run.recoveries) == 3
     assert run.replayed >= run.rounds > 0

@@ -1,6 +1,7 @@
 """A scripted node over real gRPC: it says exactly what a test tells it to say."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -70,6 +71,7 @@ class ScriptedNode:
         self.channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
         self.stub: Any = CoordinatorStub(self.channel)
         self.call: Any = None
+        self.instance = secrets.randbits(64)
 
     async def __aenter__(self) -> "ScriptedNode":
         return self
@@ -96,6 +98,7 @@ class ScriptedNode:
             "signature": sign_hello(self.key, self.run_id, nonce),
             "addresses": ["127.0.0.1:1"],
             "name": "scripted",
+            "instance": self.instance,
         }
         return wire.NodeMessage(hello=wire.Hello(**(fields | changes)))
 

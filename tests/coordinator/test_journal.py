@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import Journal
+from coordinator.journal import FORMAT, Journal
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -137,8 +137,8 @@ def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
         with pytest.raises(VersionError) as caught:
             use()
         assert str(caught.value) == (
-            f"{path}: expected journal format 3, got {found}; continue this run with the release "
-            "of Lockstep that wrote it, or use another --directory"
+            f"{path}: expected journal format {FORMAT}, got {found}; continue this run with the "
+            "release of Lockstep that wrote it, or use another --directory"
         )
 
 

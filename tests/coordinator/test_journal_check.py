@@ -9,13 +9,15 @@ import pytest
 
 from coordinator.journal import Journal
 from coordinator.journal_check import Checked, check_journal
+from coordinator.machine.events import Joined, Left, NotHeld, Ready
 from coordinator.machine.rounds import Rounds
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
-from tests.coordinator.machine.driver import RUN, A, B
+from tests.coordinator.machine.driver import RUN, A, B, payload_digest
 from tests.coordinator.test_sequencer import (
     COORDINATOR_KEY,
     a_round,
+    announcement,
     desk_of,
     joining,
     quiet_spec,
@@ -136,3 +138,60 @@ def test_an_overwritten_page_of_the_file_is_reported(directory: Path) -> None:
     path.write_bytes(blob)
     with pytest.raises(StorageError):
         checked(directory)
+
+
+# ---- voids
+
+
+@pytest.fixture
+def no_time_for_voids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds need the settings that the journal was made with."""
+    monkeypatch.setattr("coordinator.machine.voids.LEAST_MS", 0)
+    monkeypatch.setattr("coordinator.machine.voids.SLOTS", 0)
+
+
+@pytest.fixture
+async def with_a_void(tmp_path: Path, no_time_for_voids: None) -> Path:
+    """A journal whose first round counts a payload of B that A lacked when B was gone."""
+    spec = quiet_spec(rounds={"quorum": 1})
+    async with desk_of(tmp_path, spec) as desk:
+        await submit(desk, *joining(A), *joining(B), *a_round(0), Left(B, "goodbye"))
+        await submit(desk, NotHeld(A, 0, (payload_digest(B, 0),)))
+        await desk.told(lambda: bool(desk.sequencer.tail))
+        assert [entry.round for entry in desk.journal.entries(0, 0)] == [0]
+        tail = desk.sequencer.tail
+    async with desk_of(tmp_path, spec) as again:
+        assert again.sequencer.tail == tail
+        await submit(again, Joined(A, (), "", "", ""), Ready(A, 0, 2, True, voids=1))
+        await submit(again, announcement(A, 1))
+        assert again.journal.last_commits(1)[0].round == 1
+        assert again.sequencer.tail == ()
+    return tmp_path
+
+
+def checked_with_a_void(directory: Path) -> Checked:
+    rounds = Rounds(quiet_spec(rounds={"quorum": 1}), RUN)
+    with opened(directory) as journal:
+        return check_journal(journal, rounds, public_bytes(COORDINATOR_KEY))
+
+
+def test_a_journal_with_a_void_is_sound_and_goes_on_after_a_restart(
+    with_a_void: Path,
+) -> None:
+    assert checked_with_a_void(with_a_void).commits == 2
+
+
+def test_a_void_that_is_missing_on_record_or_that_no_event_makes_is_found(
+    with_a_void: Path,
+) -> None:
+    alter(
+        with_a_void,
+        "INSERT INTO entries SELECT 9, after_round, round, body, signature FROM entries",
+    )
+    with pytest.raises(StorageError, match="a void of round 0 is on record, and no event makes it"):
+        checked_with_a_void(with_a_void)
+    alter(with_a_void, "DELETE FROM entries")
+    with pytest.raises(
+        StorageError, match="makes a payload of round 0 void, and none is on record"
+    ):
+        checked_with_a_void(with_a_void)

@@ -171,6 +171,7 @@ def test_metrics_follow_the_machine() -> None:
 
 def test_members_are_counted_by_state() -> None:
     driver = Driver(A, B, C, membership={"strikes_to_mute": 1})
+    driver.end_first_step(C)
     driver.announce(A, 0)
     driver.announce(B, 0)
     driver.wait(1500)
@@ -188,3 +189,15 @@ def test_members_are_counted_by_state() -> None:
 
 def test_before_the_first_commit_there_is_no_loss() -> None:
     assert not any("loss_nats" in name for name, _ in samples_of(Driver(A, B)))
+
+
+def test_a_state_that_nobody_holds_is_a_metric() -> None:
+    driver = Driver(A, membership={"start_members": 1}, rounds={"quorum": 1, "copies_min": 0})
+    driver.exchange(0, A)
+    driver.apply(A, 0)
+    driver.leave(A)
+    metrics = registry(driver.machine, now_ms=lambda: driver.now_ms)
+    assert "lockstep_coordinator_state_lost 0.0" in generate_latest(metrics).decode()
+    driver.hello(B)
+    driver.now_ms += 60_000
+    assert "lockstep_coordinator_state_lost 1.0" in generate_latest(metrics).decode()

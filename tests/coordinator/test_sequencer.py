@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import Journal
+from coordinator.machine.digest_verdicts import Record
 from coordinator.machine.events import (
     Announced,
+    Disconnected,
     Event,
     Evict,
     Heartbeat,
@@ -30,7 +32,7 @@ from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from tests.coordinator.client import COORDINATOR_KEY, quiet_spec
 from tests.coordinator.disk import refuse_writes
-from tests.coordinator.machine.driver import RUN, A, B, payload_digest, run_spec
+from tests.coordinator.machine.driver import RUN, A, B, C, payload_digest, run_spec
 from tests.simulation.checkers import portrait
 
 
@@ -243,6 +245,30 @@ async def test_a_restart_under_a_wall_clock_a_year_off_keeps_members_and_the_rou
         assert left_ms - 60_000 < again_ms <= left_ms + 60_000
         await submit(desk, announcement(B, 0), *a_round(0)[2:])
         assert desk.sequencer.decided_round == 0
+
+
+async def test_a_wall_clock_that_was_days_ahead_once_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set three days ahead across a restart and back again across the next one: the run's clock
+    counts neither, and a key that is refused for an hour stays refused for an hour.
+    """
+    real = time.time
+    async with desk_of(tmp_path) as desk:
+        await submit(desk, *joining(A), *joining(B))
+        began_ms = desk.sequencer.now_ms()
+        assert abs(began_ms - 1000 * real()) < 60_000, "a run begins at the wall clock"
+    for days in (3, 0, -3):
+        wall_s = real() + days * 86_400
+        monkeypatch.setattr(time, "time", lambda at_s=wall_s: at_s)
+        async with desk_of(tmp_path) as desk:
+            assert 0 <= desk.sequencer.now_ms() - began_ms < 60_000
+            verdicts = desk.sequencer.rounds.state.verdicts
+            record = verdicts.records.setdefault(C, Record())
+            record.refused_until_ms = began_ms + 3_600_000
+            words = verdicts.refusal(C, desk.sequencer.now_ms())
+            assert "refused for 60 more minutes" in words or "refused for 59" in words
+            await submit(desk, Heartbeat(A), Disconnected(B))
 
 
 async def test_a_journal_that_does_not_lead_to_its_commits_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from coordinator import server, wire_messages
 from coordinator.process import CoordinatorProcess
@@ -128,22 +129,92 @@ async def test_a_full_run_refuses_and_says_its_size(tmp_path: Path) -> None:
         await third.hear_end()
 
 
-async def test_a_second_session_with_one_key_closes_the_first_with_the_reason(
+BRISK = {"heartbeat_ms": 100}
+"""Membership of a run in which a contest for a key takes a third of a second."""
+
+
+async def beating(node: ScriptedNode, every_s: float) -> None:
+    """Heartbeats without an end, whose answers are read."""
+    while True:
+        await node.ping()
+        await asyncio.sleep(every_s)
+
+
+async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_told(
     tmp_path: Path,
 ) -> None:
     async with (
+        running(tmp_path, quiet_spec(membership=BRISK)) as process,
+        node_of(process, 1) as node,
+        node_of(process, 1) as copy,
+    ):
+        await node.join()
+        at_work = asyncio.create_task(beating(node, 0.02))
+        for _ in range(3):  # as under `while true`
+            await copy.say(copy.hello(await copy.connect(), name="the\x1b[31m copy\n"))
+            reason = (await copy.hear("refused")).refused.reason
+            assert reason.startswith("this key is at work at 127.0.0.1:1 as 'scripted' since 20")
+            assert "give this machine a directory of its own" in reason
+            await copy.hear_end()
+        await until_after(lambda: "notice" in kinds(node), lambda: asyncio.sleep(0.05))
+        assert not at_work.done()
+        at_work.cancel()
+        assert kinds(node).count("notice") == 1, "told once a minute"
+        (told,) = [message.notice.text for message in node.heard if message.HasField("notice")]
+        assert told.startswith("another process, at 127.0.0.1:1 as 'the [31m copy', tried to join")
+        assert [member["state"] for member in process.status()["members"]] == ["ready"]
+        metrics = generate_latest(process.registry).decode()
+        assert "lockstep_coordinator_copied_keys_refused_total 3.0" in metrics
+
+
+def kinds(node: ScriptedNode) -> list[str | None]:
+    return [message.WhichOneof("kind") for message in node.heard]
+
+
+async def test_a_node_that_was_killed_and_started_again_is_welcomed(tmp_path: Path) -> None:
+    """Its new process has another instance, and its old stream has ended."""
+    async with (
         running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as killed,
+        node_of(process, 1) as again,
+    ):
+        await killed.join()
+        await killed.channel.close()
+        await again.join()
+        assert len(process.status()["members"]) == 1
+
+
+async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec(membership=BRISK)) as process,
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
         await node.join()
         await copy.join()
         reason = (await node.hear("refused")).refused.reason
-        assert reason == "another session with this node's key has opened; one key is one node"
+        assert "another process at 127.0.0.1:1 as 'scripted' with this node's key" in reason
+        assert "one key is one node" in reason
         await node.hear_end()
         await copy.ping()
-        assert len(process.status()["members"]) == 1
         assert process.status()["members"][0]["state"] == "ready"
+
+
+async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec(membership=BRISK)) as process,
+        node_of(process, 1) as relay,
+        node_of(process, 1) as copy,
+    ):
+        await relay.say(relay.hello(await relay.connect(), relay=True))
+        await relay.hear("welcome")
+        at_work = asyncio.create_task(beating(relay, 0.02))
+        await copy.say(copy.hello(await copy.connect(), relay=True))
+        assert "this key is at work" in (await copy.hear("refused")).refused.reason
+        at_work.cancel()
+        assert process.service.copies_refused == 1
 
 
 # ---- in the session

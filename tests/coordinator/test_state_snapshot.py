@@ -57,10 +57,14 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.pace.slot.publish_ms",
         "state.pace.slot.exchange_ms",
         "state.pace.reason",
+        "state.members.former",
         "state.verdicts.held",
+        "state.voids.rounds",
+        "state.voids.made",
         "state.end.finished",
         "state.end.concluded",
         "state.end.conclude_by_ms",
+        "state.unready_since_ms",
     }
 
 

@@ -75,12 +75,13 @@ def test_a_commit_without_samples_has_a_loss_that_json_can_hold() -> None:
 
 def test_each_member_has_a_state_and_a_reason_in_words() -> None:
     driver = Driver(A, B, membership={"strikes_to_mute": 1})
+    driver.end_first_step(B)
     driver.hello(C)
     driver.announce(A, 0)
     rows = {row["peer_id"]: (row["state"], row["reason"]) for row in status_of(driver)["members"]}
     assert rows == {
         A: ("announced", "its payload of round 0 is in"),
-        B: ("training", "computes round 0"),
+        B: ("training", "computes round 0, the first that it will announce"),
         C: ("catching up", "its state holds round -1, the log -1"),
     }
     driver.ready(C)

@@ -90,6 +90,14 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
             "expected a round of at least 0, got -1",
         ),
         (
+            wire.NodeMessage(holding=wire.Holding(digests=[b"d" * 32], authors=["", ""])),
+            "authors of 1",
+        ),
+        (
+            wire.NodeMessage(holding=wire.Holding(digests=[b"d" * 32], authors=["x"])),
+            "peer",
+        ),
+        (
             wire.NodeMessage(holding=wire.Holding(digests=[b"x"])),
             "expected a digest of 32 bytes, got 1 bytes",
         ),

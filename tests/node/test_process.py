@@ -3,6 +3,7 @@ coming back.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from node.model.training import named_parameters_once
 from node.process import NodeProcess
 from node.replica.digest import state_digest
 from node.settings import NodeSettings
+from protocol.border.join_link import parse_link
 from protocol.errors import DataError, SettingsError, UnavailableError
 from protocol.runfile import RunSpec
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -145,11 +147,15 @@ async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_join
         with pytest.raises(SettingsError, match=problem):
             await node.process.start()
         await node.process.stop()
-        assert coordinator.status()["steps"]["committed"] == 0
+        status = coordinator.status()
+        assert (status["steps"]["committed"], status["members"]) == (0, [])
+        assert status["refusals"]["nodes"] == 1
+        assert re.search(problem, status["reason"]), status["reason"]
+        assert "1 node refused this run file; the last said: model" in status["reason"]
 
 
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:
-    client = CoordinatorClient("127.0.0.1:9", Ed25519PrivateKey.generate())
+    client = CoordinatorClient(parse_link("127.0.0.1:9"), Ed25519PrivateKey.generate())
     with pytest.raises(UnavailableError, match=r"cannot reach a coordinator at 127\.0\.0\.1:9"):
         await client.fetch_run(timeout_s=1)
     await client.close()

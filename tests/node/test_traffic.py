@@ -11,6 +11,7 @@ from node.control.members import MemberList
 from node.status import NodeStatus, registry
 from node.traffic import Statistics, Traffic
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
 from protocol.traffic import unknown_overhead
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running, train
 from tests.support.waiting import until
@@ -114,7 +115,7 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(
     async with running(
         tmp_path, quiet_spec()
     ) as process:  # goes on, and has said nothing to anybody yet
-        client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
+        client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
         info = await client.fetch_run()
         await client.fetch_members()
         assert len((await client.fetch_commits(-1)).commits) == 3

@@ -215,6 +215,10 @@ class FaultyCluster(Cluster):
         key = public_bytes(load_or_create_key(self.coordinator.directory))
         return [open_commit(signed, key) for signed in self.signed(after)]
 
+    def losses(self) -> list[tuple[int, float]]:
+        """Round and training loss of every commit, in order."""
+        return self.query("SELECT round, loss FROM commits ORDER BY round")
+
     def head(self) -> int:
         """Round of the newest commit; -1 before the first."""
         newest = self.query("SELECT round FROM commits ORDER BY round DESC LIMIT 1")

@@ -18,7 +18,6 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.local import ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
-from lockstep.service.keys import KEY_NAME
 from protocol.runfile import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -129,6 +128,10 @@ def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process
     cluster.resume(1)
     cluster.until(lambda: cluster.counted(head, 1))
     assert cluster.nodes[1].pid == pid
+    away = re.findall(r"was away seconds=([\d.]+)", cluster.nodes[1].log.read_text())
+    assert away
+    lease_s, since_last_word_s = LEASE_MS / 1000, 2
+    assert float(away[-1]) >= lease_s - since_last_word_s, "the length of the sleep"
 
 
 def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyCluster) -> None:
@@ -177,20 +180,29 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
 
 
 @pytest.mark.slow
-def test_of_two_nodes_with_one_key_the_later_one_works(cluster: FaultyCluster) -> None:
-    twin = cluster.child("twin")
-    twin.directory.mkdir()
-    shutil.copy(cluster.nodes[1].directory / KEY_NAME, twin.directory)
-    twin.start(cluster.address)
-    try:
-        cluster.until(lambda: cluster.nodes[1].exit_status is not None, watch=False)
-        assert cluster.nodes[1].exit_status == ExitCode.REFUSED
-        assert "one key is one node" in cluster.nodes[1].last_words()
-        head = cluster.head()
-        cluster.until(lambda: cluster.counted(head, 1), watch=False)
-    finally:
-        twin.ask_to_leave()
-        assert twin.wait(time.monotonic() + 60) == 0, twin.last_words()
+def test_a_copied_directory_does_not_evict_the_node_at_work(cluster: FaultyCluster) -> None:
+    """As under `while true` on both machines: the copy is refused each time, the node works on, and
+    a successor of the node itself is welcome.
+    """
+    at_work, twin = cluster.nodes[1], cluster.child("twin")
+    ignored = shutil.ignore_patterns("*.txt", "process.json")
+    shutil.copytree(at_work.directory, twin.directory, ignore=ignored)
+    pid = at_work.pid
+    for _ in range(2):
+        twin.start(cluster.address)
+        cluster.until(lambda: twin.exit_status is not None, watch=False)
+        assert twin.wait(time.monotonic()) == ExitCode.REFUSED
+        assert "this key is at work at 127.0.0.1:" in twin.last_words()
+        assert "give this machine a directory of its own" in twin.last_words()
+    cluster.watch()
+    assert (at_work.pid, at_work.exit_status) == (pid, None)
+    assert "tried to join with this key" in at_work.status["notice"]
+    head = cluster.head()
+    cluster.until(lambda: cluster.counted(head, 1), watch=False)
+    cluster.kill(1)
+    cluster.revive()
+    head = cluster.head()
+    cluster.until(lambda: cluster.counted(head, 1), watch=False)
 
 
 # ---- disks

@@ -2,8 +2,9 @@
 coordinator's journal.
 
 Its rules:
-- a node applies exactly the commits of the journal, in order, and no other node has another digest
-  after the same commit;
+- a node applies exactly the commits of the journal, in order, without the payloads that the
+  journal calls void and with all others, and no other node has another digest after the same
+  commit and the same voids;
 - a node announces only rounds that were opened, and offers and confirms only payloads that are on
   its disk, verified;
 - a kill takes from a node only what its disk did not have; what its disk had comes back;
@@ -17,8 +18,8 @@ Its rules:
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from protocol.codec.commits import Commit
-from protocol.ids import Digest, PeerId
+from protocol.codec.commits import Commit, commit_digest, genesis_digest
+from protocol.ids import Digest, PeerId, RunId
 from tests.simulation.checkers import require
 
 
@@ -28,9 +29,14 @@ class Auditor:
 
     commit_of: Callable[[int], Commit | None]
     """The commit of a round in the coordinator's journal."""
+    commit_before: Callable[[int], Commit | None]
+    """The commit before a round."""
+    is_void: Callable[[int, Digest], bool]
+    """Whether the journal calls a payload of a round void."""
     opened_until: Callable[[], int]
     """The newest round that the coordinator has opened."""
-    digests: dict[int, int] = field(default_factory=dict)
+    digests: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Digest of the state after a round, by the number of void payloads that it passed over."""
     excused: set[int] = field(default_factory=set)
     """Positions that may be anywhere, and more than once."""
     lost: set[int] = field(default_factory=set)
@@ -40,7 +46,19 @@ class Auditor:
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
 
-    def applied(self, peer: PeerId, commit: Commit, digest: int, *, faulty: bool) -> None:
+    def follows(self, peer: PeerId, round: int, head: Digest, run_id: RunId) -> None:
+        """A replica whose last commit has the digest `head` applies the commit of a round."""
+        before = self.commit_before(round)
+        expected = commit_digest(before) if before else genesis_digest(run_id)
+        require(head == expected, peer, "applies out of order: round", round)
+
+    def passes_over(self, peer: PeerId, round: int, digest: Digest) -> None:
+        """A replica makes a step without a payload."""
+        require(self.is_void(round, digest), peer, "leaves out a payload of round", round)
+
+    def applied(
+        self, peer: PeerId, commit: Commit, digest: int, voids: int, *, faulty: bool
+    ) -> None:
         """A replica makes a step."""
         require(
             commit == self.commit_of(commit.round),
@@ -49,7 +67,7 @@ class Auditor:
             commit.round,
         )
         if not faulty:
-            known = self.digests.setdefault(commit.round, digest)
+            known = self.digests.setdefault((commit.round, voids), digest)
             require(
                 known == digest,
                 "round",
@@ -59,16 +77,21 @@ class Auditor:
                 "and the first to apply it",
             )
 
-    def adopted(self, peer: PeerId, round: int, digest: int) -> None:
-        """A replica goes on from a snapshot."""
-        known = self.digests.get(round)
+    def adopted(self, peer: PeerId, round: int, digest: int) -> int:
+        """A replica goes on from a snapshot. Returns the number of voids that it passed over."""
+        known = [
+            voids
+            for (applied, voids), found in self.digests.items()
+            if (applied, found) == (round, digest)
+        ]
         require(
-            known == digest,
+            bool(known),
             peer,
             "adopts a snapshot of round",
             round,
             "that no node has that applied it",
         )
+        return max(known)
 
     def announces(self, peer: PeerId, round: int, digest: bytes) -> None:
         """A node announces its work of a round."""

@@ -23,12 +23,15 @@ from coordinator.machine.events import (
     InstantReached,
     Lapsed,
     Left,
+    NotHeld,
     OpenRound,
     SkipRound,
+    VoidPayload,
 )
 from coordinator.machine.rounds import Rounds
+from protocol.codec.chain import Void, entry_digest
 from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
-from protocol.ids import PeerId
+from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 
 
@@ -60,6 +63,9 @@ class Referee:
         self.machine = machine
         self.commits: list[Commit] = []
         self.words: dict[int, str] = {}
+        self.voids: dict[tuple[int, Digest], Void] = {}
+        self._head = genesis_digest(machine.run_id)
+        self._lacked: dict[tuple[int, Digest], set[PeerId]] = defaultdict(set)
         self._run_id, self._spec = machine.run_id, machine.spec
         self._pages: dict[int, _Page] = {}
         self._live: set[PeerId] = set()
@@ -82,6 +88,8 @@ class Referee:
                     self._opened(effect)
                 case CommitRound():
                     self._committed(effect)
+                case VoidPayload(void):
+                    self._voided(void)
                 case SkipRound(round, reason):
                     require(bool(reason), "round", round, "was skipped without a reason")
                     self._decided(round, "skipped")
@@ -110,6 +118,9 @@ class Referee:
             case Holding(peer, round, digests) if round in self._pages and peer in self._live:
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
+            case NotHeld(peer, round, digests) if peer in self._live:
+                for digest in digests:
+                    self._lacked[round, digest].add(peer)
             case Announced() if event.round in self._pages and event.peer in self._live:
                 self._announced(event, self._pages[event.round])
 
@@ -211,8 +222,8 @@ class Referee:
     def _committed(self, effect: CommitRound) -> None:
         commit = effect.commit
         previous = self.commits[-1] if self.commits else None
-        digest = commit_digest(previous) if previous else genesis_digest(self._run_id)
-        check_link(commit, self._run_id, digest, previous.round if previous else -1)
+        check_link(commit, self._run_id, self._head, previous.round if previous else -1)
+        self._head = commit_digest(commit)
         require(commit.step == len(self.commits), "round", commit.round, "makes step", commit.step)
         authors = [entry.author for entry in commit.entries]
         require(authors == sorted(set(authors)), "round", commit.round, "names authors", authors)
@@ -259,6 +270,22 @@ class Referee:
             )
         self.commits.append(commit)
         self._decided(commit.round, "committed")
+
+    def _voided(self, void: Void) -> None:
+        """A void is linked, is about a payload of a commit, is said once, and a member lacks it."""
+        payload = void.round, void.digest
+        require(void.previous == self._head, "a void that does not follow the chain:", void)
+        require(payload not in self.voids, void, "is said a second time")
+        named = [
+            entry.digest
+            for commit in self.commits
+            for entry in commit.entries
+            if commit.round == void.round
+        ]
+        require(void.digest in named, void, "is about a payload that no commit names")
+        require(bool(self._lacked[payload] & self._live), void, "and no member lacks it")
+        self.voids[payload] = void
+        self._head = entry_digest(void)
 
     def _decided(self, round: int, word: str) -> None:
         require(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import RecordedCommit
+from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
     Effect,
@@ -89,6 +89,7 @@ class MemoryJournal:
         self.signed: dict[int, RecordedCommit] = {}
         self.commits_by_round: dict[int, Commit] = {}
         self.digests: dict[int, RecordDigest] = {}
+        self.chained: list[RecordedEntry] = []
         self.states: list[tuple[int, bytes]] = []
         self.replaying: Row | None = None
         self.steps_left: int | None = None
@@ -107,6 +108,7 @@ class MemoryJournal:
         commits: Sequence[tuple[int, SignedCommit, float]],
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
+        entries: Sequence[RecordedEntry] = (),
     ) -> None:
         """One transaction; the process may die before it or after it."""
         self._step()
@@ -142,6 +144,8 @@ class MemoryJournal:
             self.signed[round] = RecordedCommit(round, signed, loss, None, 0, 0, b"")
         for row in digests:
             self.digests[row.round] = row
+        self.chained += entries
+        require(len(self.chained) == len(referee.voids), "voids on disk", self.chained)
         if state is not None:
             self.states.append((len(self.rows), state))
         self._step()
@@ -178,6 +182,20 @@ class MemoryJournal:
         """The newest commits, newest first."""
         return [self._recorded(round) for round in sorted(self.signed, reverse=True)[:count]]
 
+    def entries(self, first: int, last: int) -> list[RecordedEntry]:
+        """Entries of the chain around the commits of these rounds, and those about them."""
+        before = max((round for round in self.signed if round < first), default=-1)
+        return [
+            row
+            for row in self.chained
+            if first <= row.round <= last or before <= row.after_round <= last
+        ]
+
+    def commit_before(self, round: int) -> Commit | None:
+        """The commit before a round."""
+        earlier = [known for known in self.commits_by_round if known < round]
+        return self.commits_by_round[max(earlier)] if earlier else None
+
     def _recorded(self, round: int) -> RecordedCommit:
         plain, said = self.signed[round], self.digests.get(round)
         if said is None:
@@ -213,6 +231,8 @@ class SimulatedCoordinator:
         self.referee = Referee(self.rounds)
         self.journal.referee = self.referee
         self.restarts = -1
+        self.sequencer: Sequencer | None = None
+        """Of the present life, once it takes events."""
         self._emitted = 0
         self._lost: object = None
 
@@ -243,6 +263,7 @@ class SimulatedCoordinator:
 
     def _died(self) -> None:
         self.world.say("the coordinator dies")
+        self.sequencer = None
         self._lost = None if self.rounds.fresh else durable_part(self.rounds.state)
         self.switchboard.died(COORDINATOR)
         least, most = SUPERVISOR_MS
@@ -260,7 +281,7 @@ class SimulatedCoordinator:
             self._service = CoordinatorService(
                 sequencer, self.journal, self.journal.public_key, dict
             )  # type: ignore[arg-type]
-            self.switchboard.servicer = self._service
+            self.switchboard.servicer, self.sequencer = self._service, sequencer
             await sequencer.run()
         except StorageError as error:
             self.world.say("the coordinator gives up: %s", error)

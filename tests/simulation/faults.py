@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from protocol.ids import Digest
 from tests.simulation.coordinator_party import SimulatedCoordinator
 from tests.simulation.network import Network, Weather
 from tests.simulation.node_party import SimulatedNode
+from tests.simulation.poison import Poisoner
 from tests.simulation.session import COORDINATOR, Call
 from tests.simulation.world import World
 
@@ -50,6 +52,7 @@ class Faults:
         "kill_coordinator_in_write",
         "stop_coordinator",
         "fill_journal",
+        "poison",
     )
 
     def __init__(
@@ -66,6 +69,8 @@ class Faults:
         round_ms = rounds.compute_ms + rounds.publish_ms + rounds.exchange_ms
         self.pause_ms = round_ms * world.random.choice([1, 2, 4]) // 2
         self._flips = 0
+        self.poisoned: set[Digest] = set()
+        """Digests that were announced and belong to no payload."""
         self._quiet: Callable[[], bool] = lambda: True
 
     def begin(self) -> None:
@@ -287,6 +292,17 @@ class Faults:
         self._later(lambda: process.resume(self.world))
         return None
 
+    # ---- hostile members
+
+    def _poison(self, node: SimulatedNode) -> bool | None:
+        """One key announces a digest of nothing, others say that they hold it, and all leave."""
+        poisoner = Poisoner(self.world, self.coordinator, node.place.auditor, len(self.poisoned))
+        if self.over or not poisoner.may_join():
+            return False
+        self.poisoned.add(poisoner.digest)
+        poisoner.join()
+        return None
+
     # ---- the limits of what a fault may destroy
 
     def _held_beside(self, node: SimulatedNode) -> Callable[[str], bool]:
@@ -298,6 +314,7 @@ class Faults:
         """Whether all payloads that are or may become committed are whole on the other disks."""
         commits = self.coordinator.journal.commits_by_round.values()
         needed = {entry.digest for commit in commits for entry in commit.entries}
+        needed -= self.poisoned | {digest for _, digest in self.coordinator.referee.voids}
         # A payload on its way to the coordinator may be committed too; without a copy, if no other
         # member is left then.
         undecided = self.coordinator.rounds.state.decided_round + 1

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_S, reach
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
@@ -26,6 +27,8 @@ from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
+from protocol.codec.payload import decode
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
@@ -79,11 +82,10 @@ class Client(CoordinatorClient):
     def __init__(
         self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]
     ) -> None:
-        super().__init__("coordinator:1", key)
+        super().__init__(parse_link("coordinator:1"), key)
         self._simulated, self._says = stub, says
 
-    @property
-    def _stub(self) -> Any:
+    async def _stub(self, timeout_s: float = 0) -> Any:
         return self._simulated
 
     def send(self, message: wire.NodeMessage) -> None:
@@ -262,6 +264,13 @@ class SimulatedNode:
         return self.saved.where[2] if self.saved else -1
 
     @property
+    def void_count(self) -> int:
+        """Void payloads that its state has passed over; that on its disk if it does not run."""
+        if self.replica is not None:
+            return self.replica.void_count
+        return self.saved.void_count if self.saved else 0
+
+    @property
     def _has_met(self) -> bool:
         return self.disk.path(MET_FILE).is_file()
 
@@ -315,7 +324,7 @@ class SimulatedNode:
         position = await asyncio.to_thread(replica.load, self.disk)
         ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
-            ledger.resume(position.next_round, position.head, position.head_round)
+            ledger.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
         snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
@@ -326,11 +335,15 @@ class SimulatedNode:
             retention.log_bytes_max,
             snapshots.held_round,
         )
+        check = PayloadCheck(
+            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
+        )
         witness = WitnessReports(
             self.peer,
             info.spec.rounds.copies_min,
             lambda: client.members.member_count,
             client.send,
+            check.author_of,
         )
         swarm = Swarm(
             self.peer,
@@ -338,6 +351,7 @@ class SimulatedNode:
             SwarmLimits(replica.payload_bytes_max, membership.neighbours),
             log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
+            check=check,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

@@ -124,7 +124,12 @@ class Scenario:
             self.world, self.switchboard, self.spec, self._failed
         )
         journal = self.coordinator.journal
-        self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
+        self.auditor = Auditor(
+            journal.commits_by_round.get,
+            journal.commit_before,
+            lambda round, digest: (round, digest) in self.coordinator.referee.voids,
+            lambda: journal.opened_until,
+        )
         self.save_every = chance.choice([1, 1, 3, 6])
         self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
         place = Place(
@@ -254,8 +259,13 @@ class Scenario:
             lost = [node.peer for node in bound if not node.ended]
             require(not lost, "did not hear of the end:", lost)
         target = commits[-1].round if commits else -1
-        self._until(lambda: all(node.head_round >= target for node in bound), limit_ms)
-        behind = [node.peer for node in bound if node.head_round < target]
+        voids = len(self.coordinator.referee.voids)
+
+        def there(node: SimulatedNode) -> bool:
+            return node.head_round >= target and node.void_count == voids
+
+        self._until(lambda: all(map(there, bound)), limit_ms)
+        behind = [node.peer for node in bound if not there(node)]
         require(
             not behind, "still without the commit of round", target, "after the faults:", behind
         )

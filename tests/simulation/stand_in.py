@@ -32,7 +32,7 @@ from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
 from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.codec.commits import Commit, commit_digest, genesis_digest
 from protocol.codec.payload import Body, Coefficients, PayloadShape, body_of, decode
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
@@ -126,6 +126,7 @@ class Replica:
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
+        self.trained_here: set[int] = set()
         self.reset()
 
     def shape_at(self, round: int) -> PayloadShape:
@@ -139,9 +140,11 @@ class Replica:
         self._raw[:] = 0
         self._earlier.forget()
         self._set_head(genesis_digest(self.run_id), -1)
+        self._auditor.lose(self.trained_here)
         self.momentum: set[int] = set()
-        self.trained_here: set[int] = set()
+        self.trained_here = set()
         self.has_momentum = False
+        self.void_count = 0
         self.faulty = False
         self.digest = self._digest()
 
@@ -192,12 +195,13 @@ class Replica:
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
-        try:
-            check_link(commit, self.run_id, self.head, self.head_round)
-        except Exception as error:
-            raise Violation(f"{self.peer} applies out of order: {error}") from error
+        self._auditor.follows(self.peer, commit.round, self.head, self.run_id)
         counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
+            if not payload:
+                self._auditor.passes_over(self.peer, commit.round, entry.digest)
+                self.void_count += 1
+                continue
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
             sent = _decoded(payload, self.shape_at(commit.round))
@@ -222,7 +226,7 @@ class Replica:
         self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
-        self._auditor.applied(self.peer, commit, self.digest, faulty=self.faulty)
+        self._auditor.applied(self.peer, commit, self.digest, self.void_count, faulty=self.faulty)
         return self.digest
 
     def adopt(self, snapshot: Any) -> int:
@@ -230,7 +234,7 @@ class Replica:
         read_snapshot(snapshot, self.committed)
         self._earlier.forget()
         self.digest = self._digest()
-        self._auditor.adopted(self.peer, self.head_round, self.digest)
+        self.void_count = self._auditor.adopted(self.peer, self.head_round, self.digest)
         return self.digest
 
     # ---- on disk
@@ -245,7 +249,14 @@ class Replica:
             name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()
         }
         fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
-        body = msgspec.msgpack.encode((*fields, where, pending, position.unsaved_rounds, votes))
+        if position.void_count != self.void_count:
+            raise Violation(
+                f"{self.peer} saves {position.void_count} voids of {self.void_count} passed over"
+            )
+        ahead = sorted(position.voids)
+        body = msgspec.msgpack.encode(
+            (*fields, where, pending, position.unsaved_rounds, votes, self.void_count, ahead)
+        )
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
     def load(self, disk: Disk) -> Position | None:
@@ -267,7 +278,7 @@ class Replica:
         self._earlier.restore(votes, self.shape_at)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
-        if (head, head_round) != (self.head, self.head_round):
+        if head_round != self.head_round:
             raise Violation(
                 f"{self.peer} saved the state of round {self.head_round} as that of {head_round}"
             )
@@ -276,7 +287,17 @@ class Replica:
             extraction: Any = None if positions is None else Extraction(tuple(positions))
             pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))
         self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
-        return Position(next_round, Digest(head), head_round, tuple(pending), saved.unsaved_rounds)
+        self.void_count = saved.void_count
+        ahead = frozenset((round, Digest(digest)) for round, digest in saved.voids_ahead)
+        return Position(
+            next_round,
+            Digest(head),
+            head_round,
+            tuple(pending),
+            saved.unsaved_rounds,
+            ahead,
+            saved.void_count,
+        )
 
     # ---- the bits
 
@@ -339,6 +360,8 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     pending: list[tuple[bytes, list[int] | None]]
     unsaved_rounds: int
     votes: dict[str, bytes]
+    void_count: int
+    voids_ahead: list[tuple[int, bytes]]
 
     @property
     def rounds(self) -> set[int]:

@@ -46,6 +46,9 @@ def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
     if payload is None:
         if round.committed:
             return []  # late: the commit left it out
+        if offer.digest in round.worthless:
+            reason = f"payload {offer.digest.hex()[:8]} counts for nothing: expected no offer of it"
+            return [events.Blame(sender, reason)]
         if refusal := _no_room(offer, round):
             return [refusal]
         payload = round.payloads[offer.digest] = Payload(offer.size)

@@ -157,6 +157,9 @@ class Failure(Enum):
     FAULTY = "faulty"
     """The source sent what the protocol does not allow, or bytes with another digest."""
 
+    WORTHLESS = "worthless"
+    """The payload is whole and counts for nothing, whoever sends it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PullFailed:
@@ -247,6 +250,11 @@ class Pull:
     announced the size, and only the digest identifies the payload."""
     replayed: bool = False
     """The round was decided without this node, which catches up with it."""
+
+    @property
+    def committed(self) -> bool:
+        """A commit names the payload: it is wanted whatever it holds."""
+        return not self.exact
 
 
 @dataclass(frozen=True, slots=True)

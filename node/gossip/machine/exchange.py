@@ -28,6 +28,8 @@ Rules
   every linked member failed to give it several times, it is `NotRetained`, and asked for all the
   same.
 - An offer is bounded by size, round, sender and count (`machine.admission`).
+- A pulled payload that no commit names and that counts for nothing is not held: its place in the
+  round is free again, its sender is blamed, and so is every peer that offers it later.
 - Same events, same effects: every choice is made over sorted values.
 """
 
@@ -281,7 +283,9 @@ class Exchange:
             self._sources.failed(event.source, now_ms)
         if failure in (events.Failure.ABSENT, events.Failure.FAULTY):
             self._rounds.remove_holder(event.digest, event.source, now_ms)
-        if failure is events.Failure.FAULTY:
+        if failure is events.Failure.WORTHLESS:
+            self._rounds.throw_away(event.digest, event.source, now_ms)
+        if failure in (events.Failure.FAULTY, events.Failure.WORTHLESS):
             effects.append(events.Blame(event.source, event.reason))
         return [*effects, *self._not_retained(event.digest)]
 

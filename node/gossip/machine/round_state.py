@@ -46,6 +46,9 @@ class Round:
     callers: set[PeerId] = field(default_factory=set)
     """Peers that offered to this node."""
     payloads: dict[Digest, Payload] = field(default_factory=dict)
+    worthless: set[Digest] = field(default_factory=set)
+    """Payloads that were pulled and count for nothing. Each took a place and a whole transfer from
+    the peer that offered it, so there are no more than peers can send within the round."""
 
     def holds(self, digest: Digest) -> bool:
         """Whether this node holds the payload, verified."""

@@ -162,6 +162,17 @@ class Rounds:
             if not (payload.holders or payload.held or payload.wanted):
                 del round.payloads[digest]
 
+    def throw_away(self, digest: Digest, source: PeerId, now_ms: int) -> None:
+        """A payload counts for nothing: it loses its place, unless a commit names it by now."""
+        for round in self._rounds.values():
+            if (payload := round.payloads.get(digest)) is None:
+                continue
+            if payload.wanted:
+                payload.remove_holder(source, now_ms)
+            elif not payload.held:
+                del round.payloads[digest]
+                round.worthless.add(digest)
+
     def hold(self, digest: Digest, size: int) -> list[events.Effect]:
         """A payload is in the log, verified; returns the reports of it."""
         reports: list[events.Effect] = []

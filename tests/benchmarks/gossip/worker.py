@@ -41,6 +41,7 @@ from node.transports.factory import make_transports
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, RunId, parse_peer_id, peer_id
 from tests.benchmarks.wan.slow_motion import slow_waits
+from tests.support.unchecked import Unchecked
 
 RUN = RunId("ab" * 16)
 
@@ -145,6 +146,7 @@ class Worker:
             SwarmLimits(place.size, place.neighbours),
             log=PayloadLog(directory, 1, LOG_BYTES_MAX),
             link=self._mesh,
+            check=Unchecked(),
             report_holding=self._report_holding,
             clock_ms=clock_ms,
         )

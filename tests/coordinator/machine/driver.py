@@ -17,11 +17,13 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    NotHeld,
     OpenRound,
     Ready,
     SkipRound,
+    VoidPayload,
 )
-from coordinator.machine.membership import Member
+from coordinator.machine.membership import FIRST_STEP_MS, Member
 from coordinator.machine.rounds import Rounds
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
@@ -141,6 +143,11 @@ class Driver:
             Ready(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
         )
 
+    def end_first_step(self, *peers: PeerId) -> None:
+        """The time for their first step is over."""
+        for peer in peers:
+            self.member(peer).first_ready_ms = self.now_ms - FIRST_STEP_MS
+
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""
         return [effect for peer in peers for effect in self.tell(Disconnected(peer))]
@@ -177,16 +184,27 @@ class Driver:
             effects += self.hold(peer, round, [other for other in peers if other != peer])
         return effects
 
-    def apply(self, peer: PeerId, round: int, digest: int | None = None) -> list[Effect]:
+    def apply(
+        self, peer: PeerId, round: int, digest: int | None = None, voids: int = 0
+    ) -> list[Effect]:
         return self.tell(
-            Applied(peer, round, state_digest(round) if digest is None else digest, b"")
+            Applied(peer, round, state_digest(round) if digest is None else digest, b"", voids)
         )
+
+    def lack(self, peer: PeerId, round: int, *authors: PeerId) -> list[Effect]:
+        """The member gets the payloads of these authors from nobody."""
+        digests = tuple(payload_digest(author, round) for author in authors)
+        return self.tell(NotHeld(peer, round, digests))
 
     # ---- what was said
 
     @property
     def commits(self) -> list[CommitRound]:
         return of_kind(CommitRound, self.effects)
+
+    @property
+    def voids(self) -> list[VoidPayload]:
+        return of_kind(VoidPayload, self.effects)
 
     @property
     def skips(self) -> list[SkipRound]:

@@ -15,7 +15,7 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
-from coordinator.machine.membership import LAPSES_KEPT_LEASES, Membership
+from coordinator.machine.membership import FIRST_STEP_MS, LAPSES_KEPT_LEASES, Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
@@ -23,6 +23,9 @@ from tests.coordinator.machine.driver import A, B, C
 SPEC = MembershipSpec(
     members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2
 )
+
+LATER_MS = FIRST_STEP_MS
+"""A time after the first step of every member."""
 
 
 def hello(peer: PeerId, address: str = "10.0.0.1:1") -> Joined:
@@ -70,7 +73,7 @@ def test_a_place_is_free_after_a_goodbye() -> None:
 def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
     members = members_of(A)
     members.handle(Ready(A, 3, 0, True), 0)
-    members.note_late(A)
+    members.note_late(A, LATER_MS)
     members.handle(hello(A, "10.0.0.2:2"), 500)
     member = members.get(A)
     assert member is not None
@@ -154,7 +157,7 @@ def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) ->
     members = members_of(A)
     assert members.handle(event, 0) == []
     members.renew(C, 0)
-    members.note_late(C)
+    members.note_late(C, LATER_MS)
     members.note_punctual(C)
     members.set_back(C)
     assert [member.peer for member in members] == [A]
@@ -177,13 +180,38 @@ def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
     member = members.get(A)
     assert member is not None
     for _ in range(2):
-        members.note_late(A)
+        members.note_late(A, LATER_MS)
     assert members.muted_reason(member) == ""
     for _ in range(2):
-        members.note_late(A)
+        members.note_late(A, LATER_MS)
     assert members.muted_reason(member) == "late in 3 rounds: counted again after a punctual one"
     members.note_punctual(A)
     assert members.muted_reason(member) == ""
+
+
+def test_the_first_step_of_a_member_shrinks_its_share_and_never_mutes_it() -> None:
+    members = members_of(A)
+    members.handle(Ready(A, 0, 0, True), 5000)
+    member = members.get(A)
+    assert member is not None
+    for _ in range(10):
+        members.note_late(A, 5000 + FIRST_STEP_MS - 1)
+    assert (member.strikes, members.muted_reason(member)) == (2, "")
+    members.handle(Ready(A, 0, 0, True), 90_000)  # a new session begins no new first step
+    members.note_late(A, 5000 + FIRST_STEP_MS)
+    assert member.strikes == 3
+    assert members.muted_reason(member)
+
+
+def test_a_member_that_has_announced_is_in_its_first_step_no_more() -> None:
+    members = members_of(A)
+    members.handle(Ready(A, 0, 0, True), 0)
+    member = members.get(A)
+    assert member is not None
+    member.work.speed = 1000
+    for _ in range(3):
+        members.note_late(A, 1000)
+    assert members.muted_reason(member)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +234,7 @@ def test_warm_up_is_served_by_punctual_rounds() -> None:
     member = members.get(A)
     assert member is not None
     assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
-    members.note_late(A)
+    members.note_late(A, LATER_MS)
     assert member.warmup_left == 2
     members.note_punctual(A)
     members.note_punctual(A)

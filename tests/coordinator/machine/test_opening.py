@@ -141,6 +141,7 @@ def test_each_strike_halves_the_share_and_says_why() -> None:
 
 def test_strikes_at_the_limit_mute_and_one_punctual_round_frees() -> None:
     driver = Driver(A, B, C, membership={"strikes_to_mute": 2})
+    driver.end_first_step(C)
     late_rounds(driver, 2, A, B)
     muted = driver.opened[-1].assignments[2]
     assert (muted.muted, muted.reason) == (
@@ -158,12 +159,28 @@ def test_strikes_at_the_limit_mute_and_one_punctual_round_frees() -> None:
 
 def test_strikes_do_not_grow_beyond_the_limit() -> None:
     driver = Driver(A, B, C, membership={"strikes_to_mute": 2})
+    driver.end_first_step(C)
     late_rounds(driver, 6, A, B)
     assert driver.member(C).strikes == 2
 
 
+def test_a_first_step_that_outlasts_many_rounds_shrinks_the_share_and_counts_at_once() -> None:
+    """Forty seconds of compiling beside members that take three for a round."""
+    driver = Driver(A, B, C, membership={"strikes_to_mute": 2})
+    began_ms = driver.now_ms
+    while driver.now_ms < began_ms + 40_000:
+        late_rounds(driver, 1, A, B)
+    muted = [assignment.muted for opened in driver.opened for assignment in opened.assignments]
+    assert not any(muted)
+    assert "share halved 1 times for late rounds" in driver.opened[-1].assignments[2].reason
+    driver.exchange(driver.machine.state.next_round - 1, A, B, C)
+    assert driver.authors() == [A, B, C]
+    assert driver.member(C).strikes == 0
+
+
 def test_no_member_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
     driver = Driver(A, B, membership={"strikes_to_mute": 1})
+    driver.end_first_step(B)
     driver.announce(A, 0)
     driver.wait(3000)
     assert driver.machine.members.muted_reason(driver.member(B))

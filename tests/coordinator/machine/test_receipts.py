@@ -44,6 +44,14 @@ def test_each_of_two_authors_of_one_payload_is_a_copy_for_the_other() -> None:
     assert receipts(A, B).short == set()
 
 
+def test_a_payload_counts_for_the_author_in_its_header_alone() -> None:
+    """A member that announces what another has made gains nothing by it."""
+    made = receipts(A, B, copies_min=2)
+    made.hold(C, (DIGEST,), 600, (A,))
+    assert made.short == {B}
+    assert (made.copies(DIGEST, A), made.copies(DIGEST, B)) == (2, 1)
+
+
 def test_a_member_that_names_no_payloads_takes_room_from_no_other() -> None:
     made = receipts(named_max=4)
     made.hold(A, [sha256(bytes([number])) for number in range(50)], 600)

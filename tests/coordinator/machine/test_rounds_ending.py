@@ -41,6 +41,14 @@ def test_nodes_are_let_go_when_all_of_them_hold_the_last_commit() -> None:
     assert driver.machine.state.end.concluded
 
 
+def test_who_comes_after_the_end_is_told_so_at_once() -> None:
+    driver = Driver(schedule={"steps": 1})
+    agreeing(driver, A, B)
+    driver.apply(A, 0)
+    driver.apply(B, 0)
+    assert of_kind(FinishRun, driver.hello(C)) == [FinishRun("all 1 steps are done")]
+
+
 def test_a_finished_run_waits_for_one_that_went_missing_and_two_leases_at_most() -> None:
     lease_ms = Driver().machine.spec.membership.lease_ms
     for comes_back in (True, False):

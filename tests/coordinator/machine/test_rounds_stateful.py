@@ -18,6 +18,7 @@ from coordinator.machine.events import (
     Holding,
     Joined,
     Left,
+    NotHeld,
     Ready,
     Restarted,
 )
@@ -127,7 +128,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers, momentum=st.booleans())
     def says_ready(self, peer: PeerId, momentum: bool) -> None:
         head = self.machine.state.head_round
-        self.tell(Ready(peer, head, state_digest(head), momentum))
+        voids = self.machine.state.voids.expected(head)
+        self.tell(Ready(peer, head, state_digest(head), momentum, voids=voids))
 
     @rule(momentum=st.booleans())
     def everyone_joins(self, momentum: bool) -> None:
@@ -190,7 +192,16 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers, behind=st.integers(0, 3))
     def applies(self, peer: PeerId, behind: int) -> None:
         round = max(0, self.machine.state.head_round - behind)
-        self.tell(Applied(peer, round, state_digest(round), b""))
+        voids = self.machine.state.voids.expected(round)
+        self.tell(Applied(peer, round, state_digest(round), b"", voids))
+
+    @precondition(lambda self: self.machine.state.voids.rounds)
+    @rule(lacking=st.sets(peers, min_size=1), patience_ms=st.sampled_from([0, 1000, 61_000]))
+    def lacks_a_payload(self, lacking: set[PeerId], patience_ms: int) -> None:
+        round, payloads = max(self.machine.state.voids.rounds.items())
+        for peer in sorted(lacking):
+            self.tell(NotHeld(peer, round, tuple(sorted(payloads.holders)[:1])))
+        self.time_passes(patience_ms)
 
     # ---- rounds, stale or hostile
 
@@ -209,6 +220,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers, round=st.integers(0, 12), junk=st.lists(digests, max_size=4))
     def holds_anything(self, peer: PeerId, round: int, junk: list[Digest]) -> None:
         self.tell(Holding(peer, round, tuple(junk)))
+        self.tell(NotHeld(peer, round, tuple(junk)))
 
     @rule(
         peer=peers,

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from lockstep.commands.status import ask, render, status
+from lockstep.console import output
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError, VersionError
 
@@ -139,3 +140,28 @@ def test_the_tables_fit_80_columns_and_say_what_matters() -> None:
 
 def test_an_empty_document_of_a_young_run_is_shown_too() -> None:
     assert len(render({"run_id": "0" * 32, "members": [], "last_commits": []})) == 1
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\n"
+
+
+def test_names_of_strangers_are_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["[/x]", "[link=https://example.org]me[/link]", HOSTILE, ":bomb:"]
+    members = [{"peer_id": "ab" * 16, "name": name, "reason": name} for name in names]
+    for part in render(DOCUMENT | {"members": members, "reason": HOSTILE}):
+        output.print(part)
+    shown = capsys.readouterr().out
+    assert "[/x]" in shown
+    assert "[link=" in shown
+    assert ":bomb:" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+@pytest.mark.parametrize("part", [{"members": [7]}, {"steps": 3}, {"last_commits": [{}]}])
+def test_a_document_of_another_shape_is_no_bug(
+    address: str, coordinator: FakeCoordinator, part: dict[str, Any]
+) -> None:
+    coordinator.reply = json.dumps(DOCUMENT | part).encode()
+    with pytest.raises(RemoteProtocolError, match="status of the form of this release"):
+        status(address, None)

@@ -24,6 +24,17 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / KEY_NAME).stat().st_mode) == 0o600
 
 
+def test_a_key_that_others_could_read_is_closed_to_them_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = load_or_create_key(tmp_path)
+    assert not caplog.records
+    (tmp_path / KEY_NAME).chmod(0o644)
+    assert public_bytes(load_or_create_key(tmp_path)) == public_bytes(key)
+    assert stat.S_IMODE((tmp_path / KEY_NAME).stat().st_mode) == 0o600
+    assert "readable by other accounts" in caplog.text
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"rubbish", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
 )

@@ -4,7 +4,13 @@ import logging
 
 import pytest
 
-from lockstep.service.logs import LineFormatter, log_to_standard_error
+from lockstep.service.logs import (
+    LINES_PER_MESSAGE,
+    LINES_PER_PEER,
+    LineFormatter,
+    LineLimit,
+    log_to_standard_error,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +48,72 @@ def test_debug_decides_what_is_logged(capsys: pytest.CaptureFixture[str]) -> Non
     logging.getLogger("lockstep.x").debug("visible")
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in lines] == ["shown", "visible"]
+
+
+def test_no_foreign_text_forges_a_line_or_commands_a_terminal() -> None:
+    hostile = "x\n2026-11-25 00:00:00,000 ERROR journal is lost\x1b[2J\u202e\x9b"
+    line = formatted(f"relay joined {hostile}", addresses=hostile, peer=hostile)
+    assert len(line.splitlines()) == 2
+    assert line.splitlines()[1].startswith("    | ")
+    assert "\x1b" not in line
+    assert "\u202e" not in line
+    assert "\x9b" not in line
+
+
+def test_the_lines_of_a_traceback_are_indented() -> None:
+    try:
+        raise ValueError("x\nERROR journal is lost")
+    except ValueError as error:
+        record = logging.makeLogRecord({"msg": "bug", "exc_info": (ValueError, error, None)})
+    first, *others = LineFormatter().format(record).splitlines()
+    assert first.endswith("bug")
+    assert others
+    assert all(line.startswith("    | ") for line in others)
+
+
+def records(count: int, message: str, **fields: str) -> list[logging.LogRecord]:
+    return [
+        logging.makeLogRecord({"msg": message, "reason": f"text {number}", **fields})
+        for number in range(count)
+    ]
+
+
+def test_a_peer_causes_a_bounded_number_of_lines_whatever_their_texts() -> None:
+    now_ms = 0
+    limit = LineLimit(lambda: now_ms)
+    passed = [limit.filter(record) for record in records(1000, "at fault", peer="ab12")]
+    assert sum(passed) == LINES_PER_PEER
+    assert limit.filter(records(1, "at fault", peer="cd34")[0])
+    assert limit.filter(records(1, "link ended", peer="ab12")[0])
+    now_ms = 60_000
+    (later,) = records(1, "at fault", peer="ab12")
+    assert limit.filter(later)
+
+
+def test_the_number_of_lines_left_out_is_told() -> None:
+    now_ms = 0
+    limit = LineLimit(lambda: now_ms)
+    for record in records(10, "at fault", peer="ab12"):
+        limit.filter(record)
+    now_ms = 60_000
+    (later,) = records(1, "at fault", peer="ab12")
+    assert limit.filter(later)
+    assert vars(later)["left_out"] == 10 - LINES_PER_PEER
+
+
+def test_ports_and_new_keys_give_no_more_lines() -> None:
+    limit = LineLimit(lambda: 0)
+    hosts = [records(1, "stalled", address=f"ipv4:192.0.2.1:{port}")[0] for port in range(100)]
+    assert sum(map(limit.filter, hosts)) == LINES_PER_PEER
+    keys = [records(1, "at fault", peer=f"{number:032x}")[0] for number in range(1000)]
+    assert sum(map(limit.filter, keys)) == LINES_PER_MESSAGE
+
+
+def test_errors_and_records_about_no_peer_always_pass() -> None:
+    limit = LineLimit(lambda: 0)
+    assert all(map(limit.filter, records(1000, "round committed")))
+    errors = [
+        logging.makeLogRecord({"msg": "bug", "peer": "ab12", "levelno": logging.ERROR})
+        for _ in range(1000)
+    ]
+    assert all(map(limit.filter, errors))

@@ -14,6 +14,7 @@ from coordinator.process import CoordinatorProcess
 from node.control.client import CoordinatorClient, SessionState
 from node.control.members import MemberList
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running
 from tests.support.waiting import until
 
@@ -38,7 +39,7 @@ class Heard:
 
 @asynccontextmanager
 async def session_of(process: CoordinatorProcess, heard: Heard) -> AsyncIterator[CoordinatorClient]:
-    client = CoordinatorClient(process.address, Ed25519PrivateKey.generate())
+    client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
     info = await client.fetch_run()
     hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
     session = asyncio.create_task(client.run(info, hello, heard))
@@ -57,7 +58,7 @@ async def process(tmp_path: Path) -> AsyncIterator[CoordinatorProcess]:
 
 
 def test_before_its_first_session_a_client_is_offline_and_says_so() -> None:
-    client = CoordinatorClient("127.0.0.1:1", Ed25519PrivateKey.generate())
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
     assert client.state is SessionState.NOT_CONNECTED
     assert not client.connected
     assert client.words == client.offline == "not connected yet"

@@ -6,7 +6,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.decisions import DecisionLog
+from node.replica.position import Position
 from protocol import wire_pb2 as wire
+from protocol.codec.chain import Void, entry_digest, sign_entry
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
@@ -18,6 +20,10 @@ AUTHOR = PeerId("cd" * 16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
+def payload_of(round: int) -> Digest:
+    return sha256(str(round).encode())
+
+
 class Log:
     """A coordinator's log: `decide` appends commits and skips."""
 
@@ -26,6 +32,8 @@ class Log:
         self.commits: dict[int, wire.Committed] = {}
         self.decided = -1
         self.fetches: list[int] = []
+        self.entries: list[wire.ChainEntry] = []
+        """Entries of the chain behind the newest commit."""
 
     def decide(
         self, committed: bool = True, *, key: Ed25519PrivateKey = KEY
@@ -33,15 +41,27 @@ class Log:
         self.decided += 1
         if not committed:
             return None
-        entry = Entry(AUTHOR, sha256(str(self.decided).encode()), 100, 1, 1)
+        entry = Entry(AUTHOR, payload_of(self.decided), 100, 1, 1)
         commit = Commit(RUN, self.decided, len(self.commits), (entry,), 1, 2, self.head)
         self.head = commit_digest(commit)
         signed = sign_commit(commit, key)
         message = wire.Committed(
             body=signed.body, signature=signed.signature, state_digest=7, digest_reports=2
         )
+        message.before.extend(self.entries)
+        self.entries = []
         self.commits[self.decided] = message
         return wire.RoundCommitted(commit=message, holders=[wire.Holders(peer_ids=[AUTHOR])])
+
+    def void(self, round: int) -> wire.ChainEntry:
+        """The payload of a commit counts for nothing from now on."""
+        void = Void(RUN, round, payload_of(round), "nobody has it", self.head)
+        self.head = entry_digest(void)
+        signed = sign_entry(void, KEY)
+        entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        self.entries.append(entry)
+        self.commits[round].voids.append(entry)
+        return entry
 
     async def fetch(self, after_round: int) -> wire.Commits:
         self.fetches.append(after_round)
@@ -49,7 +69,9 @@ class Log:
             :COMMITS_PER_REPLY
         ]
         return wire.Commits(
-            commits=[self.commits[round] for round in rounds], decided_round=self.decided
+            commits=[self.commits[round] for round in rounds],
+            decided_round=self.decided,
+            tail=self.entries if len(rounds) < COMMITS_PER_REPLY else [],
         )
 
 
@@ -76,7 +98,7 @@ async def test_decisions_of_the_session_come_in_order_without_a_fetch() -> None:
             ledger.skipped(wire.RoundSkipped(round=log.decided, reason="quorum"))
     assert await taken(ledger) == [(0, True), (1, False), (2, True)]
     assert log.fetches == []
-    assert (ledger.next_round, ledger.head, ledger.head_round) == (3, log.head, 2)
+    assert (ledger.next_round, ledger.place.head, ledger.head_round) == (3, log.head, 2)
 
 
 async def test_decisions_that_no_session_told_are_fetched_with_the_skips_between() -> None:
@@ -88,7 +110,7 @@ async def test_decisions_that_no_session_told_are_fetched_with_the_skips_between
     assert await taken(ledger) == [
         (number, number % 3 != 1) for number in range(3 * COMMITS_PER_REPLY)
     ]
-    assert ledger.head == log.head
+    assert ledger.place.head == log.head
     assert (
         len(log.fetches) == 2
     )  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
@@ -163,10 +185,10 @@ async def test_a_commit_that_does_not_follow_the_last_one_is_refused() -> None:
 async def test_a_ledger_resumes_behind_a_saved_state() -> None:
     log = Log()
     log.decide()
-    saved = (1, log.head, 0)
+    saved = Position(1, log.head, 0)
     log.decide()
     ledger = ledger_of(log)
-    ledger.resume(*saved)
+    ledger.resume(saved)
     ledger.saw_decided(log.decided)
     assert await taken(ledger) == [(1, True)]
 
@@ -180,3 +202,121 @@ async def test_rewinding_replays_from_genesis() -> None:
     first = await taken(ledger)
     ledger.rewind()
     assert await taken(ledger) == first
+
+
+# ---- voids
+
+
+async def test_a_replay_passes_over_a_payload_that_became_void_later() -> None:
+    log = Log()
+    log.decide()
+    log.decide()
+    log.void(0)
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.saw_decided(log.decided)
+    decisions = [await ledger.next() for _ in range(3)]
+    assert [decision.kept for decision in decisions] == [[], [payload_of(1)], [payload_of(2)]]
+    assert decisions[0].filled([]) == [b""]
+    assert decisions[0].wanted()[0].entries == ()
+    assert (ledger.outdated, ledger.place.void_count, ledger.place.voids) == ("", 1, frozenset())
+    assert ledger.place.head == log.head
+
+
+async def test_a_void_is_known_ahead_of_its_place_in_the_chain_also_after_a_restart() -> None:
+    log = Log()
+    log.decide()
+    log.decide()
+    log.void(0)
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.saw_decided(log.decided)
+    await ledger.next()
+    ledger.settled()
+    place = ledger.place
+    assert place.voids == {(0, payload_of(0))}
+    again = ledger_of(log)
+    again.resume(place)
+    again.saw_decided(log.decided)
+    await taken(again)
+    assert (again.outdated, again.place.void_count, again.place.voids) == ("", 1, frozenset())
+
+
+async def test_a_void_that_comes_while_its_payloads_are_collected_ends_the_wait() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    decision = await ledger.next()
+    waiting = asyncio.create_task(ledger.changed(decision))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ledger.chained([log.void(0)])
+    await waiting
+    decision = ledger.again(decision)
+    assert (decision.kept, ledger.outdated) == ([], "")
+    assert (ledger.place.head, ledger.place.void_count) == (log.head, 1)
+    ledger.settled()
+    assert ledger.outdated == ""
+
+
+async def test_a_void_for_a_round_that_was_applied_makes_the_state_outdated() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    await ledger.next()
+    ledger.settled()
+    ledger.chained([log.void(0)])
+    assert "round 0" in ledger.outdated
+    ledger.rewind()
+    assert ledger.outdated == ""
+    assert (await ledger.next()).kept == []
+    assert ledger.outdated == ""
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_void_that_was_missed_is_found_before_the_next_commit(told: bool) -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    await ledger.next()
+    ledger.settled()
+    log.void(0)
+    message = log.decide()
+    assert message
+    if told:
+        ledger.committed(message)
+    else:
+        ledger.saw_decided(log.decided)
+    await ledger.next()
+    assert "round 0" in ledger.outdated
+
+
+async def test_a_commit_that_leaves_out_a_void_breaks_the_chain() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    await ledger.next()
+    log.void(0)
+    log.entries = []
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    with pytest.raises(RemoteProtocolError, match="does not follow the one before it"):
+        await ledger.next()
+
+
+async def test_a_void_of_another_key_is_refused() -> None:
+    log = Log()
+    log.decide()
+    entry = log.void(0)
+    other = public_bytes(Ed25519PrivateKey.from_private_bytes(b"x" * 32))
+    with pytest.raises(RemoteProtocolError, match="signed by this run's coordinator"):
+        DecisionLog(RUN, other, log.fetch).chained([entry])

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from node.demo import cpu_kernels
+from node.demo import backend, cpu_kernels
 from node.demo.accelerator import Accelerator
+from node.demo.aggregate import apply
 from node.demo.backend import backend_for
 from node.demo.chunks import ChunkLayout
 from node.demo.cpu_kernels import CpuKernels
+from node.demo.engine import DemoSettings, Engine
 from node.demo.plain import Plain
+from node.demo.vote_sum import Contribution
 from tests.node.demo.conftest import kernels_for
 
 
@@ -78,3 +81,22 @@ def test_kernels_that_are_off_by_one_bit_or_fail_are_not_chosen(
     cpu_kernels.exact_kernels.cache_clear()
     assert isinstance(backend_for(LARGE, CPU), Plain)
     assert "the engine works without, more slowly" in caplog.text
+
+
+def test_the_first_step_of_an_engine_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling is over before a node says that it is ready: a round would be too late for it."""
+    event = pytest.importorskip("numba.core.event")
+    monkeypatch.setattr(backend, "KERNEL_CHUNKS_MIN", 1)
+    layout = ChunkLayout.from_shapes({"m": (130, 120), "b": (120,)})
+    engine = Engine(layout, DemoSettings(top_k=8), torch.device("cpu"))
+    committed = {"m": torch.zeros(130, 120), "b": torch.zeros(120)}
+    with event.install_recorder("numba:compile") as recorder:
+        for _ in range(2):
+            gradients = {name: torch.randn(view.shape) for name, view in committed.items()}
+            engine.accumulate(gradients)
+            extraction = engine.extract()
+            sent = [Contribution(1, extraction.coefficients)]
+            apply(layout, committed, sent, 0.5, 1.0, rule="sign", backend=backend_for(layout, CPU))
+            engine.guess("sign", extraction)
+            engine.reclaim(extraction)
+    assert recorder.buffer == []

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links import link, mesh
@@ -31,10 +32,12 @@ from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
 from node.traffic import Traffic
 from protocol.codec.commits import Commit, Entry
+from protocol.codec.payload import Blob
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
+from tests.support.unchecked import NOBODY, Unchecked
 from tests.support.waiting import until
 
 PAYLOAD_BYTES = 512 * 1024 + 77
@@ -79,7 +82,9 @@ class Member:
 
 
 @asynccontextmanager
-async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
+async def members(
+    directory: Path, count: int, check: PayloadCheck | None = None
+) -> AsyncIterator[list[Member]]:
     """Swarms that listen, not yet introduced to each other."""
     together: list[Member] = []
     try:
@@ -92,6 +97,7 @@ async def members(directory: Path, count: int) -> AsyncIterator[list[Member]]:
                 LIMITS,
                 log,
                 mesh_of(number),
+                check=check or Unchecked(),
                 report_holding=lambda round, digests, reports=reports: reports.put_nowait(
                     (round, digests)
                 ),
@@ -525,7 +531,14 @@ class Held(DeadLink):
 
 def swarm_over(link: PeerNetwork, log: PayloadLog, clock: list[int]) -> Swarm:
     return Swarm(
-        peer(0), RUN, LIMITS, log, link, report_holding=lambda *_: None, clock_ms=lambda: clock[0]
+        peer(0),
+        RUN,
+        LIMITS,
+        log,
+        link,
+        check=Unchecked(),
+        report_holding=lambda *_: None,
+        clock_ms=lambda: clock[0],
     )
 
 
@@ -604,3 +617,45 @@ async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(
         assert (down.payload_down_bytes, down.catch_up_down_bytes) == (PAYLOAD_BYTES, 1000)
         one.swarm.settle(ROUND, [fresh])
         assert one.swarm.purpose(fresh) is Purpose.CATCH_UP
+
+
+# ---- payloads that count for nothing
+
+
+class Distrust(Unchecked):
+    """Passes the payloads in `good`."""
+
+    def __init__(self, *good: bytes) -> None:
+        super().__init__()
+        self.good = good
+
+    def check(self, round: int, payload: Blob) -> PeerId:
+        if bytes(payload) not in self.good:
+            raise RemoteProtocolError("expected a payload, got junk")
+        return NOBODY
+
+
+async def test_junk_is_never_held_reported_or_offered_and_its_sender_is_blamed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, junk = payload(0), payload(1)
+    async with members(tmp_path, 3, Distrust(good)) as (one, two, hostile):
+        introduce([one, two, hostile])
+        with caplog.at_level(logging.WARNING):
+            await hostile.swarm.publish(ROUND, junk)
+            await until(lambda: blamed(caplog) == {peer(2)[:8]})
+        await two.swarm.publish(ROUND, good)
+        assert await soon(one.reports.get()) == (ROUND, [sha256(good)])
+        assert one.reports.empty()
+        assert two.reports.empty()
+        assert one.swarm.holding(ROUND) == [sha256(good)]
+        assert sha256(junk) not in one.log.digests(ROUND) + two.log.digests(ROUND)
+
+
+async def test_junk_that_a_commit_names_is_fetched_all_the_same(tmp_path: Path) -> None:
+    """It counts for nothing on every node, and none may be stuck without it."""
+    junk = payload(1)
+    async with members(tmp_path, 2, Distrust()) as (one, hostile):
+        introduce([one, hostile])
+        hostile.log.put(ROUND, junk)
+        assert await soon(one.swarm.collect(commit_of([junk]), [[peer(1)]])) == [junk]

@@ -22,8 +22,10 @@ from node.relay.process import Phase, RelayProcess
 from node.relay.settings import RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
+from protocol.codec.payload_header import Head, head_bytes
 from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import sha256
+from protocol.limits import PROTOCOL_VERSION
 from tests.coordinator.client import ScriptedNode, quiet_spec, running
 from tests.node.links import net
 from tests.node.links.net import Member, grpc, key_of
@@ -217,6 +219,8 @@ def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a
 async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
+    head = Head(PROTOCOL_VERSION, bytes.fromhex(coordinator.run_id), 0, bytes(16), 1, 1, 1, 0)
+    payload = head_bytes(head) + PAYLOAD
     async with (
         relaying(tmp_path, coordinator) as relay,
         Neighbour(coordinator, 1) as author,
@@ -229,24 +233,24 @@ async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
             lambda: relay.status()["members"] == 2 and relay.peer in author.linked & reader.linked
         )
         await until(lambda: relay.started.swarm.newest_round == 0)
-        await author.mesh.offer(there, author.offered(coordinator, PAYLOAD))
+        await author.mesh.offer(there, author.offered(coordinator, payload))
         await until(lambda: reader.offers)
         (offer,) = reader.offers[0].offers
         assert (offer.round, offer.digest, offer.payload_bytes) == (
             0,
-            sha256(PAYLOAD),
-            len(PAYLOAD),
+            sha256(payload),
+            len(payload),
         )
         assert reader.offers[0].sender == relay.peer
-        assert await reader.fetched(there, sha256(PAYLOAD)) == PAYLOAD
+        assert await reader.fetched(there, sha256(payload)) == payload
         assert not author.offers, "the giver is not offered it"
         document = relay.status()
-    assert document["payloads"]["bytes"] == len(PAYLOAD)
+    assert document["payloads"]["bytes"] == len(payload)
     assert {each["peer"] for each in document["links"]["open"]} == {author.peer, reader.peer}
     assert (
         document["traffic"]["payload_up_bytes"]
         == document["traffic"]["payload_down_bytes"]
-        == len(PAYLOAD)
+        == len(payload)
     )
 
 

@@ -461,7 +461,7 @@ class SavedStage(Stage):
         super().__init__(corpus, overlap)
         position = self.replica.load(path)
         if position:
-            self.ledger.resume(position.next_round, position.head, position.head_round)
+            self.ledger.resume(position)
         self.change(save=lambda position: self.replica.save(path, position), restored=position)
 
     def follow(self, earlier: "SavedStage") -> None:

@@ -16,7 +16,7 @@ from node.round.deadline import Deadline, DeadlinePassedError
 from protocol import wire_pb2 as wire
 from protocol.clock import Slot
 from protocol.codec.commits import Commit
-from protocol.ids import PeerId
+from protocol.ids import Digest, PeerId
 from tests.node.test_trainer import Stage, playing
 from tests.support.tiny import tiny_corpus
 from tests.support.virtual_time import loop_ms, virtually
@@ -224,7 +224,7 @@ async def test_to_look_again_for_a_payload_that_nobody_keeps_is_no_new_wait(
     async def gone(commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         nonlocal looks
         looks += 1
-        raise NotRetainedError("no member keeps it any more")
+        raise NotRetainedError("no member keeps it any more", Digest(bytes(32)))
 
     monkeypatch.setattr(stage.swarm, "collect", gone)
     async with playing(stage) as task:

@@ -88,3 +88,27 @@ async def test_after_a_silence_the_next_receipt_goes_at_once_again() -> None:
     await until(lambda: sent.reports.idle)
     sent.reports.add(2, DIGESTS)
     assert [round for round, _ in sent.messages] == [1, 2]
+
+
+def test_members_that_only_fill_the_list_thin_no_receipts_out() -> None:
+    sent = Sent(members=1000)
+    sent.reports.opened(5, assigned=10)
+    sent.reports.add(5, DIGESTS[:7])
+    assert sent.messages == [(5, DIGESTS[:7])]
+
+
+async def test_where_the_coordinator_draws_the_witnesses_everything_is_reported() -> None:
+    sent = Sent(members=1000)
+    sent.reports.opened(5, assigned=0)
+    sent.reports.add(5, DIGESTS[:7])
+    sent.reports.add(5, DIGESTS[7:])
+    await until(lambda: sent.reports.idle)
+    assert [digest for _, digests in sent.messages for digest in digests] == DIGESTS
+
+
+def test_the_author_in_the_header_goes_with_the_receipt() -> None:
+    messages: list[wire.NodeMessage] = []
+    authors = {DIGESTS[0]: PEERS[7]}
+    reports = WitnessReports(PEERS[0], 1, lambda: 2, messages.append, authors.get)
+    reports.add(5, DIGESTS[:2])
+    assert list(messages[0].holding.authors) == [PEERS[7], ""]

@@ -2,11 +2,20 @@
 
 import errno
 import os
+import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from node.system.files import replacing_directory, replacing_file, whole_directory
+from node.system.files import (
+    LEFTOVER_S,
+    MODE_FOR_OWNER,
+    replacing_directory,
+    replacing_file,
+    sweep,
+    whole_directory,
+)
 from protocol.errors import StorageError
 
 
@@ -107,3 +116,33 @@ def test_a_death_between_the_two_renames_loses_nothing(
         (temporary / "new").write_text("new")
     assert _content(tmp_path) == {"checkpoint/new": "new"}
     assert whole_directory(path) == path
+
+
+def test_a_secret_is_its_owners_from_the_first_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, replace = [], Path.replace
+
+    def watched(source: Path, target: Path) -> Path:
+        seen.append(stat.S_IMODE(source.stat().st_mode))
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    with replacing_file(tmp_path / "key", mode=MODE_FOR_OWNER) as temporary:
+        seen.append(stat.S_IMODE(temporary.stat().st_mode))
+        temporary.write_text("secret")
+    assert seen == [0o600, 0o600]
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_leftovers_of_a_killed_process_are_swept(tmp_path: Path) -> None:
+    old_s = time.time() - LEFTOVER_S - 1
+    (tmp_path / "checkpoint.part-0a1b2c3_").mkdir()
+    for name in ("state.part-0a1b2c3_", "checkpoint.part-0a1b2c3_/model", "state", "a.part-notes"):
+        (tmp_path / name).write_text("")
+    for name in ("state.part-0a1b2c3_", "checkpoint.part-0a1b2c3_", "state", "a.part-notes"):
+        os.utime(tmp_path / name, (old_s, old_s))
+    (tmp_path / "state.part-bbbbbbbb").write_text("another process writes it now")
+    sweep(tmp_path)
+    assert sorted(_content(tmp_path)) == ["a.part-notes", "state", "state.part-bbbbbbbb"]
+    sweep(tmp_path / "not made yet")

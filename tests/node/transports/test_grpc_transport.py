@@ -9,11 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports import grpc_transport
 from node.transports.base import PIPE_BYTES_MAX, Accept, Transport
 from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
+from protocol.handshake import public_bytes
 from protocol.limits import ADDRESSES_MAX
 from tests.node.transports.conformance import (
     Close,
@@ -31,6 +33,47 @@ class TestGrpcPipes(TransportConformance, ProcessConformance):
     async def make(self, at: str | None = None) -> tuple[Transport, Close]:
         transport = GrpcTransport(at or "127.0.0.1:0")
         return transport, transport.stop
+
+
+class TestSecureGrpcPipes(TransportConformance, ProcessConformance):
+    """The common promises with TLS."""
+
+    async def make(self, at: str | None = None) -> tuple[Transport, Close]:
+        transport = GrpcTransport(at or "127.0.0.1:0", key=Ed25519PrivateKey.generate())
+        return transport, transport.stop
+
+
+async def test_with_tls_the_dialler_knows_whose_key_vouches_for_the_acceptor() -> None:
+    own, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    door = Door()
+    acceptor, dialler = (GrpcTransport("127.0.0.1:0", key=key) for key in (other, own))
+    try:
+        (address,) = await acceptor.start(door)
+        await dialler.start(Door())
+        pipe = await dialler.dial(address)
+        assert pipe.proves(public_bytes(other)) is True
+        assert pipe.proves(public_bytes(own)) is False
+        accepted = await door.pipes.get()
+        assert accepted.proves(public_bytes(own)) is None, "it proves itself by its words alone"
+        await pipe.close()
+    finally:
+        await dialler.stop()
+        await acceptor.stop()
+
+
+async def test_a_run_with_tls_takes_no_peer_without() -> None:
+    secure = GrpcTransport("127.0.0.1:0", key=Ed25519PrivateKey.generate())
+    door = Door()
+    async with listening(door) as (plain, plain_address):
+        try:
+            (secure_address,) = await secure.start(door)
+            with pytest.raises(UnavailableError, match="expected TLS"):
+                await secure.dial(plain_address)
+            with pytest.raises(UnavailableError):
+                await plain.dial(secure_address)
+        finally:
+            await secure.stop()
+        assert door.pipes.empty()
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,28 @@ def test_wrong_bytes_are_blamed_and_their_sender_is_no_holder_any_more() -> None
     assert of(events.Pull, exchange.handle(events.Tick(), 10 * BACKOFF_MAX_MS)) == []
 
 
+def test_a_worthless_payload_is_not_held_and_blames_everybody_that_offers_it() -> None:
+    exchange = machine(events.Offered(A, 7, X, SIZE))
+    effects = exchange.handle(events.PullFailed(X, A, events.Failure.WORTHLESS, "junk"), 0)
+    assert effects == [events.Blame(A, "junk")]
+    assert exchange.holding(7) == []
+    assert not exchange.knows(X)
+    offered = exchange.handle(events.Offered(B, 7, X, SIZE), 0)
+    assert [(effect.peer, type(effect)) for effect in offered] == [(B, events.Blame)]
+    good = exchange.handle(events.Offered(A, 7, Y, SIZE), 0)
+    assert of(events.Pull, good) == [events.Pull(A, Y, SIZE, 7, exact=True)], "A is not paused"
+
+
+def test_a_worthless_payload_that_a_commit_names_is_pulled_again_and_held() -> None:
+    exchange = machine(events.Offered(A, 7, X, SIZE))
+    exchange.handle(events.Wanted(7, (events.Want(X, SIZE, (A, B)),)), 0)
+    effects = exchange.handle(events.PullFailed(X, A, events.Failure.WORTHLESS, "junk"), 0)
+    assert of(events.Blame, effects) == [events.Blame(A, "junk")]
+    [pull] = of(events.Pull, effects)
+    assert pull == events.Pull(B, X, SIZE, 7, exact=False)
+    assert pull.committed
+
+
 def test_an_overdue_pull_is_dropped_for_another_free_source_and_goes_on_without_one() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE))
     deadline_ms = LIMITS.stall_ms + SLOWNESS_MAX * 1000 * SIZE // RATE_ASSUMED

@@ -1,0 +1,24 @@
+"""The end of a run: who is waited for after its last step, and for how long."""
+
+from coordinator.machine.membership import Membership
+from coordinator.machine.run_state import RunState
+from protocol.ids import PeerId
+from protocol.runfile import RunSpec
+
+CONCLUDE_LEASES = 2
+"""Leases for which a finished run waits for nodes without its last commit."""
+
+MISSING_LEASES = 2
+"""Leases before the end of a run within which a node that lapsed may still come back."""
+
+
+def patience_ms(spec: RunSpec) -> int:
+    """Time for which a finished run waits."""
+    return CONCLUDE_LEASES * spec.membership.lease_ms
+
+
+def behind(state: RunState, members: Membership, spec: RunSpec) -> list[PeerId]:
+    """Nodes that lack the last commit of a finished run and may still ask others for it."""
+    lacking = [member.peer for member in members if member.round < state.head_round]
+    leases_ms = (CONCLUDE_LEASES + MISSING_LEASES) * spec.membership.lease_ms
+    return lacking + members.missing(state.end.conclude_by_ms - leases_ms)

@@ -1,0 +1,65 @@
+"""The void entries of a chain, as an audit meets them.
+
+A record brings copies of the voids with the commit that they are about, which lies before them in
+the chain. The audit passes over these payloads at once, and holds the record to it: each copy must
+turn up in the chain later, and no void may turn up that was not obeyed.
+"""
+
+from collections.abc import Iterable
+
+from protocol import wire_pb2 as wire
+from protocol.codec.chain import SignedEntry, Void, linked, open_entry
+from protocol.codec.commits import Commit
+from protocol.errors import RemoteProtocolError
+from protocol.ids import Digest
+from protocol.run_info import RunInfo
+
+
+class VoidBook:
+    """The voids of one walk through a chain. All methods raise `RemoteProtocolError` for entries
+    that the coordinator did not sign or that are out of place.
+    """
+
+    def __init__(self, info: RunInfo) -> None:
+        self._info = info
+        self._ahead: dict[tuple[int, Digest], Void] = {}
+        self.found = 0
+        """Voids that the chain holds, so far."""
+
+    @property
+    def ahead(self) -> list[int]:
+        """Rounds with voids that were obeyed and not met in the chain yet, ascending."""
+        return sorted(round for round, _ in self._ahead)
+
+    def obey(self, commit: Commit, copies: Iterable[wire.ChainEntry]) -> frozenset[Digest]:
+        """The payloads of a commit that are void."""
+        named = {entry.digest for entry in commit.entries}
+        for void in map(self._opened, copies):
+            if void.round != commit.round or void.digest not in named:
+                raise RemoteProtocolError(
+                    f"expected voids of payloads of round {commit.round}, got one of round "
+                    f"{void.round}: {void.digest.hex()[:16]}"
+                )
+            self._ahead[void.round, void.digest] = void
+        return frozenset(digest for round, digest in self._ahead if round == commit.round)
+
+    def walk(
+        self, head: Digest, entries: Iterable[wire.ChainEntry], before: Commit | None = None
+    ) -> Digest:
+        """Go on in the chain from `head`, over `entries`; returns the digest of the last one, which
+        the commit `before` must name.
+        """
+        chain, head = linked(head, map(self._opened, entries), before)
+        for void in chain:
+            if self._ahead.pop((void.round, void.digest), None) != void:
+                raise RemoteProtocolError(
+                    f"expected only voids that their commits announce, got one of round "
+                    f"{void.round}: {void.digest.hex()[:16]}"
+                )
+            self.found += 1
+        return head
+
+    def _opened(self, entry: wire.ChainEntry) -> Void:
+        return open_entry(
+            SignedEntry(entry.body, entry.signature), self._info.coordinator_key, self._info.run_id
+        )

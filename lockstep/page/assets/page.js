@@ -1,0 +1,246 @@
+"use strict";
+/* Asks the coordinator for its state and shows it. Foreign text (names, reasons) enters the page as
+   text nodes only. */
+
+const EVERY_MS = 1000;
+const CREDIT_EVERY = 5;
+const ROUNDS_KEPT = 5000;
+const BARS = 120;
+const SKIPS = 5;
+
+const state = { run: null, rounds: [], newest: -1, asked: 0 };
+const charts = {
+  loss: lineChart(document.getElementById("loss-chart"), [{ label: "loss", color: "--accent" }]),
+  time: lineChart(document.getElementById("time-chart"), [
+    { label: "measured s", color: "--accent" },
+    { label: "slot s", color: "--wait", dash: [4, 4] },
+  ]),
+};
+
+function put(id, text, kind) {
+  const element = document.getElementById(id);
+  element.textContent = text;
+  if (kind !== undefined) element.className = kind;
+}
+
+function number(value, digits = 3) {
+  return value === null || value === undefined ? "–" : value.toFixed(digits);
+}
+
+function count(value) {
+  return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
+}
+
+function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
+  return `${unit ? value.toPrecision(3) : value} ${units[unit]}`;
+}
+
+function duration(seconds) {
+  if (seconds === null || !isFinite(seconds)) return "–";
+  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  for (const [size, name] of units) {
+    if (seconds >= size) return `${(seconds / size).toFixed(seconds >= 10 * size ? 0 : 1)} ${name}`;
+  }
+  return `${Math.round(seconds)} s`;
+}
+
+function median(values) {
+  if (!values.length) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)];
+}
+
+function cell(row, text, kind) {
+  const element = row.insertCell();
+  element.textContent = text;
+  if (kind) element.className = kind;
+  return element;
+}
+
+function node(row, name, peer) {
+  const element = row.insertCell();
+  if (name) element.append(`${name} `);
+  const id = document.createElement("span");
+  id.className = "id";
+  id.textContent = peer.slice(0, 8);
+  element.append(id);
+}
+
+function rows(id) {
+  const body = document.createElement("tbody");
+  document.querySelector(`#${id} tbody`).replaceWith(body);
+  return body;
+}
+
+async function ask(path) {
+  const reply = await fetch(path, { cache: "no-store" });
+  if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
+  return reply.json();
+}
+
+function showRun(run) {
+  document.title = `${run.name} · Lockstep`;
+  put("name", run.name);
+  put("run-id", run.run_id.slice(0, 8));
+  put("size", run.parameters ? `${run.model}, ${count(run.parameters)} parameters` : run.model);
+  put("join", run.join);
+  put("join-note", run.only_this_machine
+    ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
+    : "");
+}
+
+function showStatus(status) {
+  put("phase", status.phase, `phase ${status.phase}`);
+  put("reason", `Round ${status.round}: ${status.reason || status.phase}`);
+  const steps = status.steps;
+  put("steps", `${count(steps.committed)} of ${count(steps.total)}, ${count(steps.skipped)} skipped`);
+  document.getElementById("progress").value = steps.total ? steps.committed / steps.total : 0;
+  put("loss", number(status.loss));
+  put("members-count", count(status.members.length));
+  const digests = status.digests;
+  if (!digests.rounds_checked) put("replicas", "not compared yet", "wait");
+  else if (digests.agreed) put("replicas", `equal in ${count(digests.rounds_checked)} rounds`, "good");
+  else put("replicas", `DIFFERENT in ${count(digests.rounds_disputed)} rounds`, "bad");
+  const traffic = status.traffic;
+  const dense = state.run && state.run.dense_bytes;
+  const mean = traffic.payloads ? traffic.payload_bytes / traffic.payloads : null;
+  put("traffic", mean && dense
+    ? `${bytes(mean)} each; a dense gradient: ${bytes(dense)}`
+    : bytes(traffic.payload_bytes));
+  put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
+  put("pace", status.pace.reason);
+  showMembers(status.members);
+}
+
+function showMembers(members) {
+  const body = rows("members");
+  const speed = members.reduce((sum, member) => sum + member.samples_per_second, 0);
+  for (const member of members) {
+    const row = body.insertRow();
+    node(row, member.name, member.peer_id);
+    const bad = ["away", "held"].includes(member.state);
+    const good = ["training", "announced", "ready"].includes(member.state);
+    cell(row, member.state, bad ? "bad" : good ? "good" : "wait");
+    cell(row, member.reason, "reason");
+    cell(row, speed ? `${Math.round((100 * member.samples_per_second) / speed)} %` : "–", "number");
+    cell(row, number(member.samples_per_second, 1), "number");
+    cell(row, count(member.rounds_counted), "number");
+    cell(row, count(member.strikes), "number");
+    cell(row, number(member.loss), "number");
+    cell(row, duration(member.member_seconds), "number");
+  }
+  document.getElementById("no-members").hidden = members.length > 0;
+}
+
+function showRounds(status) {
+  const rounds = state.rounds;
+  const losses = rounds.filter((round) => round.loss !== null);
+  charts.loss.draw([losses.map((each) => each.round), losses.map((each) => each.loss)]);
+  const timed = rounds.filter((round) => round.seconds !== null);
+  charts.time.draw([timed.map((each) => each.round), timed.map((each) => each.seconds),
+    timed.map((each) => each.slot_seconds)]);
+  const recent = timed.slice(-50);
+  const measured = median(recent.map((each) => each.seconds));
+  const slot = median(recent.map((each) => each.slot_seconds));
+  put("round-time", measured === null ? "–" : `${number(measured, 1)} s of ${number(slot, 1)} s`);
+  showEta(status, recent);
+  showTimeline(rounds.slice(-BARS));
+}
+
+function showEta(status, recent) {
+  const committed = recent.filter((each) => each.outcome === "committed");
+  const left = status.steps.total - status.steps.committed;
+  if (status.finished) put("eta", "finished", "good");
+  else if (committed.length < 2) put("eta", "–", "");
+  else {
+    const span = committed[committed.length - 1].decided_at - committed[0].decided_at;
+    put("eta", duration((left * span) / (committed.length - 1)), "");
+  }
+}
+
+function showTimeline(rounds) {
+  const line = document.getElementById("timeline");
+  const longest = Math.max(...rounds.map((round) => round.seconds || 0), 0.001);
+  line.replaceChildren(...rounds.map((round) => {
+    const bar = document.createElement("div");
+    bar.className = `bar ${round.outcome}`;
+    bar.style.height = `${Math.max(6, (100 * (round.seconds || 0)) / longest)}%`;
+    const time = round.seconds === null ? "" : `, ${number(round.seconds, 1)} s`;
+    const what = round.outcome === "committed" ? `${round.contributors} contributors` : round.reason;
+    bar.title = `round ${round.round}: ${round.outcome}${time}; ${what}`;
+    return bar;
+  }));
+  const skipped = rounds.filter((round) => round.outcome === "skipped").slice(-SKIPS).reverse();
+  document.getElementById("skips").replaceChildren(...skipped.map((round) => {
+    const item = document.createElement("li");
+    item.textContent = round.reason;
+    return item;
+  }));
+}
+
+function showCredit(credit) {
+  const body = rows("credit");
+  for (const author of credit.authors) {
+    const row = body.insertRow();
+    node(row, author.name, author.peer_id);
+    cell(row, count(author.samples), "number");
+    cell(row, count(author.rounds), "number");
+    cell(row, bytes(author.payload_bytes), "number");
+  }
+}
+
+async function fetchRounds() {
+  for (;;) {
+    const { rounds } = await ask(`rounds.json?after=${state.newest}`);
+    if (!rounds.length) return;
+    state.rounds.push(...rounds);
+    state.rounds = state.rounds.slice(-ROUNDS_KEPT);
+    state.newest = rounds[rounds.length - 1].round;
+  }
+}
+
+async function update() {
+  const status = await ask("status.json");
+  if (!state.run || state.run.run_id !== status.run_id) {
+    state.run = await ask("run.json");
+    state.rounds = [];
+    state.newest = -1;
+    showRun(state.run);
+  }
+  await fetchRounds();
+  showStatus(status);
+  showRounds(status);
+  if (state.asked % CREDIT_EVERY === 0) showCredit(await ask("credit.json"));
+  state.asked += 1;
+}
+
+async function live() {
+  const away = document.getElementById("away");
+  try {
+    await update();
+    away.hidden = true;
+  } catch (error) {
+    put("phase", "away", "phase away");
+    away.textContent = "The coordinator does not answer; this page asks again every second.";
+    away.hidden = false;
+  }
+  setTimeout(live, document.hidden ? 10 * EVERY_MS : EVERY_MS);
+}
+
+document.getElementById("copy").addEventListener("click", async () => {
+  const text = document.getElementById("join").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    put("copy", "Copied");
+  } catch {
+    getSelection().selectAllChildren(document.getElementById("join"));
+    put("copy", "Selected");
+  }
+  setTimeout(() => put("copy", "Copy"), 1500);
+});
+
+live();

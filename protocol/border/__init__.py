@@ -1,0 +1,1 @@
+"""What holds strangers off: their text made harmless, their rate bounded. Pure."""

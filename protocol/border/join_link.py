@@ -1,0 +1,124 @@
+"""The link that names a run: where its coordinator is, which run it is, and whose key it has.
+
+    lockstep://HOST:PORT/RUN#KEY     RUN: 32 hexadecimal characters; KEY: the coordinator's ed25519
+                                     key, base64 for URLs without padding (43 characters)
+    lockstep://HOST:PORT, HOST:PORT  the coordinator that answers there, whichever it is
+    plain://HOST:PORT/RUN#KEY        the same without TLS, for a network that is trusted
+
+A node that got a whole link joins that run of that coordinator and no other: an address that
+belongs to somebody else by now, or a machine on the way, is found out.
+"""
+
+import base64
+import binascii
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from protocol.addresses import DEFAULT_PORT, parse_address, split_address
+from protocol.errors import RemoteProtocolError, SettingsError
+from protocol.handshake import KEY_BYTES
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+
+_LINK = re.compile(
+    r"((?P<scheme>lockstep|plain)://)?(?P<address>[^/#]+)(/(?P<run>[^#]*))?(#(?P<key>.*))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLink:
+    """A link, or an address alone."""
+
+    address: str
+    """HOST:PORT."""
+    run_id: RunId | None = None
+    key: bytes | None = None
+    """The coordinator's ed25519 key, 32 bytes."""
+    plain: bool = False
+    """Whether the link says that there is no TLS."""
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether a connection without TLS is permitted: the link says so, or no network lies
+        between.
+        """
+        return self.plain or is_loopback(self.address)
+
+    def text(self) -> str:
+        """The link as people hand it on."""
+        scheme = "plain" if self.plain else "lockstep"
+        run = f"/{self.run_id}" if self.run_id else ""
+        key = f"#{_key_text(self.key)}" if self.key else ""
+        return f"{scheme}://{self.address}{run}{key}"
+
+    def check(self, info: RunInfo, vouching: bytes | None) -> None:
+        """`SettingsError` unless this is the run that the link names; `RemoteProtocolError` unless
+        the key `vouching` for the connection is the coordinator's. None: no TLS.
+        """
+        if vouching is not None and vouching != info.coordinator_key:
+            raise RemoteProtocolError(
+                f"{self.address}: expected TLS by the coordinator's own key "
+                f"{_key_text(info.coordinator_key)}, got it by {_key_text(vouching)}: another "
+                "machine stands between"
+            )
+        if self.key is not None and self.key != info.coordinator_key:
+            raise SettingsError(
+                f"{self.address}: expected the coordinator with the key {_key_text(self.key)}, "
+                f"which the link names, found one with {_key_text(info.coordinator_key)}: ask the "
+                "operator for the present link; if it is the same, do not join from this network"
+            )
+        if self.run_id is not None and self.run_id != info.run_id:
+            raise SettingsError(
+                f"{self.address}: expected run {self.run_id}, which the link names, found run "
+                f"{info.run_id}: ask the operator for the present link"
+            )
+
+
+def parse_link(text: str) -> JoinLink:
+    """The link that a person typed or pasted; `SettingsError` for anything else."""
+    found = _LINK.fullmatch(text.strip())
+    if found is None:
+        raise SettingsError(
+            f"expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT, found {text[:120]!r}"
+        )
+    run, key = found["run"] or None, found["key"] or None
+    if run and not re.fullmatch(r"[0-9a-f]{32}", run):
+        raise SettingsError(
+            f"expected a run of 32 hexadecimal characters after the port, found {run[:80]!r}; "
+            "quote the link in a shell"
+        )
+    return JoinLink(
+        parse_address(found["address"], DEFAULT_PORT),
+        RunId(run) if run else None,
+        _parse_key(key) if key else None,
+        found["scheme"] == "plain",
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is this machine itself."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False  # a name
+
+
+def _key_text(key: bytes) -> str:
+    return base64.urlsafe_b64encode(key).decode().rstrip("=")
+
+
+def _parse_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SettingsError(
+            f"expected a key of 43 characters after #, found {text[:80]!r}; copy the whole link, "
+            "and quote it in a shell"
+        )
+    return key

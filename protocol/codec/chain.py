@@ -1,0 +1,121 @@
+"""Entries of the chain beside commits: what the coordinator signs to change what the log means.
+
+    commit 3 <- commit 4 <- void (round 3, digest) <- commit 6 <- ... head
+
+An entry's canonical bytes are the msgpack map of its fields in declaration order, led by its
+`kind`; a commit's map has no `kind`, so that no bytes are both. Its digest is their SHA-256, and
+the next entry or commit names it as `previous`: a void cannot be taken out of the chain, nor put in
+afterwards. The ed25519 signature covers a domain tag and the digest.
+
+A **void** says that one payload of an earlier commit counts for nothing, because it cannot be had.
+It lies behind the commit in the chain, and a replica that replays the log passes over the payload
+when it comes to the commit. A replica that had applied the payload holds a state that the chain
+does not make: it discards the state and replays.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from protocol.codec.commits import Commit
+from protocol.codec.messagepack import converted, packed, unpacked
+from protocol.errors import RemoteProtocolError
+from protocol.ids import Digest, RunId, parse_digest, sha256
+
+VoidReason = Literal["nobody has it", "most lack it"]
+"""Why a payload is void: every member that was asked lacks it, or two in three do."""
+
+_DOMAIN = b"lockstep.chain.v1"
+
+_TEXT_BYTES_MAX = 64
+"""Bytes of the longest string in an entry: an id or a digest, and room for a longer one that a
+clear error then names."""
+
+_FIELDS_MAX = 16
+
+
+class Void(msgspec.Struct, frozen=True, tag_field="kind", tag="void", forbid_unknown_fields=True):
+    """The payload `digest` of the commit of `round` counts for nothing."""
+
+    run_id: RunId
+    round: int
+    digest: Digest
+    reason: VoidReason
+    previous: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SignedEntry:
+    """An entry's canonical bytes with the coordinator's signature."""
+
+    body: bytes
+    signature: bytes
+
+
+def entry_digest(entry: Void) -> Digest:
+    """The entry's name in the chain."""
+    return sha256(packed(entry))
+
+
+def sign_entry(entry: Void, key: Ed25519PrivateKey) -> SignedEntry:
+    """The entry under the coordinator's signature; the same entry always gives the same
+    signature.
+    """
+    body = packed(entry)
+    return SignedEntry(body, key.sign(_DOMAIN + sha256(body)))
+
+
+def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Void:
+    """The entry inside, after its signature, encoding, run and bounds were checked.
+
+    Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
+    that is not canonical.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
+            signed.signature, _DOMAIN + sha256(signed.body)
+        )
+    except (InvalidSignature, ValueError):  # ValueError: the key has another length
+        raise RemoteProtocolError(
+            "expected an entry of the chain signed by this run's coordinator, got another signature"
+        ) from None
+    plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=_FIELDS_MAX)
+    entry = converted(plain, Void)
+    if packed(entry) != signed.body:
+        raise RemoteProtocolError(
+            "expected an entry of the chain in canonical encoding, got another encoding of it"
+        )
+    if entry.run_id != run_id:
+        raise RemoteProtocolError(
+            f"expected an entry of the chain of run {run_id}, got one of run {entry.run_id}"
+        )
+    parse_digest(entry.digest)
+    parse_digest(entry.previous)
+    if entry.round < 0:
+        raise RemoteProtocolError(f"expected a void of a round from 0 on, got {entry.round}")
+    return entry
+
+
+def linked(
+    head: Digest, entries: Iterable[Void], before: Commit | None = None
+) -> tuple[list[Void], Digest]:
+    """The entries that follow `head` one after the other, and the digest of the last of them.
+
+    `entries` may begin with some that `head` is behind already. Raises `RemoteProtocolError` when
+    `before`, the commit after them, does not follow the last.
+    """
+    by_previous = {entry.previous: entry for entry in entries}
+    chain: list[Void] = []
+    while (entry := by_previous.pop(head, None)) and (before is None or before.previous != head):
+        chain.append(entry)
+        head = entry_digest(entry)
+    if before is not None and before.previous != head:
+        raise RemoteProtocolError(
+            f"commit of round {before.round} does not follow the entries before it: expected "
+            f"previous {head.hex()[:16]}, got {before.previous.hex()[:16]}"
+        )
+    return chain, head

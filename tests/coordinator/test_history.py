@@ -1,0 +1,84 @@
+"""The history of rounds: what it keeps of effects and of a journal's commits."""
+
+from coordinator import history
+from coordinator.history import History
+from coordinator.machine.events import Assignment, CommitRound, OpenRound, SkipRound
+from protocol.clock import Instants
+from protocol.codec.commits import Commit, Entry
+from protocol.ids import Digest, PeerId, RunId
+
+ONE, TWO = PeerId("1" * 32), PeerId("2" * 32)
+
+
+def commit(round: int, *authors: PeerId) -> Commit:
+    entries = tuple(Entry(author, Digest(b"d" * 32), 100, 1, 4) for author in authors)
+    return Commit(RunId("a" * 32), round, round, entries, 0, 0, Digest(b"p" * 32))
+
+
+def opened(round: int, at_ms: int, *peers: PeerId) -> OpenRound:
+    instants = Instants(at_ms, at_ms + 1000, at_ms + 1500, at_ms + 4000)
+    assignments = tuple(Assignment(peer, (), False, "") for peer in peers)
+    return OpenRound(round, round, instants, 0, 0, assignments)
+
+
+def test_a_committed_round_has_its_time_and_its_slot() -> None:
+    found = History()
+    found.take([opened(0, 10_000, ONE, TWO)], 10_000)
+    found.take([CommitRound(commit(0, ONE), ((),), 5.5)], 12_500)
+    assert found.after(-1) == [
+        {
+            "round": 0,
+            "outcome": "committed",
+            "reason": "",
+            "step": 0,
+            "loss": 5.5,
+            "contributors": 1,
+            "assigned": 2,
+            "payload_bytes": 100,
+            "seconds": 2.5,
+            "slot_seconds": 4.0,
+            "compute_seconds": 1.0,
+            "decided_at": 12.5,
+        }
+    ]
+
+
+def test_a_skipped_round_keeps_its_reason() -> None:
+    found = History()
+    found.take([opened(0, 0, ONE), SkipRound(0, "0 contributors, quorum 1")], 4000)
+    [record] = found.after(-1)
+    assert (record["outcome"], record["reason"]) == ("skipped", "0 contributors, quorum 1")
+    assert record["loss"] is None
+
+
+def test_an_opening_that_is_repeated_to_one_member_changes_nothing() -> None:
+    found = History()
+    found.take([opened(0, 1000, ONE, TWO), opened(0, 1000, TWO)], 1000)
+    found.take([CommitRound(commit(0, ONE), ((),), 1.0)], 2000)
+    assert found.after(-1)[0]["assigned"] == 2
+
+
+def test_rounds_between_commits_of_a_journal_were_skipped() -> None:
+    found = History()
+    found.restore([(commit(0, ONE), 2.0)])
+    found.restore([(commit(3, ONE, TWO), None)])
+    assert [(each["round"], each["outcome"]) for each in found.after(-1)] == [
+        (0, "committed"),
+        (1, "skipped"),
+        (2, "skipped"),
+        (3, "committed"),
+    ]
+    assert found.after(-1)[3]["seconds"] is None
+    assert (found.credit[ONE].rounds, found.credit[TWO].samples) == (2, 4)
+
+
+def test_neither_rounds_nor_answers_grow_without_bound() -> None:
+    found = History()
+    for round in range(history.ROUNDS_MAX + 10):
+        found.take([SkipRound(round, "")], round)
+    assert len(found.records) == history.ROUNDS_MAX
+    assert len(found.after(-1)) == history.REPLY_ROUNDS_MAX
+    for round in range(10_000, 10_000 + 2 * history.UNDECIDED_MAX):
+        found.take([opened(round, 0, ONE)], 0)
+    found.take([SkipRound(10_000, "forgotten"), SkipRound(10_127, "known")], 9)
+    assert [each["seconds"] for each in found.after(9_999)] == [None, 0.009]

@@ -1,0 +1,94 @@
+"""The page in headless Chromium against a live coordinator: right numbers, updates without a
+reload, an away coordinator, foreign text as text, no errors on the console.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.page.routes import Page
+from lockstep.service.admin import AdminServer
+from tests.coordinator.client import node_of, quiet_spec, running, train
+
+webdriver = pytest.importorskip("selenium.webdriver")
+
+PATIENCE_S = 60
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no Chromium here (Debian: packages chromium-driver)"
+)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=390,900"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the page shows something; it asks the coordinator every second."""
+    for _ in range(PATIENCE_S):
+        if await asyncio.to_thread(condition):
+            return
+        await asyncio.sleep(1)
+    raise AssertionError(f"the page does not show {what}")
+
+
+async def test_the_page_shows_a_live_run_and_finds_it_again_after_a_restart(
+    tmp_path: Path, browser: Any
+) -> None:
+    spec = quiet_spec()
+
+    def text(name: str) -> str:
+        return str(browser.find_element("id", name).text)
+
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
+        server = AdminServer(process, page=Page(process).routes())
+        url = await server.start()
+        await one.say(one.hello(await one.connect(), name="<img src=x onerror=alert(1)>"))
+        await one.hear("welcome")
+        await asyncio.to_thread(browser.get, url)
+        await until(lambda: "<img src=x" in text("members"), "a foreign name as text")
+        await one.call.done_writing()
+        await one.join()
+        await two.join()
+        await train([one, two], 2)
+        steps = spec.schedule.steps
+        await until(lambda: text("steps") == f"2 of {steps}, 0 skipped", "the steps so far")
+        assert text("members-count") == "2"
+        assert text("loss") == f"{process.status()['loss']:.3f}"
+        assert text("replicas").startswith("equal in")
+        await train([one, two], 1)
+        await until(lambda: text("steps").startswith("3 of"), "a further step, without a reload")
+        bars = "return document.querySelectorAll('#timeline .bar.committed').length"
+        await until(lambda: browser.execute_script(bars) == 3, "a bar for each round")
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= browser.execute_script("return document.documentElement.clientWidth")
+        assert browser.get_log("browser") == []
+        await server.stop()
+    await until(lambda: "does not answer" in text("away"), "a coordinator that is away")
+    async with running(tmp_path, spec) as again:
+        server = AdminServer(again, url.removeprefix("http://"), page=Page(again).routes())
+        await server.start()
+        await until(lambda: not text("away"), "the coordinator again")
+        assert text("steps").startswith("3 of")
+        await server.stop()
+    while_away = [entry["message"] for entry in browser.get_log("browser")]
+    assert all("ERR_CONNECTION" in each or "Failed to fetch" in each for each in while_away)

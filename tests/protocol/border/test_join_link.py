@@ -1,0 +1,83 @@
+"""Links that name a run."""
+
+import pytest
+
+from protocol.border.join_link import JoinLink, is_loopback, parse_link
+from protocol.errors import RemoteProtocolError, SettingsError
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
+
+RUN, KEY = RunId("0123456789abcdef" * 2), bytes(range(32))
+WHOLE = f"lockstep://example.org:50700/{RUN}#AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+
+
+def info(run_id: RunId = RUN, key: bytes = KEY) -> RunInfo:
+    return RunInfo(RunSpec.model_construct(), run_id, key)
+
+
+def test_a_whole_link_is_read_and_written() -> None:
+    link = parse_link(WHOLE)
+    assert link == JoinLink("example.org:50700", RUN, KEY)
+    assert link.text() == WHOLE
+    assert parse_link(f" {WHOLE} ") == link
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("example.org", "example.org:50700"),
+        ("192.0.2.7:1234", "192.0.2.7:1234"),
+        ("lockstep://[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ("lockstep://example.org:50700/", "example.org:50700"),
+    ],
+)
+def test_an_address_alone_names_no_run(text: str, address: str) -> None:
+    assert parse_link(text) == JoinLink(address)
+
+
+def test_plain_text_is_permitted_to_this_machine_or_where_the_link_says_so() -> None:
+    assert parse_link("127.0.0.1:1").may_be_plain
+    assert parse_link("[::1]:1").may_be_plain
+    assert parse_link("localhost:1").may_be_plain
+    assert not parse_link("192.168.1.2:1").may_be_plain
+    assert not parse_link("localhost.example.org:1").may_be_plain
+    assert parse_link("plain://192.168.1.2:1").may_be_plain
+    assert parse_link("plain://192.168.1.2:1").text() == "plain://192.168.1.2:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected lockstep://"),
+        ("http://example.org:1", "expected HOST:PORT|expected a run"),
+        ("lockstep://example.org:1/run", "32 hexadecimal characters"),
+        (WHOLE[:-1], "43 characters"),
+        (WHOLE + "A", "43 characters"),
+        (WHOLE.replace("#", "#!"), "43 characters"),
+        ("lockstep://example.org:99999/" + RUN, "HOST:PORT"),
+        ("lockstep://", "expected"),
+    ],
+)
+def test_anything_else_is_told(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse_link(text)
+
+
+def test_another_coordinator_or_another_run_is_found_out() -> None:
+    link = parse_link(WHOLE)
+    link.check(info(), KEY)
+    link.check(info(), None)
+    with pytest.raises(SettingsError, match="with the key AAEC"):
+        link.check(info(key=bytes(32)), None)
+    with pytest.raises(SettingsError, match=f"expected run {RUN}"):
+        link.check(info(RunId("f" * 32)), KEY)
+    with pytest.raises(RemoteProtocolError, match="another machine stands between"):
+        link.check(info(), bytes(32))
+    with pytest.raises(RemoteProtocolError, match="another machine stands between"):
+        parse_link("example.org").check(info(), bytes(32))
+
+
+def test_names_are_not_taken_for_this_machine() -> None:
+    assert not is_loopback("example.org:1")
+    assert is_loopback("127.8.9.1:1")
