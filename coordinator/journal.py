@@ -2,7 +2,7 @@
 
     meta       one row per fact that never changes: run id, run file, format version
     events     (sequence, time, kind, msgpack body): state = fold(events)
-    snapshots  (sequence of the last event in it, state): a shorter way to the same state
+    snapshots  (sequence of the last event in it, state): a shorter way there; the newest few
     commits    (round, body, signature, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
     entries    (round of the commit before it, round that it is about, body, signature): what is in
@@ -35,6 +35,9 @@ FORMAT = "4"
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
+
+SNAPSHOTS_KEPT = 4
+"""Newest snapshots that stay: a restart reads one, the others are for `--check` to compare."""
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event) if kind is not Heartbeat}
 
@@ -101,6 +104,11 @@ class Journal:
             self._reader.execute("PRAGMA query_only = ON")
             self._reading, self._writing = threading.Lock(), threading.Lock()
 
+    @property
+    def directory(self) -> Path:
+        """The directory of the file."""
+        return self._path.parent
+
     def bind(self, run_id: RunId, run_json: bytes) -> None:
         """Tie the file to a run on first use. Raises `SettingsError` for the journal of another
         run and `VersionError` for one of another format.
@@ -165,6 +173,11 @@ class Journal:
             if state is not None:
                 self._database.execute(
                     "INSERT INTO snapshots SELECT max(sequence), ? FROM events", (state,)
+                )
+                self._database.execute(
+                    "DELETE FROM snapshots WHERE sequence NOT IN "
+                    "(SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?)",
+                    (SNAPSHOTS_KEPT,),
                 )
 
     def snapshots(self) -> list[tuple[int, bytes]]:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
+from coordinator.door import connections_max
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
@@ -77,7 +78,8 @@ class CoordinatorProcess:
         self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
         await asyncio.to_thread(self._restore_history)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        connections = ("grpc.max_allowed_incoming_connections", connections_max())
+        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, connections))
         self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]
         try:

@@ -18,12 +18,12 @@ from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
-    Heartbeat,
     RecordDigest,
     Restarted,
     VoidPayload,
 )
 from coordinator.machine.rounds import Rounds
+from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.codec.chain import SignedEntry, Void, sign_entry
 from protocol.codec.commits import SignedCommit, sign_commit
@@ -196,8 +196,10 @@ class Sequencer:
         return True
 
     def _handle(self, event: Event, now_ms: int, batch: _Batch) -> None:
-        batch.effects += self.rounds.handle(event, now_ms)
-        if not isinstance(event, Heartbeat):
+        event = screened(event, self.rounds.state, self.rounds.members)
+        effects = self.rounds.handle(event, now_ms)
+        batch.effects += effects
+        if not is_transient(event, effects):
             batch.events.append((now_ms, event))
 
     def _record(self, batch: _Batch) -> Outcome:

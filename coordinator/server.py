@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import grpc
-import msgspec
 
 from coordinator import wire_messages
+from coordinator.calls import Calls, Context
+from coordinator.door import Door
 from coordinator.journal import Journal
 from coordinator.machine.events import (
     Admit,
@@ -45,12 +46,11 @@ from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncod
 from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
+from protocol.border.networks import host_of
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import NONCE_BYTES, verify_hello
 from protocol.ids import PeerId
-from protocol.limits import COMMITS_PER_REPLY, PROTOCOL_VERSION
-from protocol.runfile import run_json
-from protocol.wire_pb2_grpc import CoordinatorServicer
+from protocol.limits import PROTOCOL_VERSION
 
 log = logging.getLogger("lockstep.coordinator")
 
@@ -63,11 +63,10 @@ HELLO_S = 10
 
 SERVICE = "lockstep.v1.Coordinator"
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Requests: TypeAlias = AsyncIterator[wire.NodeMessage]
 
 
-class CoordinatorService(CoordinatorServicer):
+class CoordinatorService(Calls):
     """The service `lockstep.v1.Coordinator`. The sequencer hands its outcomes to `emit`."""
 
     def __init__(
@@ -77,13 +76,13 @@ class CoordinatorService(CoordinatorServicer):
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],
     ) -> None:
-        self._sequencer, self._journal = sequencer, journal
-        self._key, self._status = coordinator_key, status
-        self.relays = Relays()
+        relays, door = Relays(), Door(journal.directory)
+        super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
         self.run_refusals = RunRefusals()
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
+        self._pages: list[wire.Members] = []  # of the member list, while it stays as it is
 
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
         """Register with a server. The generated code would neither count bytes nor end streams
@@ -125,42 +124,14 @@ class CoordinatorService(CoordinatorServicer):
         """Processes that were refused because another one was at work with their key."""
         return self.node_sessions.copies_refused + self.relay_sessions.copies_refused
 
-    # ---- unary calls
-
-    async def GetRun(self, request: wire.GetRunRequest, context: Context) -> wire.Run:
-        """The run file, the run's name and the key that signs its commits."""
-        rounds = self._sequencer.rounds
-        return wire.Run(
-            protocol_version=PROTOCOL_VERSION,
-            run_id=rounds.run_id,
-            run_json=run_json(rounds.spec),
-            coordinator_key=self._key,
-        )
-
-    async def GetCommits(self, request: wire.GetCommitsRequest, context: Context) -> wire.Commits:
-        """Commits after a round, oldest first, as many as fit one reply."""
-        decided, head = self._sequencer.decided_round, self._sequencer.head_round
-        return await asyncio.to_thread(self._commits, request.after_round, decided, head)
-
-    def _commits(self, after_round: int, decided: int, head: int) -> wire.Commits:
-        recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
-        recorded = [row for row in recorded if row.round <= decided]
-        last = recorded[-1].round if recorded else head
-        entries = self._journal.entries(after_round + 1, last)
-        return wire_messages.commits_reply(recorded, decided, head, entries)
-
-    async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
-        """The document of /status.json."""
-        return wire.Status(json=msgspec.json.encode(self._status()))
-
-    async def GetMembers(self, request: wire.GetMembersRequest, context: Context) -> wire.Members:
-        """The member list, for a node that is no member itself."""
-        return self._members()
-
     # ---- sessions
 
     async def _stream(self, requests: Requests, context: Context) -> None:
         """A session over gRPC: its messages as bytes, each within `STALL_S`."""
+        host = host_of(context.peer())
+        if refusal := self._door.open_stream(host):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+        context.add_done_callback(lambda _: self._door.close_stream(host))
         async with aclosing(self.Session(requests, context)) as session:
             async for message in session:
                 try:
@@ -175,11 +146,12 @@ class CoordinatorService(CoordinatorServicer):
 
     async def Session(self, requests: Requests, context: Context) -> AsyncGenerator[Message, None]:
         """One node or relay from its hello to its goodbye."""
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce, host = secrets.token_bytes(NONCE_BYTES), host_of(context.peer())
         yield Message(challenge=wire.Challenge(nonce=nonce))
         try:
-            async with asyncio.timeout(HELLO_S):
-                hello = await anext(requests)
+            with self._door.awaiting_hello(host):
+                async with asyncio.timeout(HELLO_S):
+                    hello = await anext(requests)
             joined = self._joined(hello, nonce)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))
@@ -191,8 +163,12 @@ class CoordinatorService(CoordinatorServicer):
             log.warning("run file refused", extra=self._where(peer=joined.peer, reason=reason))
             yield Message(refused=wire.Refused(reason="noted"))
             return
+        known = joined.peer in self._sequencer.rounds.members.roster
+        if refusal := self._door.refuses_join(joined.peer, host, known=known):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         now_ms, relay = self._sequencer.now_ms, hello.hello.relay
-        session = NodeSession(hello.hello.instance, wire_messages.place(joined), now_ms())
+        place, task = wire_messages.place(joined), asyncio.current_task()
+        session = NodeSession(hello.hello.instance, place, now_ms(), task)
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
         if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
@@ -201,7 +177,8 @@ class CoordinatorService(CoordinatorServicer):
             yield Message(refused=wire.Refused(reason=self._at_work(holder)))
             return
         serve = self._serve_relay if relay else self._serve_node
-        async with aclosing(serve(joined, session, requests)) as messages:
+        paced = self._paced(joined.peer, host, requests)
+        async with aclosing(serve(joined, session, paced)) as messages:
             async for message in messages:
                 yield message
 
@@ -213,6 +190,12 @@ class CoordinatorService(CoordinatorServicer):
             f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
             "machine a directory of its own, which makes it a key, or stop the other process first"
         )
+
+    async def _paced(self, peer: PeerId, host: str, requests: Requests) -> Requests:
+        """The messages of a session, no faster than the door lets its sender."""
+        async for message in requests:
+            await self._door.pace(peer, host, message)
+            yield message
 
     async def _serve_node(
         self, joined: Joined, session: NodeSession, requests: Requests
@@ -238,9 +221,10 @@ class CoordinatorService(CoordinatorServicer):
             yield Message(refused=wire.Refused(reason=decision.reason))
             return
         self.relay_sessions.put(joined.peer, session)
+        self._pages = []
         addresses = ",".join(joined.addresses)
         log.info("relay joined", extra=self._where(peer=joined.peer, addresses=addresses))
-        session.send(Message(welcome=self._welcome()))
+        self._welcome(session)
         self._tell_relays()
         reader = asyncio.create_task(self._read_relay(session, requests))
         try:
@@ -314,6 +298,7 @@ class CoordinatorService(CoordinatorServicer):
     def emit(self, outcome: Outcome) -> None:
         """Carry out the effects of one batch of events."""
         if changes := [effect for effect in outcome.effects if isinstance(effect, TellMembers)]:
+            self._pages = []
             members = self._sequencer.rounds.members
             self.broadcast(wire_messages.changes_message(members, changes))
         for effect in outcome.effects:
@@ -333,7 +318,8 @@ class CoordinatorService(CoordinatorServicer):
     def _perform(self, effect: Effect, outcome: Outcome) -> None:
         match effect:
             case Admit(peer):
-                self.node_sessions.send(peer, Message(welcome=self._welcome()))
+                if session := self.node_sessions.get(peer):
+                    self._welcome(session)
             case Refuse(peer, reason, wrong_results):
                 refused = wire.Refused(reason=reason, wrong_results=wrong_results)
                 self.node_sessions.close(peer, Message(refused=refused))
@@ -380,19 +366,27 @@ class CoordinatorService(CoordinatorServicer):
         for relay in self.relay_sessions:
             relay.send(Message(opened=without_share))
 
-    def _welcome(self) -> wire.Welcome:
+    def _welcome(self, session: NodeSession) -> None:
+        """Greet a member or relay, and tell it all the others."""
         state = self._sequencer.rounds.state
-        return wire.Welcome(
-            decided_round=state.decided_round,
-            head_round=state.head_round,
-            members=self._members(),
-            tail=map(wire_messages.entry_of, self._sequencer.tail),
+        if not self._pages:
+            self._pages = wire_messages.member_pages(self._sequencer.rounds.members, self.relays)
+        first, *others = self._pages
+        session.send(
+            Message(
+                welcome=wire.Welcome(
+                    decided_round=state.decided_round,
+                    head_round=state.head_round,
+                    members=first,
+                    tail=map(wire_messages.entry_of, self._sequencer.tail),
+                )
+            )
         )
-
-    def _members(self) -> wire.Members:
-        return wire_messages.members_message(self._sequencer.rounds.members, self.relays)
+        for page in others:
+            session.send(Message(members=page))
 
     def _tell_relays(self, gone: PeerId | None = None) -> None:
+        self._pages = []
         self.broadcast(wire_messages.relays_message(self.relays, gone))
 
     def _where(self, **fields: object) -> dict[str, object]:

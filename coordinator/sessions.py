@@ -19,6 +19,7 @@ So two processes never replace each other in turn, however often both are starte
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -26,6 +27,9 @@ from protocol.ids import PeerId
 OUTBOX_MESSAGES_MAX = 1024
 """Messages that may wait for one node: minutes of rounds. A node that reads nothing for longer is
 cut off."""
+
+REPLACED_S = 2.0
+"""Time that a replaced session has to tell its node why it ends: its client may not read."""
 
 SHARED_MESSAGES_MAX = 16
 """Broadcasts whose bytes are kept: sessions send them within moments of each other."""
@@ -43,10 +47,19 @@ Message = wire.CoordinatorMessage
 
 
 class NodeSession:
-    """The open stream of one node. `None` in the outbox ends it."""
+    """The open stream of one node. `None` in the outbox ends it. `stream` is the task that sends
+    its messages.
+    """
 
-    def __init__(self, instance: int = 0, place: str = "", now_ms: int = 0) -> None:
+    def __init__(
+        self,
+        instance: int = 0,
+        place: str = "",
+        now_ms: int = 0,
+        stream: "asyncio.Task[Any] | None" = None,
+    ) -> None:
         """`instance` names the process (0: it did not say), `place` is where it is, for people."""
+        self._stream = stream
         self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         self.instance, self.place = instance, place
         self.opened_ms = self.heard_ms = now_ms
@@ -78,6 +91,12 @@ class NodeSession:
             if self.outbox.full():
                 self.outbox.get_nowait()
             self.outbox.put_nowait(message)
+
+    def retire(self, last: Message) -> None:
+        """Close the session, and cut it off after `REPLACED_S` if its client does not read."""
+        self.close(last)
+        if self._stream:
+            self._stream.get_loop().call_later(REPLACED_S, self._stream.cancel)
 
 
 class SessionTable:
@@ -132,7 +151,7 @@ class SessionTable:
                 f"this one was silent; one key is one {self._kind}: give each machine a directory "
                 "of its own"
             )
-            earlier.close(Message(refused=wire.Refused(reason=reason)))
+            earlier.retire(Message(refused=wire.Refused(reason=reason)))
         self._sessions[peer] = session
 
     def remove(self, peer: PeerId, session: NodeSession) -> bool:
@@ -141,6 +160,10 @@ class SessionTable:
             return False
         del self._sessions[peer]
         return True
+
+    def get(self, peer: PeerId) -> NodeSession | None:
+        """The session of the peer, if it has one."""
+        return self._sessions.get(peer)
 
     def send(self, peer: PeerId, message: Message) -> None:
         """Queue a message for the peer if it has a session."""

@@ -37,6 +37,13 @@ from protocol.limits import (
 )
 from protocol.validation import plain_text
 
+MEMBERS_PAGE_BYTES = 64 * 1024
+"""Bytes of one page of the member list: some 600 members with usual addresses. A session whose
+client does not read holds one page, not the list."""
+
+LINE_OVERHEAD_BYTES = 8
+"""Bytes that a line of a list adds to its message beyond its own."""
+
 
 def joined(peer: PeerId, hello: wire.Hello) -> Joined:
     """The event in a hello whose proof is right; `RemoteProtocolError` for too many, too long or
@@ -112,10 +119,31 @@ def heartbeat_reply(
     return wire.CoordinatorMessage(heartbeat=reply)
 
 
+def member_pages(members: Membership, relays: Iterable[Joined] = ()) -> list[wire.Members]:
+    """The whole member list, members sorted by id and then relays, in pages of some
+    `MEMBERS_PAGE_BYTES`: the first replaces what a node knows, the others are changes. At least
+    one page.
+    """
+    pages, size = [wire.Members()], 0
+    for line in (*map(_line, members), *map(_relay_line, relays)):
+        size += line.ByteSize()
+        if size > MEMBERS_PAGE_BYTES and pages[-1].members:
+            pages.append(wire.Members(changes=True))
+            size = line.ByteSize()
+        pages[-1].members.append(line)
+    return pages
+
+
 def members_message(members: Membership, relays: Iterable[Joined] = ()) -> wire.Members:
-    """The whole member list: members sorted by id, then relays."""
-    told = [_line(member) for member in members]
-    return wire.Members(members=told + [_relay_line(relay) for relay in relays])
+    """The member list as one message, in the order of `member_pages`: all relays, and the members
+    that fit.
+    """
+    told = [_relay_line(relay) for relay in relays]
+    left = MESSAGE_BYTES_MAX // 2 - sum(line.ByteSize() for line in told)
+    lines = [_line(member) for member in members]
+    sizes = accumulate(line.ByteSize() + LINE_OVERHEAD_BYTES for line in lines)
+    fitting = [line for line, size in zip(lines, sizes, strict=True) if size <= left]
+    return wire.Members(members=fitting + told)
 
 
 def relays_message(relays: Iterable[Joined], gone: PeerId | None) -> wire.CoordinatorMessage:

@@ -48,7 +48,7 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
     text = torch.tensor(list(Path(argparse.__file__).read_bytes()))
     torch.manual_seed(0)  # every rank starts from the same parameters ...
     model = CharacterModel()
-    optimizer = DeMo(model.parameters(), lr=8e-3, top_k=64)
+    optimizer = DeMo(model.named_parameters(), lr=8e-3, top_k=64)  # names for its errors
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     samples = torch.Generator().manual_seed(1 + dist.get_rank())  # ... and draws samples of its own
     losses = []

@@ -1,15 +1,16 @@
-"""The front door: the `lockstep` command, clusters on one machine, and the DeMo optimizer for your
-own loop.
+"""The front door: the `lockstep` command, clusters on one machine, optimizers for your own loop.
 
-`from lockstep import DeMo` needs the `node` extra (torch); importing `lockstep` alone does not.
+`from lockstep import DeMo, GossipAdam` needs the `node` extra (torch); importing `lockstep` alone
+does not.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from node.demo.optimizer import DeMo
+    from node.gossip_adam.optimizer import GossipAdam
 
-__all__ = ["DISTRIBUTION", "DeMo", "__version__"]
+__all__ = ["DISTRIBUTION", "DeMo", "GossipAdam", "__version__"]
 
 __version__ = "0.1.0"
 
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from node.demo.optimizer import DeMo
 
         return DeMo
+    if name == "GossipAdam":
+        from node.gossip_adam.optimizer import GossipAdam
+
+        return GossipAdam
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -277,9 +277,9 @@ class Membership:
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self.roster.get(event.peer)
-        self._state.lapsed_ms.pop(event.peer, None)
         if known is None and len(self.roster) >= self._spec.members_max:
             return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
+        self._state.lapsed_ms.pop(event.peer, None)
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
             if not self.roster:

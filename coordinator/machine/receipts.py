@@ -9,9 +9,8 @@ holders besides the author. Both follow every event, so that the question "may t
 decided?" costs the same with a thousand members as with two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from protocol.ids import Digest, PeerId
 
@@ -67,6 +66,16 @@ class Receipts:
         first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
         return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
 
+    def news(self, peer: PeerId, digests: Iterable[Digest]) -> tuple[Digest, ...]:
+        """The digests among these of which `hold` would take note: those that the member has not
+        named, as far as it may name more, and those that it has to name again.
+        """
+        named, doubted = self.named.get(peer, set()), self.doubted.get(peer, set())
+        fresh = dict.fromkeys(digest for digest in digests if digest not in named)
+        room = self.named_max - len(named)
+        taken = {*list(fresh)[:room], *doubted} if room > 0 else doubted
+        return tuple(digest for digest in dict.fromkeys(digests) if digest in taken)
+
     # ---- changes
 
     def announce(self, author: PeerId, digest: Digest, now_ms: int) -> None:
@@ -85,12 +94,10 @@ class Receipts:
         """Note the receipts of a member, as far as it may name more digests. `authors` are those in
         the payloads' headers, or nothing.
         """
-        named = self.named.setdefault(peer, set())
-        for digest, author in zip_longest(digests, authors):
-            if digest not in named and len(named) >= self.named_max:
-                continue
-            named.add(digest)
-            if author:
+        headers = dict(zip(digests, authors, strict=False))
+        for digest in self.news(peer, digests):
+            self.named.setdefault(peer, set()).add(digest)
+            if author := headers.get(digest):
                 self.headers.setdefault(peer, {})[digest] = author
             self.doubted.get(peer, set()).discard(digest)
             self.holders.setdefault(digest, set()).add(peer)

@@ -63,6 +63,7 @@ from coordinator.machine.invariants import validate
 from coordinator.machine.membership import Membership
 from coordinator.machine.pacing import next_pace, smoothed_speed
 from coordinator.machine.run_state import RunState, new_state
+from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (
     UndecidedRound,
     check_announcement,
@@ -112,8 +113,8 @@ class Rounds:
         self._history.append((now_ms, event))
         if isinstance(event, Announced | Holding | Applied):
             self.members.renew(event.peer, now_ms)  # also when it comes too late for its round
-        if not isinstance(event, Heartbeat):
-            # a replay, which has no heartbeats, must measure an outage from the same instant
+        if not is_transient(event, effects):
+            # a replay, which has no transient events, must measure an outage from the same instant
             self.state.last_ms = now_ms
             head_state.note_readiness(self.state, self.members, now_ms)
         return effects + self._advance(now_ms)
@@ -197,11 +198,11 @@ class Rounds:
             case Joined(peer):
                 if reason := self.state.verdicts.refusal(peer, now_ms):
                     return [Refuse(peer, reason, True)]
-                for undecided in self.state.undecided:
+                effects = self.members.handle(event, now_ms)
+                for undecided in self.state.undecided if self.members.get(peer) else ():
                     undecided.receipts.doubt(peer)
                 self.state.voids.forget(peer)
-                effects = self.members.handle(event, now_ms)
-                if self.state.end.concluded:  # it comes when the others were let go
+                if self.state.end.concluded and self.members.get(peer):  # the others were let go
                     effects.append(FinishRun(self.state.reason))
                 return effects
             case Heartbeat() | Disconnected():

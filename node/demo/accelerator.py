@@ -90,7 +90,9 @@ class Accelerator:
     ) -> None:
         learning_rate, decay = rates
         there = DeviceVotes(votes, self._device)
-        sums = torch.empty(self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE, device=self._device)
+        sums = torch.empty(
+            self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.float32, device=self._device
+        )
         with exact_products(self._device):
             self._decay(parameters, decay)
             for first, stop, orthogonal in update_strips(self._layout, len(sums), rule):
@@ -212,7 +214,7 @@ class FlatOrder:
         """A span in one piece, [high - low + 1]: zeros for tensors that are not there, and one more
         for padding.
         """
-        zero = torch.zeros(1, device=self._side.device)
+        zero = torch.zeros(1, dtype=torch.float32, device=self._side.device)
         slices = [
             zero.expand(stop - start) if view is None else view[rows].reshape(-1)
             for view, rows, start, stop in self._slices(views, low, high)

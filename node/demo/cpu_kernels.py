@@ -154,7 +154,7 @@ def _forward_matrix() -> Any:
     1, 3, 5... the first halves stand in those rows, and of rows 0, 4, 8... and of 2, 6, 10... the
     first quarters in theirs; the rest is 0.
     """
-    matrix, found = dct_matrix(_CPU), torch.zeros(CHUNK_SIDE, CHUNK_SIDE // 2)
+    matrix, found = dct_matrix(_CPU), torch.zeros(CHUNK_SIDE, CHUNK_SIDE // 2, dtype=torch.float32)
     for first, step in ((0, 4), (2, 4), (1, 2)):
         length = CHUNK_SIDE // step
         found[first::step, :length] = matrix[first::step, :length].T

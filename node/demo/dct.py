@@ -234,7 +234,7 @@ def shift_(integers: Tensor, bound: int, *, may_look: bool = True) -> Tensor:
     halved; on an accelerator it would wait for the device.
     """
     if may_look and _within(integers, bound):
-        return torch.ones(len(integers), 1, 1, device=integers.device)
+        return torch.ones(len(integers), 1, 1, dtype=torch.float32, device=integers.device)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
     # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
     least = _constants(

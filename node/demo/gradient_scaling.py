@@ -71,7 +71,7 @@ class GradientScaling:
             for _, shape in remembered
             for length in (1, shape[0] if shape else 1, math.prod(shape[1:]))
         ]
-        self.state = torch.zeros(sum(lengths), device=device)
+        self.state = torch.zeros(sum(lengths), dtype=torch.float32, device=device)
         """float32 [n]: for each parameter, by name, the count of its gradients and the means of its
         rows and columns; empty but with "even"."""
         views = iter(torch.split(self.state, lengths))
@@ -106,6 +106,12 @@ class GradientScaling:
                 f"expected gradient sizes of {len(self.state)} numbers, got {tuple(state.shape)}"
             )
         self.state.copy_(state)
+
+    def carry_over(self, earlier: "GradientScaling") -> None:
+        """Remember what an earlier scaling knew of the tensors that both have by one name."""
+        for name in self._means.keys() & earlier._means.keys():
+            for own, known in zip(self._means[name], earlier._means[name], strict=True):
+                own.copy_(known)
 
     def _even_out_(self, gradients: Mapping[str, Tensor]) -> None:
         groups = self._alike(gradients)

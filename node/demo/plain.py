@@ -72,7 +72,7 @@ class Plain:
             extreme for view in views.values() if view.numel() for extreme in torch.aminmax(view)
         ]
         if not found:
-            return torch.zeros((), device="cpu")
+            return torch.zeros((), dtype=torch.float32, device="cpu")
         return torch.stack([extreme.float() for extreme in found]).abs().max()
 
     def accumulate(
@@ -120,7 +120,8 @@ class Plain:
     ) -> None:
         """`Backend.update` from chunk `start` on."""
         learning_rate, decay = rates
-        sums = torch.empty(self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE, device="cpu")
+        shape = (self.strip_chunks, CHUNK_SIDE, CHUNK_SIDE)
+        sums = torch.empty(shape, dtype=torch.float32, device="cpu")
         with exact_products(sums.device):
             for first, stop, orthogonal in update_strips(self._layout, len(sums), rule, start):
                 strip = votes.sum_strip(first, sums[: stop - first])

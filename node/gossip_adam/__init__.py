@@ -1,11 +1,13 @@
 """Gossip Adam: nodes keep parameters of their own and mix them with neighbours while they compute.
 
-May import protocol and node.demo's process group. Pure torch but for `exchange`.
+May import protocol and node.demo's process group. Pure torch but for `exchange`
+and `optimizer`.
 
     adam          Adam with local moments, and moments of accumulated gradients
     wire          what crosses an edge: whole parameters, or int8 differences to a shared estimate
     projection    the short report from which distances are estimated
     mixer         one node: finish a mix, step, begin the next one
+    member        one node of a run without network and disk: what survives a kill
     exchange      messages between the ranks of a torch process group
     optimizer     all of it as a torch optimizer
 """

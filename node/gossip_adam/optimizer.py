@@ -14,6 +14,7 @@ the methods marked as collective at the same place of its program.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from typing import Any, overload
 
 import torch
@@ -168,12 +169,19 @@ class GossipAdam(Optimizer):
         super().load_state_dict(state_dict)
         for state in self.state.values():
             Moments.among(state)  # KeyError here and not in the middle of a step
+            state |= {name: each.clone() for name, each in state.items() if torch.is_tensor(each)}
         self._mesh = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies; a process group cannot be copied, so theirs is the default one."""
+        return {**super().__getstate__(), "_exchange": self._exchange}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copied or unpickled; a process group cannot be, so it becomes the default one."""
+        """Called for copies, and by torch when it loads a state."""
         super().__setstate__(state)
-        self._process_group, self._mesh = None, None
+        self.__dict__.setdefault("_process_group", None)
+        self.__dict__.setdefault("skipped_steps", 0)
+        self._mesh = None
 
     @property
     def _parameters(self) -> list[Tensor]:
@@ -234,19 +242,15 @@ class GossipAdam(Optimizer):
         return should_only_mix(apart, math.sqrt(reports[:, -1].square().mean()), settings.critical)
 
 
+@dataclass(frozen=True, slots=True)
 class _Settings:
-    """Settings of the exchange, equal on all ranks."""
+    """Settings of the exchange, equal on all ranks; see `GossipAdam`."""
 
-    def __init__(
-        self,
-        topology: TopologyName,
-        group_size: int,
-        wire: WireFormat,
-        critical: float,
-        check_every: int,
-    ) -> None:
-        self.topology, self.group_size, self.wire = topology, group_size, wire
-        self.critical, self.check_every = critical, check_every
+    topology: TopologyName
+    group_size: int
+    wire: WireFormat
+    critical: float
+    check_every: int
 
     def among(self, count: int) -> Topology:
         """The topology of this number of ranks."""
@@ -257,7 +261,7 @@ class _Settings:
 
     def digest(self, numbers: int) -> bytes:
         """A digest of all that must be equal on all ranks."""
-        return sha256(repr((sorted(vars(self).items()), numbers)).encode())
+        return sha256(repr((astuple(self), numbers)).encode())
 
 
 class _Mesh:

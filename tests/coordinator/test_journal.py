@@ -22,9 +22,11 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    NotHeld,
     Ready,
     RecordDigest,
     Restarted,
+    VoidDue,
 )
 from protocol.codec.commits import (
     Commit,
@@ -52,6 +54,8 @@ EVENTS: list[Event] = [
     Applied(A, 3, 0, b""),
     Applied(A, 3, 1, b"s" * 32),
     Left(A, "goodbye"),
+    NotHeld(A, 3, (sha256(b"a"),)),
+    VoidDue(3, sha256(b"a")),
     Disconnected(A),
     Lapsed(B),
     InstantReached(3, "publish_by"),

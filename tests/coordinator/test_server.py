@@ -1,15 +1,18 @@
 """The door and the sessions of a coordinator over real gRPC on loopback, honest and hostile."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from coordinator import server, wire_messages
+from coordinator import door, server, sessions, wire_messages
 from coordinator.process import CoordinatorProcess
 from coordinator.sessions import NodeSession
+from node.control.members import MemberList
 from protocol import wire_pb2 as wire
 from protocol.handshake import public_bytes, sign_hello
 from protocol.limits import PROTOCOL_VERSION
@@ -151,7 +154,7 @@ async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_to
         await node.join()
         at_work = asyncio.create_task(beating(node, 0.02))
         for _ in range(3):  # as under `while true`
-            await copy.say(copy.hello(await copy.connect(), name="the\x1b[31m copy\n"))
+            await copy.say(copy.hello(await copy.connect(), name="the copy"))
             reason = (await copy.hear("refused")).refused.reason
             assert reason.startswith("this key is at work at 127.0.0.1:1 as 'scripted' since 20")
             assert "give this machine a directory of its own" in reason
@@ -161,7 +164,7 @@ async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_to
         at_work.cancel()
         assert kinds(node).count("notice") == 1, "told once a minute"
         (told,) = [message.notice.text for message in node.heard if message.HasField("notice")]
-        assert told.startswith("another process, at 127.0.0.1:1 as 'the [31m copy', tried to join")
+        assert told.startswith("another process, at 127.0.0.1:1 as 'the copy', tried to join")
         assert [member["state"] for member in process.status()["members"]] == ["ready"]
         metrics = generate_latest(process.registry).decode()
         assert "lockstep_coordinator_copied_keys_refused_total 3.0" in metrics
@@ -341,6 +344,62 @@ async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
         await until_after(lambda: state_of(process, deaf) == "away", other.ping)
         assert deaf.peer not in process.service.node_sessions
         assert (await other.ping()).sent_ms == 1
+
+
+async def test_a_replaced_session_whose_client_does_not_read_is_cut_off_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REPLACED_S", 0.1)
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as deaf,
+        node_of(process, 1) as again,
+    ):
+        await deaf.join()
+        (old,) = process.service.node_sessions
+        for _ in range(10):  # more than any window between the two takes
+            old.send(wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000)))
+        await again.join()
+        stream = old._stream
+        assert stream is not None
+        await until_after(stream.done, again.ping)
+
+
+async def test_a_host_that_calls_without_end_is_told_to_slow_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "CALLS_PER_HOST", (0.001, 2))
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        for _ in range(2):
+            await node.stub.GetStatus(wire.GetStatusRequest(), timeout=20)
+        with pytest.raises(grpc.aio.AioRpcError, match="calls per second from one host"):
+            await node.stub.GetRun(wire.GetRunRequest(), timeout=20)
+        await node.join()
+
+
+async def test_a_key_that_joins_without_end_is_turned_away_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "JOINS_PER_KEY", (0.001, 1))
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        await node.join()
+        await node.say(node.hello(await node.connect()))
+        with pytest.raises(grpc.aio.AioRpcError, match="joined several times"):
+            await node.hear("welcome")
+
+
+async def test_a_long_member_list_comes_in_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_messages, "MEMBERS_PAGE_BYTES", 100)
+    async with running(tmp_path, quiet_spec()) as process, AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(node_of(process, n)) for n in range(1, 7)]
+        told = MemberList()
+        for node in nodes:
+            told.update((await node.join()).members)
+        while told.member_count < len(nodes):
+            told.update((await nodes[-1].hear("members")).members)
+        assert sorted(told.members) == sorted(node.peer for node in nodes)
 
 
 async def test_a_stranger_may_ask_for_the_member_list(tmp_path: Path) -> None:

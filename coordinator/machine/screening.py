@@ -1,0 +1,81 @@
+"""Tells events that change the state of a run from those that only show that a node is alive. Pure.
+
+Only the former are journalled: a stranger may send messages without end, and each journalled one
+stays on the disk for ever. A message without an effect is worth a heartbeat and becomes one, so
+that the machine and a replay of its journal, which has no heartbeats, stay equal.
+"""
+
+from collections.abc import Sequence
+
+from coordinator.machine.events import (
+    Announced,
+    Applied,
+    Disconnected,
+    Effect,
+    Event,
+    Heartbeat,
+    Holding,
+    Joined,
+    Left,
+    Ready,
+    Refuse,
+)
+from coordinator.machine.membership import Membership
+from coordinator.machine.run_state import RunState
+from coordinator.machine.undecided_round import UndecidedRound
+from protocol.ids import Digest
+
+
+def screened(event: Event, state: RunState, members: Membership) -> Event:
+    """The event itself, the part of it that can change the state, or a heartbeat of its sender when
+    nothing of it can.
+    """
+    match event:
+        case Holding(peer, round, digests):
+            undecided = _undecided(state, round)
+            known = undecided is not None and members.get(peer) is not None
+            news = undecided.receipts.news(peer, digests) if undecided and known else ()
+            return Holding(peer, round, news) if news else Heartbeat(peer)
+        case Announced(peer, round):
+            undecided = _undecided(state, round)
+            if undecided is None or members.get(peer) is None or not _is_news(event, undecided):
+                return Heartbeat(peer)
+        case Applied(peer, round):
+            if members.get(peer) is None or round > state.head_round:
+                return Heartbeat(peer)
+        case Ready(peer) | Left(peer):
+            if members.get(peer) is None:
+                return Heartbeat(peer)
+        case Disconnected(peer):
+            member = members.get(peer)
+            if member is None or not member.connected:
+                return Heartbeat(peer)
+    return event
+
+
+def is_transient(event: Event, effects: Sequence[Effect]) -> bool:
+    """Whether an event left the state as it was, but for leases: a heartbeat, or a node that was
+    refused at the door.
+    """
+    if isinstance(event, Heartbeat):
+        return True
+    return isinstance(event, Joined) and any(
+        isinstance(effect, Refuse) and effect.peer == event.peer for effect in effects
+    )
+
+
+def _undecided(state: RunState, round: int) -> UndecidedRound | None:
+    return next((each for each in state.undecided if each.round == round), None)
+
+
+def _is_news(event: Announced, undecided: UndecidedRound) -> bool:
+    """Whether the round takes the announcement, or takes its author's word again that it holds the
+    payload.
+    """
+    if event.peer not in undecided.assignments:
+        return False
+    if earlier := undecided.announced.get(event.peer):
+        repeated = bool(event.digest) and earlier.digest == event.digest
+        news = undecided.receipts.news(event.peer, (Digest(event.digest),)) if repeated else ()
+        return bool(news)
+    return undecided.reached not in ("publish_by", "commit_by")

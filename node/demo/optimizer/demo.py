@@ -1,0 +1,351 @@
+"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=3e-3)` in place of AdamW, without DDP.
+
+Each rank computes gradients of its own data and does not average them. A step moves them into this
+rank's momentum, extracts the k largest coefficients of every chunk, exchanges only those, and
+applies those of all ranks with the whole-number arithmetic of `aggregate`: ranks that start equal
+stay equal to the last bit, on any hardware.
+
+    settings, gradients   judged on this rank              group, member
+      ->  heads           a collective of 64 bytes         agreement: all step, or none
+      ->  payloads        scaled, accumulated, extracted, encoded; a second collective
+      ->  parameters      decoded, verified, updated
+
+The user makes ranks start equal, as with DDP. Whatever keeps a rank from a step, or makes it unlike
+the others, raises on every rank, with one sentence that names the rank and the cause, before
+anything has moved. A parameter without a gradient on this rank sends nothing and keeps its momentum
+(small parameters share chunks, where it counts as zeros while a neighbour has a gradient). A
+parameter without a gradient on any rank is not changed at all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from node.demo.engine import Extraction, GradientError
+from node.demo.gradient_scaling import Scale
+from node.demo.optimizer import parcel
+from node.demo.optimizer.agreement import (
+    UNCHECKED,
+    Blame,
+    Fault,
+    Head,
+    Verdict,
+    difference,
+    encode_lines,
+    fault_of,
+    judge,
+)
+from node.demo.optimizer.group import (
+    Group,
+    check_parameters,
+    check_settings,
+    label,
+    warn_of_signs,
+)
+from node.demo.optimizer.member import Member
+from node.demo.optimizer.placement import Placement
+from node.demo.optimizer.saved import check_saved
+from node.demo.process_group import Ranks
+from node.demo.vote_sum import Contribution, Rule
+from protocol.codec.payload import Header, decode, sealed
+from protocol.errors import (
+    DivergedError,
+    LockstepError,
+    RemoteProtocolError,
+    SettingsError,
+    UnavailableError,
+)
+from protocol.ids import PeerId, RunId
+
+TEXT_MAX = 1000
+"""Characters of another rank's error that a sentence repeats."""
+
+
+class DeMo(Optimizer):
+    """Decoupled momentum optimization, equal on all ranks to the bit.
+
+    Hyper-parameters may differ between groups and change between steps; they must be the same on
+    all ranks.
+    """
+
+    _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets grad_scale and found_inf
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 3e-3,
+        *,
+        momentum_decay: float = 0.999,
+        recency: float = 1.5,
+        top_k: int = 32,
+        value_bits: int = 1,
+        weight_decay: float = 0.0,
+        alpha: float = 1.0,
+        update: Rule = "orthogonal",
+        gradients: Scale = "even",
+        process_group: dist.ProcessGroup | None = None,
+        check_every: int | None = None,
+    ) -> None:
+        """`ValueError` for settings outside their bounds, and for parameters that are sharded or
+        of dtypes that cannot be trained.
+
+        lr: root mean square of the change that one step makes to each parameter; weight_decay:
+        decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
+        `gradient_scaling.Scale`; the others as in `DemoSettings`. The algorithm as published is
+        update="sign", gradients="plain", recency=0, and wants a lower lr. process_group: None means
+        the default group if there is one, else this process alone. check_every: steps from one
+        comparison of all ranks' parameters to the next; None: every step for a small model, every
+        100 for a large one.
+        """
+        if check_every is not None and check_every < 1:
+            raise SettingsError(f"expected a check_every of at least 1, got {check_every}")
+        defaults = {
+            "lr": lr,
+            "momentum_decay": momentum_decay,
+            "recency": recency,
+            "top_k": top_k,
+            "value_bits": value_bits,
+            "weight_decay": weight_decay,
+            "alpha": alpha,
+            "update": update,
+            "gradients": gradients,
+        }
+        self._ranks = Ranks(process_group)
+        self._check_every = check_every
+        self._complete = False
+        super().__init__(params, defaults)
+        self._complete = True
+        warn_of_signs(self.param_groups, 0)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters, with hyper-parameters of their own if given. Those that are not frozen
+        have float dtypes and are on one device.
+        """
+        super().add_param_group(param_group)
+        number = len(self.param_groups) - 1
+        group = self.param_groups[number]
+        try:
+            check_settings(group)
+            names = [label(self.param_groups, number, i) for i in range(len(group["params"]))]
+            check_parameters(group["params"], names)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        self._start_over()
+        if self._complete:
+            warn_of_signs(self.param_groups, number)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make one step together with all ranks; returns the loss of `closure`, run first.
+
+        Nothing has moved on any rank when it raises `GradientError` (a gradient is sparse, NaN or
+        too large), `ValueError` (settings out of bounds), `DivergedError` (ranks differ) or
+        `UnavailableError` (a rank has stopped or failed).
+        """
+        self._ranks.begin()
+        loss = None
+        if closure is not None:
+            try:
+                with torch.enable_grad():
+                    loss = closure()
+            except Exception as error:
+                self._agree(error, False)
+                raise
+        overflow = bool(getattr(self, "found_inf", None) or 0)
+        heads = self._agree(self._looked_at(overflow), overflow)
+        if judge(heads) is Verdict.STEP and any(head.work for head in heads):
+            self._move(RunId(heads[0].plan.hex()), min(head.room_bytes for head in heads))
+            self._steps += 1
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over groups and their state, which torch's own way would round to the parameters'
+        dtype.
+
+        `ValueError`, before anything changed, for the state of an optimizer of another release or
+        kind, or of other parameters.
+        """
+        check_saved(state_dict, self.param_groups)
+        super().load_state_dict(state_dict)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for parameter, name in zip(group["params"], saved["params"], strict=True):
+                for key, tensor in state_dict["state"].get(name, {}).items():
+                    self.state[parameter][key] = tensor.clone()
+        self._start_over()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_check_every": self._check_every, "_complete": True}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copied or unpickled; a process group cannot be, so it becomes the default one."""
+        super().__setstate__(state)
+        if "_ranks" not in self.__dict__:  # torch's load_state_dict comes here, too
+            self._ranks = Ranks(None)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Have the next step begin from `param_groups` and `state`, and compare the ranks."""
+        self._placement = Placement(self)
+        self._steps = 0
+        self._room_bytes = 0
+
+    # ---- before the exchange
+
+    def _looked_at(self, overflow: bool) -> Exception | None:
+        """The reason for which this rank cannot make the step, if any."""
+        try:
+            self._placement.look(None if overflow else self._loss_scale)
+        except Exception as error:  # whatever it is, the other ranks must not wait
+            return error
+        return None
+
+    @property
+    def _loss_scale(self) -> float:
+        """How many times too large a loss scaler has made the gradients."""
+        scale = getattr(self, "grad_scale", None)
+        return 1.0 if scale is None else float(scale)
+
+    # ---- the agreement
+
+    def _agree(self, error: Exception | None, overflow: bool) -> list[Head]:
+        """The heads of all ranks; raises the same error on all, unless all may step or skip."""
+        head = Head(UNCHECKED, UNCHECKED, self._room_bytes, True, overflow, False)
+        if not error:
+            work = any(any(member.present) for member in self._placement.members)
+            plan = self._placement.plan(self._own_lines())
+            head = Head(plan, self._parameters(), self._room_bytes, False, overflow, work)
+        heads = [Head.decode(blob) for blob in self._ranks.gather(head.encode())]
+        match judge(heads):
+            case Verdict.FAULT:
+                raise self._fault(error)
+            case Verdict.PLAN:
+                found = self._difference(self._placement.plan_lines() | self._own_lines())
+                raise DivergedError(f"expected equal settings and groups on all ranks, but {found}")
+            case Verdict.PARAMETERS:
+                found = self._difference(self._placement.parameter_lines())
+                cure = "seed all ranks alike, or load the same state on all"
+                if self._steps:
+                    cure = "something other than this optimizer has changed it on one rank"
+                raise DivergedError(f"expected equal parameters on all ranks, but {found}: {cure}")
+        return heads
+
+    def _fault(self, error: Exception | None) -> Exception:
+        """What this rank raises when one, perhaps this one, cannot make the step."""
+        report = Fault(_blame(error), _text(error)).encode() if error else b""
+        fault = fault_of(self._ranks.gather_any(report), self._ranks.names)
+        match fault.blame:
+            case Blame.GRADIENT:
+                return GradientError(fault.text)
+            case Blame.SETTINGS:
+                return SettingsError(fault.text)
+            case Blame.OTHER:
+                return error or UnavailableError(f"expected a step of all ranks, but {fault.text}")
+
+    def _difference(self, lines: dict[str, str]) -> str:
+        """The first difference between these lines of all ranks."""
+        reports = self._ranks.gather_any(encode_lines(lines))
+        return difference(reports, self._ranks.names, self._placement.labels())
+
+    def _own_lines(self) -> dict[str, str]:
+        """What must be equal on all ranks beside the groups."""
+        since = "the number of steps since the optimizer was made, loaded or given a group"
+        return {"check_every": str(self._check_every), since: str(self._steps)}
+
+    def _parameters(self) -> bytes:
+        """Digest of the parameters, in a step that compares them; frozen ones in the first."""
+        period = self._check_every or self._placement.check_period
+        if self._ranks.count == 1 or self._steps % period:
+            return UNCHECKED
+        return self._placement.digest(frozen=not self._steps)
+
+    # ---- the exchange
+
+    def _move(self, plan: RunId, room_bytes: int) -> None:
+        """Exchange what this step sends, and change the parameters by everybody's."""
+        members = self._placement.members
+        header = self._header(plan, self._ranks.mine)
+        present = [here for member in members for here in member.present]
+        sent: list[tuple[Member, Extraction]] = []
+        failed: Exception | None = None
+        try:
+            payloads = [self._payload(member, header, sent) for member in members]
+            own = parcel.encode(present, payloads)
+        except Exception as error:  # whatever it is, the other ranks must not wait
+            failed, own = error, parcel.encode_failure(_text(error))
+        parcels = self._ranks.gather_any(own, room_bytes)
+        longest = max(map(len, parcels))
+        self._room_bytes = -(-(longest + longest // 32) // 64) * 64  # sizes vary by some percent
+        for rank, each in zip(self._ranks.names, parcels, strict=True):
+            if reason := parcel.failure(each):
+                for member, extraction in sent:
+                    member.engine.reclaim(extraction)
+                text = f"expected a step of all ranks, but rank {rank}: {reason}"
+                raise failed or UnavailableError(text)
+        moved, contributions = self._opened(parcels, plan)
+        for member, theirs in zip(members, contributions, strict=True):
+            here, moved = moved[: len(member.trained)], moved[len(member.trained) :]
+            member.update(theirs, here)
+
+    def _payload(
+        self, member: Member, header: Header, sent: list[tuple[Member, Extraction]]
+    ) -> bytes:
+        """This rank's payload of a group, empty if it sends nothing; adds to `sent`."""
+        extraction = member.extract(self._loss_scale)
+        if extraction is None:
+            return b""
+        sent.append((member, extraction))
+        return sealed(header, extraction.body(member.shape), member.shape)
+
+    def _opened(
+        self, parcels: Sequence[bytes], plan: RunId
+    ) -> tuple[list[bool], list[list[Contribution]]]:
+        """For each trained parameter of all groups whether any rank has a gradient, and all ranks'
+        coefficients by group; `RemoteProtocolError` for a payload that is not of this step.
+        """
+        members = self._placement.members
+        total = sum(len(member.trained) for member in members)
+        moved = [False] * total
+        contributions: list[list[Contribution]] = [[] for _ in members]
+        for rank, each in enumerate(parcels):
+            present, payloads = parcel.decode(each, total, len(members))
+            moved = [a or b for a, b in zip(moved, present, strict=True)]
+            for member, found, payload in zip(members, contributions, payloads, strict=True):
+                if payload:
+                    header, coefficients = decode(payload, member.shape)
+                    if header != (wanted := self._header(plan, rank)):
+                        raise RemoteProtocolError(
+                            f"expected {wanted} from rank {rank}, got {header}"
+                        )
+                    found.append(Contribution(1, coefficients))
+        return moved, contributions
+
+    def _header(self, plan: RunId, rank: int) -> Header:
+        """The header of a rank's payload: the agreed plan, the steps made, the rank."""
+        return Header(plan, self._steps, PeerId(f"{rank:032x}"))
+
+
+def _blame(error: Exception) -> Blame:
+    match error:
+        case GradientError():
+            return Blame.GRADIENT
+        case SettingsError():
+            return Blame.SETTINGS
+        case _:
+            return Blame.OTHER
+
+
+def _text(error: Exception) -> str:
+    """An error in one line."""
+    kind = "" if isinstance(error, LockstepError) else f"{type(error).__name__}: "
+    return f"{kind}{error}"[:TEXT_MAX]

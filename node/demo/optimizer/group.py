@@ -1,0 +1,156 @@
+"""A parameter group's settings and parameters, judged before anything moves."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
+
+from node.demo.chunks import ChunkLayout
+from node.demo.engine import DemoSettings
+from node.demo.gradient_scaling import SCALES
+from node.demo.vote_sum import RULES
+from protocol.errors import SettingsError
+
+Group = dict[str, Any]
+"""A parameter group of torch: its parameters and its hyper-parameters."""
+
+RATES = ("lr", "weight_decay")
+
+CHOICES = {"update": RULES, "gradients": SCALES}
+
+SETTINGS = (*RATES, "momentum_decay", "recency", "top_k", "value_bits", "alpha", *CHOICES)
+"""What every group has, equal on all ranks."""
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""Dtypes that can be trained."""
+
+NAMES_SHOWN = 8
+"""Names that a warning lists at most."""
+
+
+def label(groups: Sequence[Group], number: int, index: int) -> str:
+    """A person's name for a parameter: that of the model if named parameters were given."""
+    names = groups[number].get("param_names")
+    if names:
+        return str(names[index])
+    return f"parameter {index}" + (f" of group {number}" if len(groups) > 1 else "")
+
+
+def is_trained(parameter: Tensor) -> bool:
+    """Whether a step may have to move this parameter: it has entries and is not frozen."""
+    if isinstance(parameter, UninitializedParameter):
+        return False
+    return bool((parameter.requires_grad or parameter.grad is not None) and parameter.numel())
+
+
+# ---- judging
+
+
+def check_settings(group: Group, where: str = "") -> None:
+    """`SettingsError` for settings outside their bounds; `where` ends the sentence."""
+    if missing := [name for name in SETTINGS if name not in group]:
+        raise SettingsError(f"expected the settings of DeMo, got a group without {missing}{where}")
+    try:
+        DemoSettings.among(group)
+        for name in RATES:
+            if not 0 <= float(group[name]) <= torch.finfo(torch.float32).max:
+                raise SettingsError(f"expected a finite {name} of at least 0, got {group[name]}")
+    except SettingsError as error:
+        raise SettingsError(f"{error}{where}") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = {name: group[name] for name in SETTINGS}
+        raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
+    for name, known in CHOICES.items():
+        if group[name] not in known:
+            raise SettingsError(
+                f"expected {name} of {' or '.join(known)}, got {group[name]!r}{where}"
+            )
+
+
+def check_parameters(parameters: Sequence[Tensor], names: Sequence[str]) -> None:
+    """`SettingsError` for parameters that DeMo cannot train; those that are frozen may be of any
+    dtype and on any device.
+    """
+    for parameter, name in zip(parameters, names, strict=True):
+        if hasattr(type(parameter), "__tensor_flatten__"):
+            raise SettingsError(
+                f"expected plain tensors, got {type(parameter).__name__} of {name}: DeMo trains "
+                "whole parameters on every rank; leave out fully_shard and tensor parallelism"
+            )
+    trained = [
+        (parameter, name)
+        for parameter, name in zip(parameters, names, strict=True)
+        if parameter.requires_grad or not isinstance(parameter, torch.nn.Parameter)
+    ]
+    for parameter, name in trained:
+        if parameter.dtype not in DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise SettingsError(
+                f"expected parameters of float dtypes, got {parameter.dtype} of {name}: freeze it "
+                f"(requires_grad = False), or make it one of {known}"
+            )
+    devices = sorted({str(parameter.device) for parameter, _ in trained})
+    if len(devices) > 1:
+        raise SettingsError(f"expected the parameters of a group on one device, got {devices}")
+
+
+# ---- what ranks compare
+
+
+def settings_lines(groups: Sequence[Group]) -> dict[str, str]:
+    """The settings of all groups, by names for a person."""
+    return {
+        f"{name} of group {number}": _text(name, group[name])
+        for number, group in enumerate(groups)
+        for name in SETTINGS
+    }
+
+
+def structure_lines(number: int, group: Group, trained: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """The parameters of a group; `trained` are the indices of those that take part in steps."""
+    parameters, moving = group["params"], frozenset(trained)
+    yield f"group {number}", f"a group of {len(parameters)}"
+    for index, parameter in enumerate(parameters):
+        shape = "" if isinstance(parameter, UninitializedParameter) else tuple(parameter.shape)
+        frozen = "" if index in moving else ", frozen"
+        yield f"parameter {index} of group {number}", f"{parameter.dtype} {shape}{frozen}"
+
+
+def _text(name: str, value: Any) -> str:
+    return str(value) if name in CHOICES else repr(float(value))
+
+
+# ---- matrices that are not orthogonalised
+
+
+def warn_of_signs(groups: Sequence[Group], first: int) -> None:
+    """One warning that names the matrices of the groups from `first` on that move by the sign rule
+    where others move by the orthogonal one, at the same rate.
+    """
+    named = [
+        label(groups, number, index)
+        for number, group in enumerate(groups)
+        if number >= first and group["update"] == "orthogonal"
+        for index in _moved_by_sign(group["params"])
+    ]
+    if named:
+        shown = ", ".join(named[:NAMES_SHOWN]) + (", ..." if len(named) > NAMES_SHOWN else "")
+        warnings.warn(
+            f"{len(named)} of the matrices are moved by their signs, not orthogonalised, since "
+            f"padding to multiples of 64 would more than double them: {shown}. Give them a group "
+            'with update="sign" and a lr of their own (about a third), or other widths',
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _moved_by_sign(parameters: Sequence[Tensor]) -> list[int]:
+    shapes = {
+        f"{index:08d}": tuple(parameter.shape)
+        for index, parameter in enumerate(parameters)
+        if is_trained(parameter) and parameter.ndim > 1
+    }
+    return [int(line.name) for line in ChunkLayout.from_shapes(shapes).lines] if shapes else []

@@ -1,0 +1,366 @@
+"""One parameter group at work: its momentum, the sizes of its gradients, its master copies.
+
+A step takes it through `look` (read and judge this rank's gradients), `payload` (gradients into the
+momentum, the largest coefficients out of it) and `update` (everybody's coefficients into the
+parameters). `look` and `payload` leave `grad` as it is: gradients are scaled in a copy.
+
+A bfloat16 or float16 parameter cannot hold a step that is small beside it, so it has a master copy
+in float32, which moves exactly, and is that copy rounded. The copy follows whatever else changes
+the parameter.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from node.demo.aggregate import update
+from node.demo.dct import dct_matrix
+from node.demo.engine import (
+    GRADIENT_MAX,
+    STATE,
+    DemoSettings,
+    Engine,
+    Extraction,
+    GradientError,
+    require_finite,
+)
+from node.demo.gradient_scaling import SQUARED_MAX, GradientScaling
+from node.demo.optimizer.group import Group
+from node.demo.optimizer.places import Places, Stretch
+from node.demo.optimizer.points import PointScaling
+from node.demo.vote_sum import Contribution
+from protocol.codec.payload import PayloadShape
+from protocol.limits import CHUNK_SIDE
+
+SIZES = ("gradient_sizes", "small_sizes", "point_sizes")
+"""Tensors of the three scalings: of matrices, of small matrices, of the others."""
+
+MASTER = "master"
+"""Name of a parameter's master copy in its state."""
+
+LOW = (torch.bfloat16, torch.float16)
+"""Dtypes whose parameters have a master copy."""
+
+
+class Member:
+    """The trained parameters of one group, with all that a step needs to know of them."""
+
+    def __init__(self, group: Group, trained: Sequence[int]) -> None:
+        """trained: indices in the group of the parameters that take part, in ascending order."""
+        self.group = group
+        self.trained = tuple(trained)
+        self.places = Places.of(self._parameters)
+        layout, shapes = self.places.layout, self.places.shapes
+        device = self._parameters[self.trained[0]].device
+        self.scale = group["gradients"]
+        matrices = {name: shapes[index] for index, name in self.places.matrices.items()}
+        points = self.places.points
+        self._small = self.places.line[len(points) :]
+        small = {f"{index:08d}": shapes[index] for index in self._small}
+        self._matrix_scaling = GradientScaling(self.scale, matrices, device)
+        self._small_scaling = GradientScaling(self.scale, small, device, together=True)
+        lengths = [self.places.length([index]) for index in points]
+        self._point_scaling = PointScaling(self.scale, lengths, device)
+        self.engine = Engine(layout, DemoSettings.among(group), device)
+        self.masters = self._copied()
+        sizes = (each.numel() * each.element_size() for each in self._parameters.values())
+        self.trained_bytes = sum(sizes)
+        """Bytes of the parameters, without master copies."""
+        self._line: Tensor | None = None
+        self._magnitude = 0.0
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The group's part of the state: the tensors themselves, not copies."""
+        scalings = (self._matrix_scaling, self._small_scaling, self._point_scaling)
+        sizes = (scaling.state for scaling in scalings)
+        return self.engine.state_dict() | dict(zip(SIZES, sizes, strict=True))
+
+    @property
+    def gradients(self) -> dict[int, Tensor]:
+        """The gradients that there are on this rank, by index in the group."""
+        found = ((index, self.group["params"][index].grad) for index in self.trained)
+        return {index: gradient for index, gradient in found if gradient is not None}
+
+    @property
+    def present(self) -> list[bool]:
+        """For each trained parameter, whether it has a gradient on this rank."""
+        return [self.group["params"][index].grad is not None for index in self.trained]
+
+    @property
+    def shape(self) -> PayloadShape:
+        settings = DemoSettings.among(self.group)
+        return PayloadShape(self.places.layout.chunks, settings.top_k, settings.value_bits)
+
+    # ---- the state
+
+    def load(self, state: Mapping[str, Tensor], masters: Mapping[int, Tensor]) -> None:
+        """Take over a saved state and the master copies of some parameters."""
+        self.engine.load_state_dict({name: state[name] for name in STATE})
+        for name, own in self.tensors.items():
+            if name in SIZES and own.shape == state[name].shape:
+                own.copy_(state[name])
+        for index, master in masters.items():
+            if index in self.masters:
+                self.masters[index].copy_(master)
+
+    def carry_over(self, earlier: "Member") -> None:
+        """Go on from an earlier member of the same group, which had fewer parameters."""
+        for index in self.masters.keys() & earlier.masters.keys():
+            self.masters[index].copy_(earlier.masters[index])
+        self._matrix_scaling.carry_over(earlier._matrix_scaling)
+        self._small_scaling.carry_over(earlier._small_scaling)
+        known = dict(zip(earlier.places.points, earlier._point_scaling.pieces(), strict=False))
+        for index, own in zip(self.places.points, self._point_scaling.pieces(), strict=False):
+            for piece, before in zip(own, known.get(index, own), strict=True):
+                piece.copy_(before)
+        momentum = torch.zeros_like(self.engine.momentum)
+        known_matrices = {matrix.name: matrix for matrix in earlier.places.layout.matrices}
+        for matrix in self.places.layout.matrices:
+            if there_matrix := known_matrices.get(matrix.name):
+                there = slice(there_matrix.first, there_matrix.stop)
+                momentum[matrix.first : matrix.stop] = earlier.engine.momentum[there]
+        line = self._places_on(momentum.new_zeros(self.places.length(self.places.line)))
+        for index, values in earlier._places_on(earlier._line_momentum()).items():
+            line[index].copy_(values)
+        self._lay_line(momentum, torch.cat([*line.values()]) if line else None)
+        count = torch.tensor([earlier.engine.accumulations], device="cpu")
+        self.engine.load_state_dict({"momentum": momentum, "accumulations": count})
+
+    def digest(self) -> bytes:
+        """SHA-256 of the bits of all trained parameters and their master copies."""
+        digest = hashlib.sha256()
+        for index in self.places.matrices:
+            digest.update(bits(self.group["params"][index]))
+        for stretch in self.places.stretches:
+            digest.update(bits(self._joined(stretch)))
+        for index in self.masters:
+            digest.update(bits(self.masters[index]))
+        return digest.digest()
+
+    # ---- a step
+
+    def look(self, name: Callable[[int], str], scale: float) -> None:
+        """Read this step's gradients, which a loss scaler has made `scale` times as large.
+
+        `GradientError` for one that is sparse, NaN or too large, `SettingsError` for a payload that
+        would be; nothing has changed then. `name` gives a person's name for a parameter.
+        """
+        _ = self.shape
+        gradients = self.gradients
+        for index, gradient in gradients.items():
+            if gradient.layout != torch.strided:
+                raise GradientError(
+                    f"expected dense gradients, got {gradient.layout} of {name(index)}"
+                )
+        self._line = self._line_of(gradients)
+        most = scale * (GRADIENT_MAX if self.group["gradients"] == "plain" else SQUARED_MAX)
+        views = self.places.layout.views(self._for_engine(gradients))
+        self._magnitude = float(self.engine.backend.magnitude(views))
+        if not self._magnitude <= most:  # `not`, as a NaN is not above it either
+            require_finite({name(index): each for index, each in gradients.items()}, most)
+            raise GradientError(f"expected gradients of magnitude up to {most:g}, got more")
+
+    def extract(self, scale: float) -> Extraction | None:
+        """Move this rank's gradients, divided by `scale`, into the momentum, and take out what to
+        send; None if it has no gradient, or nothing but zeros before the first one.
+        """
+        gradients = self.gradients
+        if not gradients or (not self._magnitude and not self.engine.accumulations):
+            return None
+        self.engine.settings = DemoSettings.among(self.group)
+        scaled = self._scaled(gradients, scale)
+        active = self.places.active(gradients.keys())
+        if active is not None:
+            active = active.to(self.engine.momentum.device, non_blocking=True)
+        self.engine.accumulate(scaled, active)
+        return self.engine.extract(active)
+
+    def update(self, contributions: Sequence[Contribution], moved: Sequence[bool]) -> None:
+        """Change the trained parameters marked in `moved` by everybody's coefficients."""
+        rate = float(self.group["lr"])
+        moving = {index for index, move in zip(self.trained, moved, strict=True) if move}
+        if not rate or not moving:
+            return
+        matrices = {
+            name: self._exact(index) if index in moving else None
+            for index, name in self.places.matrices.items()
+        }
+        lines = {
+            stretch: self._exact_line(stretch)
+            for stretch in self.places.stretches
+            if not moving.isdisjoint(stretch.indices)
+        }
+        targets = matrices | {each.name: lines.get(each) for each in self.places.stretches}
+        layout = self.places.layout
+        views = layout.views(targets)
+        rates = (rate, 1 - rate * float(self.group["weight_decay"]))
+        backend = self.engine.backend
+        update(layout, views, contributions, rates, rule=self.group["update"], backend=backend)
+        layout.write_back(views, {name: each for name, each in targets.items() if each is not None})
+        for index in self.places.matrices:
+            if index in moving and index in self.masters:
+                self.group["params"][index].copy_(self.masters[index])
+        for stretch, line in lines.items():
+            self._write_line(stretch, line, moving)
+
+    # ---- gradients
+
+    def _line_of(self, gradients: Mapping[int, Tensor]) -> Tensor | None:
+        """Float32 [n]: a copy of all small gradients end to end, zeros where there is none."""
+        if gradients.keys().isdisjoint(self.places.line):
+            return None
+        pieces = [
+            _flat(gradients[index])
+            if index in gradients
+            else self.engine.momentum.new_zeros(self.places.length([index]))
+            for index in self.places.line
+        ]
+        return torch.cat(pieces).float()
+
+    def _for_engine(self, gradients: Mapping[int, Tensor]) -> dict[str, Tensor | None]:
+        """Gradients by the engine's names."""
+        matrices = {name: gradients.get(index) for index, name in self.places.matrices.items()}
+        line = self._line
+        return matrices | {
+            stretch.name: None if line is None else line[stretch.start : stretch.stop]
+            for stretch in self.places.stretches
+        }
+
+    def _scaled(self, gradients: Mapping[int, Tensor], scale: float) -> dict[str, Tensor | None]:
+        """Scaled copies of the gradients, or with "plain" the gradients, by the engine's names."""
+        copies = {
+            index: _copy(gradients[index], scale, needed=self.scale != "plain")
+            for index in self.places.matrices
+            if index in gradients
+        }
+        names = self.places.matrices
+        self._matrix_scaling.scale_({names[index]: each for index, each in copies.items()})
+        if self._line is not None:
+            if scale != 1:
+                self._line.div_(scale)
+            pieces = self._places_on(self._line)
+            small = {
+                f"{index:08d}": pieces[index].view(self.places.shapes[index])
+                for index in self._small
+                if index in gradients
+            }
+            self._small_scaling.scale_(small)
+            points = self.places.points
+            if points and not gradients.keys().isdisjoint(points):
+                here = [index in gradients for index in points]
+                present = None if all(here) else torch.tensor(here, device=self._line.device)
+                self._point_scaling.scale_(self._line[: self.places.length(points)], present)
+        return self._for_engine(copies)
+
+    # ---- parameters
+
+    @property
+    def _parameters(self) -> dict[int, Tensor]:
+        return {index: self.group["params"][index] for index in self.trained}
+
+    def _copied(self) -> dict[int, Tensor]:
+        """Float32 copies of parameters of low precision; those of one stretch lie end to end."""
+        low = [index for index, each in self._parameters.items() if each.dtype in LOW]
+        copies = {
+            index: self.group["params"][index].detach().float()
+            for index in low
+            if index in self.places.matrices
+        }
+        for stretch in self.places.stretches:
+            if stretch.dtype in LOW:
+                copies.update(self._cut(stretch, self._joined(stretch).float()))
+        return dict(sorted(copies.items()))
+
+    def _exact(self, index: int) -> Tensor:
+        """What an update changes: a parameter, or its master copy, brought up to date."""
+        parameter: Tensor = self.group["params"][index]
+        if index not in self.masters:
+            return parameter
+        return _follow(self.masters[index], parameter)
+
+    def _exact_line(self, stretch: Stretch) -> Tensor:
+        """A copy [n] of what an update changes in a stretch."""
+        joined = self._joined(stretch)
+        if stretch.dtype not in LOW:
+            return joined
+        masters = torch.cat([self.masters[index].reshape(-1) for index in stretch.indices])
+        return _follow(masters, joined)
+
+    def _write_line(self, stretch: Stretch, line: Tensor, moving: set[int]) -> None:
+        pieces = self._cut(stretch, line)
+        indices = [index for index in stretch.indices if index in moving]
+        for targets in (self.group["params"], self.masters):
+            if targets is not self.masters or stretch.dtype in LOW:
+                new = [pieces[index] for index in indices]
+                torch._foreach_copy_([targets[index] for index in indices], new)
+
+    def _joined(self, stretch: Stretch) -> Tensor:
+        """A copy [n] of the parameters of a stretch."""
+        params: Sequence[Tensor] = self.group["params"]
+        return torch.cat([_flat(params[index]) for index in stretch.indices])
+
+    def _cut(self, stretch: Stretch, line: Tensor) -> dict[int, Tensor]:
+        """Views of a stretch as its parameters."""
+        pieces = torch.split(line, [*stretch.lengths])
+        return {
+            index: piece if len(shape := self.places.shapes[index]) == 1 else piece.view(shape)
+            for index, piece in zip(stretch.indices, pieces, strict=True)
+        }
+
+    # ---- the line
+
+    def _places_on(self, line: Tensor) -> dict[int, Tensor]:
+        """Flat views of a line as the parameters on it."""
+        lengths = [length for stretch in self.places.stretches for length in stretch.lengths]
+        return dict(zip(self.places.line, torch.split(line, lengths), strict=True))
+
+    def _line_momentum(self) -> Tensor:
+        """Float32 [n]: the momentum of the parameters on the line, transformed back."""
+        first = self.places.layout.matrix_chunks
+        strip = self.engine.momentum[first:].double()  # transposed: D G^T D^T
+        matrix = dct_matrix(strip.device).double()
+        entries = (matrix.T @ strip @ matrix).transpose(1, 2).reshape(-1)
+        return entries[: self.places.length(self.places.line)].float()
+
+    def _lay_line(self, momentum: Tensor, line: Tensor | None) -> None:
+        """Transform a line into the momentum's chunks behind those of the matrices."""
+        if line is not None:
+            chunks = momentum[self.places.layout.matrix_chunks :]
+            strip = torch.zeros(chunks.shape, dtype=torch.float64, device=line.device)
+            strip.view(-1)[: len(line)] = line
+            matrix = dct_matrix(line.device).double()
+            chunks.copy_(matrix @ strip.view(-1, CHUNK_SIDE, CHUNK_SIDE).transpose(1, 2) @ matrix.T)
+
+
+def bits(tensor: Tensor) -> Any:
+    """A tensor's bits in the host's memory."""
+    flat = tensor.detach().cpu().reshape(-1).contiguous()
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim == 1 else tensor.reshape(-1)
+
+
+def _copy(gradient: Tensor, scale: float, *, needed: bool) -> Tensor:
+    """A gradient divided by `scale`: a float32 copy, or itself if none is needed."""
+    if not needed and scale == 1 and gradient.is_contiguous():
+        return gradient.detach()
+    copy = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
+    copy.copy_(gradient.detach())
+    return copy.div_(scale) if scale != 1 else copy
+
+
+def _follow(master: Tensor, parameter: Tensor) -> Tensor:
+    """The master copy, in place, with the parameter's entries where something else set them."""
+    stale = master.to(parameter.dtype) != parameter.detach()
+    return master.copy_(torch.where(stale, parameter.detach().float(), master))
+
+
+def group_tensors(state: Mapping[str, Any]) -> Iterator[str]:
+    """Names in a parameter's state that belong to its whole group."""
+    return (name for name in state if name in (*STATE, *SIZES))

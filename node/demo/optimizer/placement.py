@@ -1,0 +1,203 @@
+"""The groups of an optimizer as its steps find them, and what ranks compare of them."""
+
+import hashlib
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from node.demo.optimizer.agreement import DIGEST_BYTES
+from node.demo.optimizer.group import (
+    Group,
+    check_parameters,
+    check_settings,
+    is_trained,
+    label,
+    settings_lines,
+    structure_lines,
+)
+from node.demo.optimizer.member import MASTER, Member, bits, group_tensors
+
+CHECKED_BYTES = 64 * 1024
+"""Bytes of parameters for each step between two comparisons, if the user does not choose: a tenth
+of a millisecond for their digest."""
+
+CHECK_PERIOD_MAX = 100
+"""Steps between two comparisons at most, if the user does not choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A parameter group as the last step found it."""
+
+    trained: tuple[int, ...]
+    """Indices of the parameters that take part in steps."""
+
+    idle: tuple[int, ...]
+    """Indices of the others."""
+
+    digest: bytes
+    """Digest of all its parameters' shapes and dtypes."""
+
+    member: Member | None
+    """None if no parameter takes part."""
+
+
+class Placement:
+    """The groups at work. A parameter takes part from the first step that finds it not frozen, or
+    with a gradient, or with a saved state.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        """optimizer: its groups and state are read anew at every step."""
+        self._optimizer = optimizer
+        self._placed: list[_Placed] = []
+
+    @property
+    def _groups(self) -> Sequence[Group]:
+        return self._optimizer.param_groups
+
+    @property
+    def _state(self) -> MutableMapping[Tensor, dict[str, Any]]:
+        return self._optimizer.state
+
+    @property
+    def members(self) -> list[Member]:
+        """The groups with parameters that take part."""
+        return [placed.member for placed in self._placed if placed.member]
+
+    def look(self, scale: float | None) -> None:
+        """Bring all groups up to date, and read and judge settings and gradients, which are
+        `scale` times too large; None: not the gradients.
+
+        `SettingsError` and `GradientError`, before anything has moved.
+        """
+        several = len(self._groups) > 1
+        for number, group in enumerate(self._groups):
+            check_settings(group, f" in group {number}" if several else "")
+        self._place()
+        for number, placed in enumerate(self._placed):
+            if placed.member and scale is not None:
+                placed.member.look(partial(label, self._groups, number), scale)
+
+    # ---- what ranks compare
+
+    def plan(self, lines: dict[str, str]) -> bytes:
+        """Digest of all that must be equal on all ranks but the parameters' entries: settings,
+        structure, and further lines.
+        """
+        digest = hashlib.sha256(repr(settings_lines(self._groups) | lines).encode())
+        for placed in self._placed:
+            digest.update(placed.digest)
+        return digest.digest()[:DIGEST_BYTES]
+
+    def plan_lines(self) -> dict[str, str]:
+        """Structure and settings for a person."""
+        lines: dict[str, str] = {}
+        for number, (group, placed) in enumerate(zip(self._groups, self._placed, strict=True)):
+            lines.update(structure_lines(number, group, placed.trained))
+        return lines | settings_lines(self._groups)
+
+    def digest(self, *, frozen: bool) -> bytes:
+        """Digest of the bits of all parameters that take part; of the `frozen` ones, too."""
+        digest = hashlib.sha256()
+        for member in self.members:
+            digest.update(member.digest())
+        for group, placed in zip(self._groups, self._placed, strict=True) if frozen else ():
+            for index in placed.idle:
+                digest.update(bits(group["params"][index]))
+        return digest.digest()[:DIGEST_BYTES]
+
+    def parameter_lines(self) -> dict[str, str]:
+        """A digest of each parameter and its master copy, for a person."""
+        lines = {}
+        for number, index, parameter in self._parameters():
+            digest = hashlib.sha256(bits(parameter))
+            if MASTER in self._state.get(parameter, {}):
+                digest.update(bits(self._state[parameter][MASTER]))
+            lines[f"parameter {index} of group {number}"] = digest.hexdigest()[:8]
+        return lines
+
+    def labels(self) -> dict[str, str]:
+        """Longer names of lines: those with the names of parameters, where there are any."""
+        return {
+            (short := f"parameter {index} of group {number}"): (
+                f"{short} ({self._groups[number]['param_names'][index]})"
+            )
+            for number, index, _ in self._parameters()
+            if self._groups[number].get("param_names")
+        }
+
+    @property
+    def check_period(self) -> int:
+        """Steps from one comparison of the parameters to the next that cost next to nothing."""
+        trained_bytes = sum(member.trained_bytes for member in self.members)
+        return min(max(-(-trained_bytes // CHECKED_BYTES), 1), CHECK_PERIOD_MAX)
+
+    # ---- groups brought up to date
+
+    def _place(self) -> None:
+        """Make a group again where another parameter takes part: at the first step, when the
+        parameters are on the device where they stay, and when one is unfrozen.
+        """
+        for number, group in enumerate(self._groups):
+            before = self._placed[number] if number < len(self._placed) else None
+            idle = before.idle if before else range(len(group["params"]))
+            found = [index for index in idle if self._takes_part(group["params"][index])]
+            if before is None or found or self._is_stale(before, group):
+                trained = tuple(sorted([*(before.trained if before else ()), *found]))
+                earlier = before.member if before and not self._is_reset(before, group) else None
+                lines = dict(structure_lines(number, group, trained))
+                digest = hashlib.sha256(repr(lines).encode()).digest()
+                member = self._member(number, trained, earlier) if trained else None
+                others = tuple(sorted({*range(len(group["params"]))} - {*trained}))
+                self._placed[number : number + 1] = [_Placed(trained, others, digest, member)]
+
+    def _is_stale(self, placed: _Placed, group: Group) -> bool:
+        """Whether gradients are to be scaled in another way than by now, or the state was reset."""
+        if placed.member is None:
+            return False
+        return placed.member.scale != group["gradients"] or self._is_reset(placed, group)
+
+    def _is_reset(self, placed: _Placed, group: Group) -> bool:
+        """Whether the user has taken this group's momentum out of the state, or put another in."""
+        if placed.member is None:
+            return False
+        found = self._state.get(group["params"][placed.trained[0]], {}).get("momentum")
+        return found is not placed.member.engine.momentum
+
+    def _takes_part(self, parameter: Tensor) -> bool:
+        return is_trained(parameter) or (parameter in self._state and parameter.numel() > 0)
+
+    def _member(self, number: int, trained: tuple[int, ...], earlier: Member | None) -> Member:
+        """A group at work, whose tensors are, and stay, those in `state`: a master copy in that of
+        its parameter, the others in that of the first trained parameter.
+        """
+        group = self._groups[number]
+        params: Sequence[Tensor] = group["params"]
+        names = [label(self._groups, number, index) for index in trained]
+        check_parameters([params[index] for index in trained], names)
+        member = Member(group, trained)
+        first = params[trained[0]]
+        if earlier:
+            member.carry_over(earlier)
+        elif found := self._state.get(first):
+            states = {index: self._state.get(params[index], {}) for index in trained}
+            masters = {index: each[MASTER] for index, each in states.items() if MASTER in each}
+            member.load(found, masters)
+        for index, parameter in enumerate(params):
+            if index in trained or (parameter.requires_grad and parameter in self._state):
+                for name in list(group_tensors(self._state[parameter])):
+                    del self._state[parameter][name]
+        for index, master in member.masters.items():
+            self._state[params[index]][MASTER] = master
+        self._state[first].update(member.tensors)
+        return member
+
+    def _parameters(self) -> Iterator[tuple[int, int, Tensor]]:
+        for number, group in enumerate(self._groups):
+            for index, parameter in enumerate(group["params"]):
+                yield number, index, parameter

@@ -1,0 +1,35 @@
+"""Hosts and networks behind addresses: whose connections are counted together, and which addresses
+lead into a network that only some can reach. Pure.
+"""
+
+import ipaddress
+from urllib.parse import unquote
+
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+IPV6_HOST_BITS = 64
+"""Length of the network that counts as one host: a provider gives every home at least that much."""
+
+
+def ip_of(host: str) -> Ip | None:
+    """The IP address that a host is written as; None for a name."""
+    try:
+        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return mapped or ip
+
+
+def host_of(peer: str) -> str:
+    """The host of a gRPC peer such as `ipv4:192.0.2.7:50701`, as a key for counts and rates. All
+    addresses of one IPv6 network are one host.
+    """
+    address = unquote(peer).partition(":")[2]
+    host = address.rpartition(":")[0]
+    ip = ip_of(host)
+    if ip is None:
+        return host
+    if ip.version == 4:
+        return str(ip)
+    return str(ipaddress.ip_network((ip, IPV6_HOST_BITS), strict=False))

@@ -1,0 +1,25 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks import optimizer
+
+
+def test_the_benchmark_tells_the_ratio_of_every_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [torch.nn.Parameter(torch.randn(3)) for _ in range(4)]
+    monkeypatch.setattr(optimizer, "MODELS", {"small": lambda: small})
+    out = tmp_path / "out.json"
+    threads = torch.get_num_threads()
+    monkeypatch.setattr("sys.argv", ["optimizer", "--json", str(out), "--repeats", "2"])
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(optimizer.warnings, "simplefilter", lambda *_: None)
+        optimizer.main()
+    torch.set_num_threads(threads)
+    (row,) = json.loads(out.read_text())["steps"]
+    assert row["model"] == "small"
+    assert row["ratio_to_adamw"] > 0
+    assert row["median_s"].keys() == row["least_s"].keys() == {"DeMo", "AdamW"}
