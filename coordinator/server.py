@@ -42,6 +42,7 @@ from coordinator.refusals import RunRefusals
 from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
+from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
@@ -243,8 +244,9 @@ class CoordinatorService(Calls):
                 event = wire_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
                 if isinstance(event, Heartbeat):
-                    sent_ms, replied_ms = message.heartbeat.sent_ms, self._sequencer.now_ms()
-                    session.send(wire_messages.heartbeat_reply(sent_ms, received_ms, replied_ms))
+                    times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
+                    standing = told_standing(self._sequencer.rounds, peer)
+                    session.send(wire_messages.heartbeat_reply(*times_ms, standing))
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
             session.close(Message(refused=wire.Refused(reason=str(error))))

@@ -9,6 +9,7 @@ from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
+from protocol.ids import PeerId
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""
@@ -77,6 +78,17 @@ def standing(rounds: Rounds, member: Member) -> tuple[str, str]:
     if muted := muted_reason(state.verdicts, rounds.members, member):
         return "muted", muted
     return "ready", "takes part from the next round"
+
+
+def told_standing(rounds: Rounds, peer: PeerId) -> tuple[str, str]:
+    """(State, reason) for the member itself; empty while it works as it should."""
+    member, state = rounds.members.get(peer), rounds.state
+    if member is None:
+        return "", ""
+    own, reason = standing(rounds, member)
+    if own != "ready":
+        return own, reason
+    return ("", "") if state.undecided or state.end.finished else ("waiting", state.reason)
 
 
 def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:

@@ -104,9 +104,19 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
             )
 
 
-def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.CoordinatorMessage:
-    """The reply to a heartbeat, from which a node estimates the clock offset."""
-    reply = wire.HeartbeatReply(sent_ms=sent_ms, received_ms=received_ms, replied_ms=replied_ms)
+def heartbeat_reply(
+    sent_ms: int, received_ms: int, replied_ms: int, standing: tuple[str, str] = ("", "")
+) -> wire.CoordinatorMessage:
+    """The reply to a heartbeat, from which a node estimates the clock offset and learns its
+    standing: (state, reason).
+    """
+    reply = wire.HeartbeatReply(
+        sent_ms=sent_ms,
+        received_ms=received_ms,
+        replied_ms=replied_ms,
+        state=standing[0],
+        reason=standing[1],
+    )
     return wire.CoordinatorMessage(heartbeat=reply)
 
 

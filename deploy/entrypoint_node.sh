@@ -2,8 +2,8 @@
 # A container behind a home link: COMMAND... runs as the user `lockstep`, without capabilities.
 #
 #   root       lockstep wan shape eth0   LOCKSTEP_LINK_PROFILE names the link; empty: not shaped
-#   lockstep   COMMAND...                process 1: it gets the engine's signals, and the container
-#                                        ends with it
+#   lockstep   COMMAND...                in place of this script: it gets the engine's signals, and
+#                                        the container ends with it
 #
 # Only root may shape an interface; this script has root's rights only until COMMAND begins. A
 # restarted container has a new interface, which is shaped again before COMMAND begins.

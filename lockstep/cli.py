@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
-from lockstep.commands.join_options import join
+from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
-from lockstep.own_packages import NODE_EXTRA
+from lockstep.own_packages import EXTRAS
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
@@ -43,7 +43,10 @@ data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_he
 app.add_typer(data_app)
 app.add_typer(wan_app)
 app.command()(plan)
-app.command()(join)
+for volunteer_command in volunteer_options.COMMANDS:
+    app.command()(volunteer_command)
+for volunteer_group in volunteer_options.GROUPS:
+    app.add_typer(volunteer_group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,14 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(arguments, prog_name="lockstep", standalone_mode=False)
         return result if isinstance(result, int) else ExitCode.OK
     except typer.TyperException as error:
-        if line := error.format_message():  # empty where the help was printed for want of a command
-            error_line(f"{line} (see `{own_command()} --help`)")
-        return ExitCode.USAGE
+        return _wrong_command_line(error)
     except LockstepError as error:
         return _failed(error, str(error))
     except ModuleNotFoundError as error:
-        if (package := (error.name or "").partition(".")[0]) in NODE_EXTRA:
-            need = f"this command needs {package}: pip install '{DISTRIBUTION}[node]'"
+        package = (error.name or "").partition(".")[0]
+        if extra := next((extra for extra, names in EXTRAS.items() if package in names), ""):
+            need = f"this command needs {package}: pip install '{DISTRIBUTION}[{extra}]'"
             return _failed(UsageError(), need)
         return _failed(error, f"bug: {error}")
     except (KeyboardInterrupt, typer.Abort):
@@ -69,6 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
     except Exception as error:
         return _failed(error, f"bug, please report it: {type(error).__name__}: {error}")
+
+
+def _wrong_command_line(error: typer.TyperException) -> int:
+    """Prints what is wrong; a value out of bounds is a wrong setting, wherever it stands."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    words = context.command_path.partition(" ")[2] if context else ""
+    hint = " ".join(filter(None, (own_command(), words, "--help")))
+    line, code = error.format_message(), ExitCode.USAGE
+    if isinstance(error, typer.BadParameter) and parameter and context:
+        source = context.get_parameter_source(parameter.name)
+        if type(error).__name__ != "MissingParameter":
+            code = ExitCode.SETTINGS
+        if source and source.name == "DEFAULT_MAP":
+            line = f"{context.find_root().params['settings']}: {line}"
+    if line:  # empty where the help was printed for want of a command
+        error_line(f"{line} (see `{hint}`)")
+    return code
 
 
 def _failed(error: Exception, line: str) -> int:

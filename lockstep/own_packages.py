@@ -25,6 +25,9 @@ NODE_EXTRA = {
 }
 """Packages of others that come with the extra `node`."""
 
+EXTRAS = {"node": NODE_EXTRA, "datasets": {"datasets", "pyarrow"}}
+"""Packages of others by the extra that brings them."""
+
 
 def foreign_package() -> str:
     """The first of PACKAGES that is missing or not Lockstep's, in words; empty if all are."""

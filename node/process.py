@@ -26,7 +26,6 @@ from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
-from node.data.prepare import prepare_builtin
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -36,6 +35,8 @@ from node.links.uplink import Uplink
 from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
+from node.own_data import open_corpus
+from node.owner_view import owner_view
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
@@ -55,7 +56,7 @@ from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.payload import decode
-from protocol.errors import DataError, LocalProtocolError, SettingsError
+from protocol.errors import LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -64,8 +65,6 @@ from protocol.traffic import Overhead, unknown_overhead
 log = logging.getLogger("lockstep.node")
 
 _Answer = TypeVar("_Answer")
-
-BUILTIN_CORPUS = "python-stdlib"
 
 GOODBYE_S = 2
 """Longest wait of a leaving node for its goodbye to reach the coordinator."""
@@ -254,10 +253,16 @@ class NodeProcess:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        document = known | {"notice": self._client.notice} | self._status.document()
+        known |= {"notice": self._client.notice}
+        document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
         return document
+
+    def _owner_view(self) -> dict[str, Any]:
+        parts = self._started
+        info, hardware = (parts.info, parts.hello.hardware) if parts else (None, "")
+        return owner_view(self._client, self._status, info, hardware)
 
     def unready(self) -> str:
         """Why this node takes no part in rounds; empty when it does."""
@@ -362,25 +367,6 @@ class NodeProcess:
         )
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)
-
-
-def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
-    """The node's data, checked against the run file. Prepares the built-in corpus on first use."""
-    spec, directory = info.spec, settings.data
-    if directory is None:
-        if spec.data.corpus != BUILTIN_CORPUS:
-            raise DataError(
-                f"the run trains on {spec.data.corpus!r}, which is not built in: prepare it with "
-                "`lockstep data prepare` and name its directory with --data"
-            )
-        directory = (settings.corpora or settings.directory) / BUILTIN_CORPUS
-        prepare_builtin(directory)
-    corpus = Corpus.open(directory)
-    expected, found = spec.data.manifest_sha256, corpus.manifest.digest.hex()
-    if expected and found != expected:
-        raise DataError(f"{directory}: expected the data with manifest {expected}, got {found}")
-    corpus.samples(spec.data.sequence_length)
-    return corpus
 
 
 def build_replica(

@@ -94,7 +94,14 @@ class NodeSettings:
                 raise SettingsError(
                     f"{field}: expected at least {least}, found {getattr(self, field)}"
                 )
-        if (size := len(self.name.encode())) > NAME_BYTES_MAX:
+        try:
+            size = len(self.name.encode())
+        except UnicodeEncodeError:
+            raise SettingsError(
+                f"name: expected UTF-8, found {self.name.encode(errors='replace')!r}; use a UTF-8 "
+                "locale (LC_ALL=C.UTF-8) or plain letters"
+            ) from None
+        if size > NAME_BYTES_MAX:
             raise SettingsError(f"name: expected at most {NAME_BYTES_MAX} bytes, found {size}")
         if not self.name.isprintable():
             raise SettingsError(

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from node.standing import Standing
 from protocol.traffic import MonotonicCounters
 
 
@@ -38,6 +39,7 @@ class NodeStatus:
     payload_bytes: int = 0
     payload_values: int = 0
     traffic: dict[str, int | None] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)
 
     def document(self) -> dict[str, Any]:
         """The document of /status.json."""

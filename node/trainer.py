@@ -171,6 +171,13 @@ class Trainer:
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
         context.status.note = opened.reason
+        context.status.standing.opened(
+            opened.round,
+            bell_ms=opened.bell_ms,
+            publish_by_ms=opened.publish_by_ms,
+            share=sum(share.count for share in opened.shares),
+            muted=opened.reason if opened.muted else "",
+        )
         context.swarm.open(opened.round)
         self._recovery.end()
         if not context.status.rounds_trained:  # the file may be from a process that ended well
@@ -234,6 +241,8 @@ class Trainer:
             await self._context.swarm.publish(pending.round, payload)
         self._pending.announce(pending.round)
         self._context.client.send(pending.announcement)
+        now_ms = self._context.client.now_ms()
+        self._context.status.standing.announced(pending.round, now_ms, self._compute_ms)
 
     async def _announce_again(self, pending: Pending) -> None:
         """An undecided round from before a restart. Its payload is made again from the saved
@@ -280,6 +289,8 @@ class Trainer:
             return
         if decision.commit:
             await self._apply(decision, decision.commit, payloads)
+        else:
+            self._context.status.standing.skipped(decision.round)
         self._settle(decision.round, decision.kept)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
@@ -299,9 +310,11 @@ class Trainer:
         if pending and pending.extraction:
             if pending.digest in kept:
                 context.status.rounds_counted += 1
+                context.status.standing.counted(round)
             else:
                 context.replica.engine.reclaim(pending.extraction)
                 context.status.rounds_reclaimed += 1
+                context.status.standing.left_out(round)
         context.swarm.settle(round, kept)
         context.catch_up.follow(context.ledger.next_round, context.ledger.decided_round)
 

@@ -258,14 +258,18 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("sent_ms", "received_ms", "replied_ms")
+    __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason")
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_MS_FIELD_NUMBER: _ClassVar[int]
     REPLIED_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     sent_ms: int
     received_ms: int
     replied_ms: int
-    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ...) -> None: ...
+    state: str
+    reason: str
+    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Members(_message.Message):
     __slots__ = ("members", "gone", "changes")

@@ -180,8 +180,11 @@ def _node(settings: ClusterSettings, number: int, where: Where) -> Child:
         "--device": "cpu",
         "--threads": THREADS,
         "--links": settings.links[number % len(settings.links)],
+        "--nice": "0",  # all processes of the cluster are equals
     }
-    return _child(node_name(number), settings, options, where, command="join")
+    node = _child(node_name(number), settings, options, where, command="join")
+    node.arguments += ("--on-battery",)
+    return node
 
 
 def _child(

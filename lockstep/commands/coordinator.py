@@ -4,6 +4,8 @@ run.
 
 import asyncio
 import logging
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -14,7 +16,7 @@ from coordinator.journal_check import check_journal
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
-from lockstep.console import messages
+from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
@@ -22,13 +24,18 @@ from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from node.control.addresses import address_towards
 from node.system.tls import server_credentials
-from protocol.border.join_link import is_loopback
-from protocol.errors import StorageError
+from protocol.addresses import split_address
+from protocol.border.join_link import JoinLink, is_loopback
+from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
 
 log = logging.getLogger(__name__)
+
+FAR_ADDRESS = "192.0.2.1:9"
+"""An address of the documentation's network: the way to it leaves this machine. Nothing is sent."""
 
 
 def coordinate(
@@ -67,6 +74,29 @@ def check_directory(directory: Path) -> None:
     )
 
 
+def invitation(link: JoinLink) -> str:
+    """The line to give to volunteers, or why nobody elsewhere can join."""
+    host, port = split_address(link.address)
+    if is_loopback(link.address):
+        return (
+            f"only this machine can reach this run, with: {own_command()} join {link.address}; "
+            f"start it with --listen 0.0.0.0:{port} for others"
+        )
+    hint = ""
+    if host in ("0.0.0.0", "::"):
+        link = replace(link, address=f"{own_host()}:{port}")
+        hint = " (or this machine's public name or address in place of its own)"
+    return f"volunteers join with: lockstep join '{link.text()}'{hint}"
+
+
+def own_host() -> str:
+    """The address of this machine on the way to others, or its name where no way leads out."""
+    try:
+        return address_towards(FAR_ADDRESS).rpartition(":")[0]
+    except UnavailableError:
+        return socket.gethostname()
+
+
 async def _coordinate(
     spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
 ) -> str:
@@ -78,6 +108,7 @@ async def _coordinate(
     asked = asyncio.Event()
 
     async def work() -> str:
+        messages.print(invitation(process.link), soft_wrap=True, markup=False)
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
         finished = f"run {process.run_id} ({spec.name}) is finished"
         try:

@@ -1,12 +1,19 @@
 """`lockstep join URL`: one node process, from the first contact to the goodbye."""
 
-from dataclasses import replace
+import asyncio
+import logging
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep import __version__
-from lockstep.console import messages
+from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word
 from lockstep.service.directory import Owner, claimed
@@ -15,22 +22,42 @@ from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from lockstep.volunteer.control import ControlSocket
+from lockstep.volunteer.machine import DailyUsage
+from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.pausable import PausableNode
+from lockstep.volunteer.screen import traffic_bytes
+from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
 from protocol.border.join_link import parse_link
 from protocol.errors import DataError
+from protocol.handshake import public_bytes
+from protocol.ids import peer_id
+
+log = logging.getLogger("lockstep.join")
 
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
 
 
-def join(settings: NodeSettings, options: ServeOptions, home: Home) -> None:
-    """Runs a node until the run is finished, the coordinator removes it, or a signal stops it.
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The owner's wishes that are no setting of the node itself."""
+
+    limits: Limits
+    nice: int
+    """Niceness of the process; 0 competes with other programs as an equal."""
+
+
+def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
+    """Runs a node until the run is finished, the coordinator removes it, or its owner ends it.
 
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
     answers, then whether the directory is free.
     """
     _check_before_imports(settings)
+    be_nice(wishes.nice)
     log_versions(settings)
     if taken := take_over(home):
         messages.print(taken, soft_wrap=True)
@@ -45,7 +72,44 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home) -> None:
         home.remember(Remembered(name))
         remember(place, link.address)
         key = load_or_create_key(home.path)
-        messages.print(run_event_loop(_join(settings, options, key)))
+        log.info(
+            "joining",
+            extra={
+                "run": f"{info.spec.name} ({info.run_id})",
+                "steps": info.spec.schedule.steps,
+                "me": peer_id(public_bytes(key))[:8],
+                "directory": place,
+            },
+        )
+        limited = (wishes.limits, DailyUsage(home.path))
+        reason, status = run_event_loop(_join(settings, options, key, limited))
+        for line in farewell(status, place):
+            messages.print(line, soft_wrap=True)
+        messages.print(reason, soft_wrap=True)
+
+
+def be_nice(niceness: int) -> None:
+    """Lets other programs go first, from now on and in every thread."""
+    if hasattr(os, "setpriority") and os.getpriority(os.PRIO_PROCESS, 0) < niceness:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
+    """The work of this machine and the place of the model, in words."""
+    rounds = status.get("rounds", {})
+    lines = []
+    if rounds.get("trained"):
+        up, down = (bytes_text(traffic_bytes(status, way)) for way in ("up", "down"))
+        lines.append(
+            f"this machine: counted in {rounds['counted']} of {rounds['trained']} rounds, "
+            f"{status.get('tokens', 0):,} tokens, {up} up, {down} down"
+        )
+    if (checkpoint := place / "checkpoint").is_dir():
+        lines.append(
+            f"the model after round {status.get('round')}: {checkpoint}; "
+            f"try: {own_command()} generate {shlex.quote(str(checkpoint))}"
+        )
+    return lines
 
 
 def _check_before_imports(settings: NodeSettings) -> None:
@@ -59,14 +123,32 @@ def _check_before_imports(settings: NodeSettings) -> None:
         )
 
 
-async def _join(settings: NodeSettings, options: ServeOptions, key: Ed25519PrivateKey) -> str:
-    """Returns how it ended, in words. The process is made inside the event loop, which its gRPC
-    channel belongs to.
+async def _join(
+    settings: NodeSettings,
+    options: ServeOptions,
+    key: Ed25519PrivateKey,
+    limited: tuple[Limits, DailyUsage],
+) -> tuple[str, dict[str, Any]]:
+    """Returns how it ended, in words, and the last status. The process is made inside the event
+    loop, which its gRPC channel belongs to.
     """
     from node.process import NodeProcess
 
     meter = OverheadMeter()
-    process = NodeProcess(settings, key, f"lockstep {__version__}", meter.measure_overhead)
-    return await serve(
-        process, process.run, process.leave, lambda: settings.coordinator, options, meter=meter
-    )
+
+    def make() -> NodeProcess:
+        return NodeProcess(settings, key, f"lockstep {__version__}", meter.measure_overhead)
+
+    process = PausableNode(make, *limited)
+    control = ControlSocket(settings.directory, process)
+    await control.start()
+    watching = asyncio.create_task(watch(process.status))
+    try:
+        reason = await serve(
+            process, process.run, process.leave, lambda: settings.coordinator, options, meter=meter
+        )
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await control.stop()
+    return reason, process.last_status

@@ -37,6 +37,11 @@ def load_or_create_key(directory: Path) -> Ed25519PrivateKey:
     if not path.exists():
         _write_key(path, Ed25519PrivateKey.generate())
     _close_to_others(path)
+    return read_key(path)
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    """The key in a file; `StorageError` when the file holds anything else."""
     with storage_errors(path):
         text = path.read_bytes()
     try:

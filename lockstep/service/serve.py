@@ -109,16 +109,13 @@ async def serve(
 
 
 def log_versions(settings: object) -> None:
-    """Logs the first record of every process: versions and settings."""
+    """Logs the first record of every process: versions; the settings where everything is logged."""
     found = {
         name: _version(name) for name in ("torch", "transformers", "grpcio", "protobuf", "numpy")
     }
     versions = {"lockstep": __version__, "python": platform.python_version(), **found}
-    log.info(
-        "starting",
-        extra={name: number for name, number in versions.items() if number}
-        | {"settings": settings},
-    )
+    log.info("starting", extra={name: number for name, number in versions.items() if number})
+    log.debug("settings", extra={"settings": settings})
 
 
 def read_note(path: Path) -> dict[str, Any] | None:

@@ -52,8 +52,7 @@ async def until_stopped(
     task = asyncio.ensure_future(work)
     stopping = _Stopping(task, leave)
     loop = asyncio.get_running_loop()
-    # One that is ignored already stays so: SIGHUP under `nohup`.
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in SIGNALS if not _left_to_nohup(number)]
     before = {number: signal.getsignal(number) for number in handled}
     for number in handled:
         loop.add_signal_handler(number, stopping.signalled, number)
@@ -102,6 +101,10 @@ class _Stopping:
         self.asked = True
         log.info("finishing", extra={"cause": cause, "note": note})
         self._leave()
+
+
+def _left_to_nohup(number: signal.Signals) -> bool:
+    return number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _leave_the_terminal() -> None:

@@ -107,6 +107,7 @@ class CoordinatorClient:
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
+        self.sessions_lost = 0
         self._key = key
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
@@ -277,6 +278,7 @@ class CoordinatorClient:
 
     def _lose(self, reason: str) -> None:
         self._state = SessionState.LOST
+        self.sessions_lost += 1
         self._words = f"{reason}; {SessionState.LOST.value}"
         log.warning("session lost", extra={"reason": reason})
         self._channel.renew()
@@ -339,6 +341,7 @@ class CoordinatorClient:
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
                 self.clock.observe(*times_ms)
+                listener.received(message)
             case "members":
                 self.members.update(message.members)
                 listener.members_changed(self.members)

@@ -60,10 +60,8 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
     """Rows of a data set of the hub, streamed; rows without text are reported."""
     source = HubSource.parse(spec)
     origin = PREFIX + source.name
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(f"{origin} needs the datasets package: pip install datasets") from None
+    import datasets
+
     if source.revision is None:
         report(
             origin, "no @REVISION is named: another day, and another volunteer, may get other text"

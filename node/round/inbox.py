@@ -5,7 +5,7 @@
     finished             -> agenda        (through `tell`)
     committed, skipped,
     chained              -> decision log, and agenda
-    evicted              -> status page
+    heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
 """
@@ -59,6 +59,8 @@ class Inbox:
                 self._chained([message.chained])
             case "resync":
                 self._tell(events.ResyncOrdered(message.resync))
+            case "heartbeat":
+                context.status.standing.told = message.heartbeat.state, message.heartbeat.reason
             case "evicted":
                 reason = message.evicted.reason
                 context.status.note = f"removed by the coordinator: {reason}; joining again"

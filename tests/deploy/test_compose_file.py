@@ -40,6 +40,18 @@ def test_without_a_profile_four_nodes_train() -> None:
     assert SERVICES["node"]["deploy"] == {"replicas": "${LOCKSTEP_NODES:-0}"}
 
 
+@pytest.mark.parametrize("name", ["coordinator", "relay", *NODES])
+def test_a_process_of_the_run_ends_on_sigterm_in_its_first_seconds(name: str) -> None:
+    assert SERVICES[name]["init"] is True
+
+
+def test_kernels_are_compiled_once_for_all_nodes_of_a_machine() -> None:
+    for name in NODES:
+        service = SERVICES[name]
+        assert service["environment"]["NUMBA_CACHE_DIR"] == "/corpora/kernels"
+        assert "corpora:/corpora" in service["volumes"]
+
+
 def test_the_profiles_are_those_of_the_first_lines() -> None:
     assert {
         profile for service in SERVICES.values() for profile in service.get("profiles", ())

@@ -67,13 +67,42 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["no-such-command"], ["join"], ["init", "--no-such-flag"], ["demo", "--nodes", "0"]],
+    [["no-such-command"], ["join"], ["init", "--no-such-flag"]],
 )
 def test_a_wrong_command_line_ends_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == ExitCode.USAGE
     assert "--help" in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--threads", "-1"], ["--upload-limit", "1MB"], ["--device", "tpu"], ["--name", "Zo\udceb"]],
+    ids=["threads", "upload", "device", "name"],
+)
+def test_a_wrong_value_ends_with_3_and_names_the_option(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["join", "127.0.0.1:1", *arguments]) == ExitCode.SETTINGS
+    assert arguments[0].strip("-") in error_line(capsys)
+
+
+def test_a_command_line_without_its_address_points_to_the_help_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["join"]) == ExitCode.USAGE
+    assert "join --help`)" in error_line(capsys)
+
+
+def test_data_that_is_not_there_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from lockstep.cli import main\n"
+        "code = main(sys.argv[1:]); sys.exit(100 if 'torch' in sys.modules else code)"
+    )
+    missing = ["--data", str(tmp_path / "none"), "--directory", str(tmp_path / "node")]
+    done = subprocess.run([sys.executable, "-c", code, "join", "127.0.0.1:1", *missing])
+    assert done.returncode == ExitCode.DATA
 
 
 def test_a_wrong_run_file_names_the_field_what_was_expected_and_what_was_found(

@@ -89,8 +89,10 @@ def test_a_file_that_windows_has_saved_is_read(
     text: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_bytes(text.encode())
-    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.USAGE
-    assert "--micro-batch" in capsys.readouterr().err
+    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.SETTINGS
+    error = capsys.readouterr().err
+    assert "--micro-batch" in error
+    assert str(file) in error
 
 
 def test_utf16_is_named_with_what_to_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,5 +105,7 @@ def test_names_may_be_written_with_dashes_as_on_the_command_line(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text("[join]\nmicro-batch = 0\n")
-    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.USAGE
-    assert "--micro-batch" in capsys.readouterr().err
+    assert main(["--settings", str(file), "join", "127.0.0.1:1"]) == ExitCode.SETTINGS
+    error = capsys.readouterr().err
+    assert "--micro-batch" in error
+    assert str(file) in error

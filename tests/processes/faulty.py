@@ -36,7 +36,7 @@ long has failed."""
 
 POLL_S = 0.03
 
-NODE_FLAGS = ("--device", "cpu", "--threads", "1")
+NODE_FLAGS = ("--device", "cpu", "--threads", "1", "--nice", "0")
 
 
 class FaultyCluster(Cluster):

@@ -154,7 +154,7 @@ def test_wrong_links_are_named(
     ("arguments", "code", "problem"),
     [
         ([], ExitCode.USAGE, "expected --nodes N, or --matrix FILE"),
-        (["--nodes", "0"], ExitCode.USAGE, "--nodes"),
+        (["--nodes", "0"], ExitCode.SETTINGS, "--nodes"),
         (["--nodes", "4", "--profiles", "warp"], ExitCode.SETTINGS, "expected one of dsl-poor"),
         (["--nodes", "4", "--slower", "1,fast"], ExitCode.USAGE, "--slower: expected numbers"),
         (["--nodes", "2", "--slower", "1,1,2"], ExitCode.USAGE, "at most 2 factors"),

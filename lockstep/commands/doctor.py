@@ -1,0 +1,267 @@
+"""`lockstep doctor LINK`: whether this machine can take part in a run, and what to do if not.
+
+Each check is a line: what was found, and a remedy where something is wrong. The checks go from the
+cheap to the dear; those that need an earlier one's answer are left out when it failed. Nothing is
+changed, on this machine or in the run.
+"""
+
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lockstep import DISTRIBUTION, __version__
+from lockstep.commands.status import ask
+from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, write_json
+from lockstep.exit_codes import ExitCode, exit_code
+from lockstep.own_packages import NODE_EXTRA
+from lockstep.service.contact import ask_run, connect
+from node.control.addresses import address_towards
+from node.settings import NodeSettings
+from protocol.addresses import split_address
+from protocol.border.join_link import parse_link
+from protocol.errors import LockstepError
+from protocol.run_info import RunInfo
+
+STATE_BYTES_PER_PARAMETER = 60
+"""Disk of a node for each parameter: state (parameters, momentum, what is pending), two snapshots,
+a checkpoint, and one of these being written."""
+
+VERDICTS = {"ok": "green", "note": "yellow", "bad": "red"}
+"""Verdicts with their colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    verdict: str
+    """One of VERDICTS."""
+    found: str
+    remedy: str = ""
+    """What to do; empty where nothing has to be done."""
+    code: int = 0
+    """The exit code of `lockstep join` where it would fail for this."""
+
+
+def doctor(settings: NodeSettings, home: Path, json_path: str | None) -> int:
+    """Prints the findings, or writes them as JSON; returns the exit code that a join would have."""
+    findings = []
+    with messages.status("examining"):
+        for finding in examine(settings, home):
+            findings.append(finding)
+    bell = next((each for each in findings if each.check == "bell"), None)
+    document = {
+        "coordinator": parse_link(settings.coordinator).address,
+        "makes_the_bell": None if bell is None else bell.verdict == "ok",
+        "checks": [asdict(finding) for finding in findings],
+    }
+    if json_path is not None:
+        write_json(json_path, document)
+    if json_path != "-":
+        output.print(render(findings))
+    return next((finding.code for finding in findings if finding.code), ExitCode.OK)
+
+
+def render(findings: list[Finding]) -> Table:
+    """The findings as a table of at most 80 columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(width=NARROWEST_COLUMNS - 22, overflow="fold")
+    for finding in findings:
+        words = Text(finding.found)
+        if finding.remedy:
+            words.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(finding.verdict, style=VERDICTS[finding.verdict]), finding.check, words)
+    return table
+
+
+def examine(settings: NodeSettings, home: Path) -> Iterator[Finding]:
+    """Every finding, in order."""
+    software = examine_software()
+    yield software
+    link, info = parse_link(settings.coordinator), None
+    address = link.address
+    try:
+        seconds: list[float] = []
+        connect(address, seconds.append)
+        info = ask_run(link)
+        about = f"run {info.spec.name} ({info.run_id[:8]}), {info.spec.schedule.steps} steps"
+        words = f"{address} answers in {1000 * seconds[0]:.0f} ms: {about}"
+        yield Finding("coordinator", "ok", words)
+    except LockstepError as error:
+        yield _failed("coordinator", error)
+    if info:
+        yield from _examine_run(settings.coordinator)
+    yield examine_way_in(address)
+    yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
+    if software.verdict == "bad":
+        return
+    if info:
+        yield from _examine_work(settings, info, home)
+
+
+def examine_software() -> Finding:
+    """The versions, or the packages that are missing."""
+    missing = [package for package in sorted(NODE_EXTRA) if find_spec(package) is None]
+    own = f"lockstep {__version__}, Python {platform.python_version()}"
+    if missing:
+        remedy = f"pip install '{DISTRIBUTION}[node]'"
+        words = f"{own}; missing: {', '.join(missing)}"
+        return Finding("software", "bad", words, remedy, ExitCode.USAGE)
+    return Finding("software", "ok", f"{own}, torch {version('torch')}")
+
+
+def examine_way_in(coordinator: str) -> Finding:
+    """Whether others can dial this machine, as far as its own address tells."""
+    try:
+        own, _ = split_address(address_towards(coordinator))
+    except LockstepError as error:
+        return _failed("way in", error)
+    address = ip_address(own)
+    if address.is_loopback:
+        return Finding("way in", "ok", f"peers on this machine dial {own}")
+    if address.is_private:
+        words = f"{own} is private: peers elsewhere cannot dial it, this machine dials them"
+        remedy = (
+            "nothing, if some peer or a relay is public; else forward a port and --advertise it"
+        )
+        return Finding("way in", "note", words, remedy)
+    return Finding("way in", "ok", f"peers dial {own}, if no firewall is between")
+
+
+def examine_disk(home: Path, needed_bytes: int) -> Finding:
+    """Room for what a node keeps, at the nearest directory that exists."""
+    place = home.expanduser().absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    words = f"{bytes_text(free)} free at {place}, up to {bytes_text(needed_bytes)} needed"
+    if free >= needed_bytes:
+        return Finding("disk", "ok", words)
+    return Finding("disk", "note", words, "free space, or name another place with --directory")
+
+
+def judge_bell(pass_s: float, round_s: float, samples: int, spec: Any) -> Finding:
+    """Whether a round with one pass of `samples` ends before its payload must be out. `pass_s` is
+    the time of the pass, `round_s` that of all the work.
+    """
+    bell_s = spec.rounds.compute_ms / 1000
+    latest_s = bell_s + spec.rounds.publish_ms / 1000
+    took = f"a round with one pass of {samples} samples takes {round_s:.2g} s"
+    if round_s > latest_s:
+        words = f"no, because {took} and its payload must be out after {latest_s:g} s"
+        remedy = "fewer samples in a pass (--micro-batch 1), more --threads, or a GPU"
+        return Finding("bell", "bad", words, remedy)
+    passes = max(1, int((bell_s - (round_s - pass_s)) / max(pass_s, 1e-6)))
+    share = min(passes * samples, spec.rounds.batch_samples_max)
+    words = f"yes: {took}, the bell rings after {bell_s:g} s: up to {share:,} samples a round"
+    return Finding("bell", "ok", words)
+
+
+def _examine_run(coordinator: str) -> Iterator[Finding]:
+    try:
+        status = ask(coordinator)
+    except LockstepError as error:
+        yield _failed("run", error)
+        return
+    steps, members = status.get("steps", {}), status.get("members", ())
+    words = f"{steps.get('committed')} of {steps.get('total')} steps done, {len(members)} members"
+    if status.get("finished"):
+        yield Finding("run", "bad", f"{words}: finished", "join another run", ExitCode.OK)
+    else:
+        yield Finding("run", "ok", f"{words}: {status.get('reason')}")
+
+
+def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator[Finding]:
+    """What needs torch: device, model, memory, data, and the time of a round."""
+    from node.model.check import check_model
+    from node.system.device import choose_device, describe, use_threads
+
+    try:
+        use_threads(settings.threads)
+        device = choose_device(settings.device)
+        yield Finding("device", "ok", describe(device))
+        facts = check_model(info.spec, device)
+    except LockstepError as error:
+        yield _failed("model", error)
+        return
+    yield Finding("model", "ok", f"{facts.parameters:,} parameters fit this machine's memory")
+    for note in facts.notes:
+        yield Finding("model", "note", note)
+    payloads = info.spec.retention.log_bytes_max
+    yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * facts.parameters)
+    yield from _examine_data(settings, info)
+    try:
+        pass_s, round_s, payload_bytes = _measure(settings, info, device)
+    except LockstepError as error:
+        yield _failed("bell", error)
+        return
+    yield judge_bell(pass_s, round_s, settings.micro_batch, info.spec)
+    exchange_s = (info.spec.rounds.publish_ms + info.spec.rounds.exchange_ms) / 1000
+    rate = 8 * payload_bytes / exchange_s / 1000
+    words = f"up to {bytes_text(payload_bytes)} a round to a peer: {rate:,.0f} kbit/s of upload"
+    yield Finding("upload", "ok", words)
+
+
+def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
+    from node.data.corpus import Corpus
+
+    data = info.spec.data
+    if settings.data is None:
+        words = f"the run's corpus {data.corpus}"
+        yield Finding("data", "ok", f"{words} is prepared at the first join, if it is built in")
+        return
+    try:
+        corpus = Corpus.open(settings.data, verify=True)
+        samples, digest = corpus.samples(data.sequence_length), corpus.manifest.digest.hex()
+    except LockstepError as error:
+        yield _failed("data", error)
+        return
+    if data.manifest_sha256 not in ("", digest):
+        words = f"{settings.data} has manifest {digest[:16]}, the run {data.manifest_sha256[:16]}"
+        yield Finding("data", "bad", words, "get the operator's data", ExitCode.DATA)
+        return
+    yield Finding("data", "ok", f"{settings.data}: {samples:,} samples, undamaged")
+
+
+def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float, float, int]:
+    """(Seconds of a pass, seconds of a round with one pass, bytes of a payload), at the second
+    round: the first compiles.
+    """
+    import numpy as np
+
+    from node.replica.replica import Replica
+
+    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    vocabulary = replica.trainee.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    shape = (settings.micro_batch, info.spec.data.sequence_length + 1)
+    tokens = np.random.default_rng(0).integers(0, vocabulary, shape)
+    pass_s = round_s = 0.0
+    for round in (0, 1):
+        began_s = time.monotonic()
+        passes = replica.trainee.passes([tokens])
+        while passes.next():
+            pass
+        passes.finish()
+        pass_s = time.monotonic() - began_s
+        replica.accumulate()
+        replica.extract(round)
+        round_s = time.monotonic() - began_s
+    return pass_s, round_s, replica.payload_bytes_max
+
+
+def _failed(check: str, error: LockstepError) -> Finding:
+    found, _, remedy = str(error).partition("; ")
+    return Finding(check, "bad", found, remedy, exit_code(error))

@@ -1,0 +1,215 @@
+"""The options of `lockstep join`, and the commands of its owner from another terminal."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep import options
+
+
+def join(
+    url: options.Url,
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+    data: options.Data = None,
+    corpora: options.Corpora = None,
+    listen: options.NodeListen = "auto",
+    advertise: options.Advertise = None,
+    links: options.Links = "grpc",
+    upload_limit: options.UploadLimit = 0,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    micro_batch: options.MicroBatch = 8,
+    save_every: options.SaveEvery = 20,
+    name: options.Name = "",
+    nice: options.Nice = 10,
+    hours: options.Hours = "",
+    daily_transfer: options.DailyTransfer = 0,
+    on_battery: options.OnBattery = False,
+    admin: options.Admin = "127.0.0.1:0",
+    follow_parent: options.FollowParent = False,
+) -> None:
+    """Train on this machine as a node of a run.
+
+    Ctrl-C finishes the round and leaves; a second one stops at once. From another terminal:
+    lockstep pause, resume, finish, stop, me.
+    """
+    from lockstep.commands.join import Wishes
+    from lockstep.commands.join import join as join_run
+    from lockstep.service.home import Home
+    from lockstep.service.serve import ServeOptions
+    from lockstep.volunteer.manners import Limits, parse_hours
+    from node.settings import NodeSettings
+
+    place = (directory or home).expanduser()
+    settings = NodeSettings(
+        coordinator=url,
+        directory=place,
+        data=data,
+        corpora=(corpora or home / "corpora").expanduser(),
+        listen=listen,
+        advertise=tuple(advertise or ()),
+        links=links,
+        upload_limit=upload_limit,
+        device=device,
+        threads=threads,
+        micro_batch=micro_batch,
+        save_every=save_every,
+        name=name,
+    )
+    own = Home(place, only=directory is not None)
+    limits = Limits(parse_hours(hours), daily_transfer, on_battery)
+    serving = ServeOptions(place, admin, follow_parent)
+    join_run(settings, serving, own, Wishes(limits, nice))
+
+
+def doctor(
+    url: options.Url,
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    data: options.Data = None,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    micro_batch: options.MicroBatch = 8,
+    json: options.JsonFile = None,
+) -> int:
+    """Say whether this machine can take part in a run and will be in time, and what to do if not.
+
+    Changes nothing. Ends with the exit code that a join would have.
+    """
+    from lockstep.commands.doctor import doctor as examine
+    from node.settings import NodeSettings
+
+    settings = NodeSettings(
+        url, home, data=data, device=device, threads=threads, micro_batch=micro_batch
+    )
+    return examine(settings, home, json)
+
+
+def pause(
+    duration: Annotated[
+        str,
+        typer.Argument(
+            metavar="DURATION",
+            show_default="until `lockstep resume`",
+            help="Length of the pause, such as 90s, 30m, 2h or 1d.",
+        ),
+    ] = "",
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+) -> None:
+    """Let this machine's node finish its round and rest; it comes back by itself."""
+    from lockstep.commands.wish import tell
+    from lockstep.volunteer.manners import parse_duration
+
+    tell("pause", home, directory, parse_duration(duration) if duration else None)
+
+
+def resume(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """End a pause."""
+    from lockstep.commands.wish import tell
+
+    tell("resume", home, directory)
+
+
+def finish(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """Let this machine's node finish its round, save, and end."""
+    from lockstep.commands.wish import tell
+
+    tell("finish", home, directory)
+
+
+def stop(
+    *, home: options.Home = Path("~/.lockstep"), directory: options.NodeDirectory = None
+) -> None:
+    """Stop this machine's node at once, as a second Ctrl-C does."""
+    from lockstep.commands.wish import tell
+
+    tell("stop", home, directory)
+
+
+def me(
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Show what this machine's node does, and whether it counts."""
+    from lockstep.commands.wish import show
+
+    show(home, directory, json)
+
+
+keys_app = typer.Typer(
+    name="keys", help="Keep this computer's identity elsewhere.", no_args_is_help=True
+)
+service_app = typer.Typer(
+    name="service", help="Join a run at each start of this computer.", no_args_is_help=True
+)
+
+
+@keys_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file for the key.")],
+    *,
+    home: options.Home = Path("~/.lockstep"),
+) -> None:
+    """Copy the key of this computer to a new file."""
+    from lockstep.commands import keys
+
+    keys.backup(home, file)
+
+
+@keys_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that backup wrote.")],
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace another identity of this computer.")
+    ] = False,
+) -> None:
+    """Put a key in the place of this computer's."""
+    from lockstep.commands import keys
+
+    keys.restore(home, file, force=force)
+
+
+@service_app.command(context_settings={"ignore_unknown_options": True})
+def install(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL [OPTIONS]", help="Link of the run, and options of lockstep join."
+        ),
+    ],
+) -> None:
+    """Write a systemd user unit that joins a run, and start it."""
+    from lockstep.commands import service
+
+    check = typer.Typer(add_completion=False)
+    check.command()(join)
+    typer.main.get_command(check).make_context("join", list(arguments))
+    service.install(arguments)
+
+
+@service_app.command()
+def remove() -> None:
+    """Stop the unit and take it away; runs and identity stay."""
+    from lockstep.commands import service
+
+    service.remove()
+
+
+GROUPS = (keys_app, service_app)
+"""The volunteer's groups of commands."""
+
+COMMANDS = (join, doctor, pause, resume, finish, stop, me)
+"""The volunteer's commands, in the order of their help."""

@@ -1,0 +1,130 @@
+"""When a volunteer's machine may work: hours, battery, bytes a day. Pure: time is an argument.
+
+    HOURS = WINDOW, ...    WINDOW = [DAY[-DAY]] HH:MM-HH:MM    DAY = mon tue wed thu fri sat sun
+
+A window that ends before it begins goes over midnight and belongs to the day on which it begins:
+"fri 22:00-06:00" is Friday night.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lockstep.console import bytes_text
+from protocol.errors import SettingsError
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+_WINDOW = re.compile(
+    r"(?:(?P<first>[a-z]{3})(?:-(?P<last>[a-z]{3}))?\s+)?"
+    r"(?P<begin>[0-9]{1,2}:[0-9]{2})-(?P<end>[0-9]{1,2}:[0-9]{2})"
+)
+_MINUTES_A_DAY = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Minutes of a day, on some weekdays (0 is Monday)."""
+
+    days: frozenset[int]
+    begin: int
+    end: int
+    """The first minute that is outside; up to 24:00 of the next day."""
+
+    def holds(self, now: datetime) -> bool:
+        """Whether `now` lies in the window."""
+        minute = now.hour * 60 + now.minute
+        today, yesterday = now.weekday(), (now.weekday() - 1) % 7
+        return (today in self.days and self.begin <= minute < self.end) or (
+            yesterday in self.days and minute + _MINUTES_A_DAY < self.end
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The owner's standing wishes."""
+
+    hours: tuple[Window, ...] = ()
+    """The machine works in these windows; always where there is none."""
+
+    daily_transfer: int = 0
+    """Bytes, up and down together, from midnight to midnight; 0: no limit."""
+
+    works_on_battery: bool = False
+
+
+def parse_hours(text: str) -> tuple[Window, ...]:
+    """The windows of a text such as "mon-fri 18:00-08:00, sat-sun 00:00-24:00"; `SettingsError` for
+    anything else.
+    """
+    parts = [part.strip().lower() for part in text.split(",")] if text.strip() else []
+    return tuple(_window(part, text) for part in parts)
+
+
+def hold(limits: Limits, now: datetime, moved_bytes: int, on_battery: bool) -> str:
+    """The reason why the machine must rest now; empty when it may work. `moved_bytes` is the
+    traffic of this day.
+    """
+    if on_battery and not limits.works_on_battery:
+        return "on battery; goes on with mains power (--on-battery works on)"
+    if limits.hours and not any(window.holds(now) for window in limits.hours):
+        return f"outside its hours; goes on {_opening(limits.hours, now)}"
+    if limits.daily_transfer and moved_bytes >= limits.daily_transfer:
+        words = bytes_text(limits.daily_transfer)
+        return f"the {words} of this day are used; goes on after midnight"
+    return ""
+
+
+def _opening(hours: tuple[Window, ...], now: datetime) -> str:
+    """The next minute at which a window is open, in words."""
+    minute = now.replace(second=0, microsecond=0)
+    for ahead in range(1, 8 * _MINUTES_A_DAY):
+        later = minute + timedelta(minutes=ahead)
+        if any(window.holds(later) for window in hours):
+            return f"{DAYS[later.weekday()]} {later:%H:%M}"
+    return "never"
+
+
+def _window(part: str, text: str) -> Window:
+    found = _WINDOW.fullmatch(part)
+    if found is None:
+        raise _wrong(text, part)
+    begin, end = _minute(found["begin"], part, text), _minute(found["end"], part, text)
+    if begin in (end, _MINUTES_A_DAY):
+        raise _wrong(text, part)
+    days = range(7)
+    if found["first"]:
+        names = found["first"], found["last"] or found["first"]
+        if not set(names) <= set(DAYS):
+            raise _wrong(text, part)
+        first, last = (DAYS.index(name) for name in names)
+        days = range(first, last + 1 if last >= first else last + 8)
+    ending = end if end > begin else end + _MINUTES_A_DAY
+    return Window(frozenset(day % 7 for day in days), begin, ending)
+
+
+def _minute(clock: str, part: str, text: str) -> int:
+    hours, _, minutes = clock.partition(":")
+    minute = int(hours) * 60 + int(minutes)
+    if int(minutes) > 59 or minute > _MINUTES_A_DAY:
+        raise _wrong(text, part)
+    return minute
+
+
+def _wrong(text: str, part: str) -> SettingsError:
+    return SettingsError(
+        "hours: expected windows such as 'mon-fri 18:00-08:00, sat-sun 00:00-24:00', "
+        f"found {part[:60]!r} in {text[:200]!r}"
+    )
+
+
+_DURATION = re.compile(r"([0-9]+)(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as 90s, 30m, 2h or 1d; `SettingsError` for anything else."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise SettingsError(f"duration: expected 90s, 30m, 2h or 1d, found {text[:40]!r}")
+    return float(int(found[1]) * _SECONDS[found[2]])

@@ -1,0 +1,245 @@
+"""A node that rests when its owner wishes it: by command, by the clock, on battery.
+
+              pause, or a limit                        resume, and no limit
+    working --------------------> leaving -> resting ------------------------> working
+       |  finish, stop, run over                |  finish, stop
+       '----------------------> ended <---------'
+
+A resting node has left the run politely, keeps nothing in memory, and comes back as a node that was
+away: it catches up.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from lockstep.exit_codes import StoppedError
+from lockstep.volunteer.control import Wish
+from lockstep.volunteer.machine import DailyUsage, on_battery
+from lockstep.volunteer.manners import Limits, hold
+from lockstep.volunteer.screen import traffic_bytes
+
+log = logging.getLogger("lockstep.join")
+
+LOOK_S = 5.0
+"""Pause between two looks at the limits."""
+
+
+ROUND_COUNTS = ("trained", "counted", "reclaimed")
+"""Counts of a status's rounds."""
+
+
+class Node(Protocol):
+    """A node process, as its owner's wishes need it."""
+
+    registry: CollectorRegistry
+
+    async def start(self) -> None:
+        """Opens everything."""
+
+    async def run(self) -> str:
+        """Works until the run is over or `leave` was called; returns the reason."""
+
+    async def stop(self) -> None:
+        """Closes everything."""
+
+    def leave(self) -> None:
+        """Finish the round, then end `run`."""
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+
+    def unready(self) -> str:
+        """Why it takes no part in rounds."""
+
+
+class PausableNode:
+    """Makes a node whenever it may work. `make` must be called inside the event loop."""
+
+    def __init__(self, make: Callable[[], Node], limits: Limits, usage: DailyUsage) -> None:
+        self._make, self._limits, self._usage = make, limits, usage
+        self._node: Node | None = None
+        self._paused_until_s = 0.0
+        self._leaving = ""
+        self._changed = asyncio.Event()
+        self._used_bytes = 0
+        self._earlier: dict[str, int] = {}
+        self.last_status: dict[str, Any] = {}
+        """The status of the last node that ended."""
+        self._stop_now = False
+        self.registry = CollectorRegistry()
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Start the node, unless it must rest from the beginning."""
+        self._count_bytes()
+        if not self.resting_reason():
+            await self._begin()
+
+    async def run(self) -> str:
+        """Work and rest until the run is over or the owner ends it; returns the reason in words."""
+        looking = asyncio.create_task(self._look())
+        try:
+            while not self._leaving:
+                if self.resting_reason():
+                    await self.stop()
+                    await self._rest()
+                    continue
+                if self._node is None:
+                    await self._begin()
+                if ended := await self._work():
+                    return ended
+            return self._leaving
+        finally:
+            looking.cancel()
+            self._count_bytes()
+            self._usage.save()
+
+    async def stop(self) -> None:
+        """Close everything. Safe to call twice."""
+        if self._node:
+            self.last_status = self.status()
+            self._earlier = _work_of(self.last_status)
+            await self._node.stop()
+            self._node = None
+
+    def leave(self) -> None:
+        """Finish the round, then end `run`."""
+        self._leaving = self._leaving or "stopped by its owner"
+        self._changed.set()
+        if self._node:
+            self._node.leave()
+
+    async def _begin(self) -> None:
+        self._node = self._make()
+        self.registry = self._node.registry
+        await self._node.start()
+
+    async def _work(self) -> str:
+        """Returns how the node ended; empty when it was only put to rest."""
+        assert self._node is not None
+        running = asyncio.create_task(self._node.run())
+        try:
+            while not running.done():
+                self._changed.clear()
+                if self._stop_now:
+                    raise StoppedError("stopped at once, as its owner asked")
+                if reason := self.resting_reason():
+                    log.info("finishing the round, then resting", extra={"reason": reason})
+                    self._node.leave()
+                    break
+                changing = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({running, changing}, return_when=asyncio.FIRST_COMPLETED)
+                changing.cancel()
+            else:
+                return await running
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await self.stop()
+        return ""
+
+    async def _rest(self) -> None:
+        log.info("resting", extra={"reason": self.resting_reason()})
+        while not self._leaving and self.resting_reason():
+            self._changed.clear()
+            if self._stop_now:
+                raise StoppedError("stopped at once, as its owner asked")
+            left_s = min(LOOK_S, max(0.01, self._paused_until_s - time.monotonic()))
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        if not self._leaving:
+            log.info("goes on")
+
+    async def _look(self) -> None:
+        """Wakes the work when a limit may have been reached."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._count_bytes()
+            if self.resting_reason():
+                self._changed.set()
+
+    def _count_bytes(self) -> None:
+        moved = _moved(self._node.status() if self._node else self.last_status)
+        self._used_bytes = self._usage.add(f"{datetime.now():%Y-%m-%d}", moved)
+
+    # ---- wishes
+
+    def resting_reason(self) -> str:
+        """Why the node must rest now, in words; empty when it may work."""
+        if (left_s := self._paused_until_s - time.monotonic()) > 0:
+            if math.isinf(left_s):
+                return "paused by its owner until `lockstep resume`"
+            return f"paused by its owner for {math.ceil(left_s / 60)} more min"
+        return hold(self._limits, datetime.now(), self._used_bytes, on_battery())
+
+    def obey(self, wish: Wish) -> dict[str, Any]:
+        """Fulfils a wish of the owner; returns the answer in words."""
+        match wish.command:
+            case "pause":
+                length_s = math.inf if wish.seconds is None else max(0.0, wish.seconds)
+                self._paused_until_s = time.monotonic() + length_s
+                said = f"finishes its round, then rests: {self.resting_reason()}"
+            case "resume":
+                self._paused_until_s = 0.0
+                reason = self.resting_reason()
+                said = f"still rests: {reason}" if reason else "goes on"
+            case "finish":
+                self.leave()
+                said = "finishes its round, saves, and ends"
+            case "stop":
+                self._stop_now = True
+                said = "stops at once; work that was not saved is lost"
+            case "me":
+                return {"status": self.status()}
+            case _:
+                return {"error": f"expected pause, resume, finish, stop or me, got {wish.command}"}
+        self._changed.set()
+        return {"said": said}
+
+    # ---- for people
+
+    def status(self) -> dict[str, Any]:
+        """The status of the node, or of the last one while none works."""
+        if self._node:
+            status = self._node.status()
+            work = {
+                name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
+            }
+            rounds = {name: work.pop(name) for name in ROUND_COUNTS}
+            return status | work | {"rounds": rounds}
+        reason = self.resting_reason()
+        state = {"state": "resting" if reason else "starting", "reason": reason}
+        return self.last_status | {
+            "standing": state,
+            "phase": "rests" if reason else "starts",
+            "session": "",
+            "bell_in_seconds": None,
+        }
+
+    def unready(self) -> str:
+        """Why it takes no part in rounds; empty when it does."""
+        return self._node.unready() if self._node else f"rests: {self.resting_reason()}"
+
+
+def _moved(status: Mapping[str, Any]) -> int:
+    """Bytes of the whole process, which outlives the nodes that it makes."""
+    return traffic_bytes(status, "up") + traffic_bytes(status, "down")
+
+
+def _work_of(status: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of a status that go on over a rest."""
+    rounds = status.get("rounds", {})
+    counts = {name: int(rounds.get(name) or 0) for name in ROUND_COUNTS}
+    return counts | {name: int(status.get(name) or 0) for name in ("samples", "tokens")}

@@ -1,0 +1,144 @@
+"""The screen of a joined machine: one calm table of at most 80 columns, from a node's status.
+
+Pure but for the colours: a status document goes in, a table comes out. `lockstep me` prints the
+same table once.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.console import NARROWEST_COLUMNS, bytes_text
+from protocol.ids import short
+
+COLOURS = {
+    "counted": "green",
+    "training": "green",
+    "late": "yellow",
+    "left out": "yellow",
+    "skipped": "yellow",
+    "muted": "red",
+    "held": "red",
+    "no session": "red",
+}
+"""Colours of states; others have none."""
+
+HINT = "Ctrl-C finishes the round and leaves; from another terminal: lockstep pause, me"
+
+
+def state_words(status: Mapping[str, Any]) -> str:
+    """The node's place in its run with the reason, as one sentence."""
+    standing = status.get("standing", {})
+    state, reason = str(standing.get("state", "starting")), str(standing.get("reason", ""))
+    return f"{state}: {reason}" if reason else state
+
+
+def traffic_bytes(status: Mapping[str, Any], way: str) -> int:
+    """Bytes that the node has moved in one direction ("up" or "down"), of every kind."""
+    traffic = status.get("traffic", {})
+    kinds = ("payload", "catch_up", "control", "overhead")
+    return sum(int(traffic.get(f"{kind}_{way}_bytes") or 0) for kind in kinds)
+
+
+def render(status: Mapping[str, Any], hint: str = HINT) -> RenderableType:
+    """The node's status as a table, a bar of the run's steps and a hint."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(width=NARROWEST_COLUMNS - 12, overflow="fold")
+    for name, value in _rows(status):
+        table.add_row(name, value)
+    run, done = status.get("run", {}), int(status.get("round", -1)) + 1
+    parts: list[RenderableType] = [table]
+    if steps := int(run.get("steps") or 0):
+        parts.append(ProgressBar(total=steps, completed=done, width=NARROWEST_COLUMNS))
+    if hint:
+        parts.append(Text(hint, style="dim"))
+    return Group(*parts)
+
+
+def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    run, standing = status.get("run", {}), status.get("standing", {})
+    state = Text(state_words(status), style=COLOURS.get(str(standing.get("state")), ""))
+    rows = {
+        "run": _run(status, run),
+        "me": Text(_own(status)),
+        "state": state,
+        "now": Text(_now(status)),
+        "loss": Text(_loss(status)),
+        "work": Text(_work(status)),
+        "traffic": Text(_traffic(status)),
+        "peers": Text(_peers(status)),
+        "session": Text(_session(status)),
+        "notice": Text(str(status.get("notice") or "")),
+    }
+    return [(name, value) for name, value in rows.items() if value.plain]
+
+
+def _run(status: Mapping[str, Any], run: Mapping[str, Any]) -> Text:
+    if not run.get("run_id"):
+        return Text(f"at {status['coordinator']}" if status.get("coordinator") else "")
+    applied, steps = int(status.get("round", -1)), run.get("steps")
+    where = f"round {applied}" if applied >= 0 else "before its first round"
+    return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}, {steps} steps in all")
+
+
+def _own(status: Mapping[str, Any]) -> str:
+    name, own = str(status.get("name", "")), short(str(status.get("peer_id", "")))
+    if not own:
+        return ""
+    facts = [own if name == own else f"{name} ({own})", str(status.get("hardware") or "")]
+    return " · ".join(filter(None, facts))
+
+
+def _now(status: Mapping[str, Any]) -> str:
+    """What it does, unless the state says so already; the time to the bell."""
+    phase, bell = str(status.get("phase", "")), status.get("bell_in_seconds")
+    if bell is not None:
+        return f"{phase} · bell in {bell:.0f} s"
+    return "" if phase == status.get("standing", {}).get("reason") else phase
+
+
+def _loss(status: Mapping[str, Any]) -> str:
+    loss = status.get("loss")
+    return f"{loss:.4f} nats per token" if isinstance(loss, int | float) else ""
+
+
+def _work(status: Mapping[str, Any]) -> str:
+    rounds = status.get("rounds", {})
+    if not rounds.get("trained"):
+        return ""
+    facts = [
+        f"counted in {rounds.get('counted', 0)} of {rounds['trained']} rounds",
+        f"{status.get('tokens') or 0:,} tokens",
+    ]
+    facts += [f"share {status['share']} samples"] if status.get("share") else []
+    return " · ".join(facts)
+
+
+def _traffic(status: Mapping[str, Any]) -> str:
+    up, down = (bytes_text(traffic_bytes(status, way)) for way in ("up", "down"))
+    return f"{up} up · {down} down"
+
+
+def _peers(status: Mapping[str, Any]) -> str:
+    links, members = status.get("links", {}), status.get("members")
+    if not links:
+        return ""
+    missing = links.get("missing", {})
+    words = f"{members} members · {len(links.get('open', ()))} linked"
+    if missing:
+        peer, why = next(iter(missing.items()))
+        words += f" · {len(missing)} not: {short(str(peer))} {why}"
+    return words
+
+
+def _session(status: Mapping[str, Any]) -> str:
+    words, lost = str(status.get("session", "")), int(status.get("sessions_lost") or 0)
+    again = "" if not lost else f" · lost {lost} time{'s' if lost > 1 else ''}"
+    if status.get("standing", {}).get("state") == "no session":
+        return again.removeprefix(" · ")
+    return words + again

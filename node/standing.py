@@ -1,0 +1,121 @@
+"""The place of this node in its run, for its owner: a state in a word, and the reason in words.
+
+    starting -> catching up -> waiting -> training -> counted | late | left out | muted | skipped
+                                             ^__________________|
+    no session: from anywhere, until the coordinator answers again
+
+The node knows some of it itself (when it announced, what a commit holds), the coordinator tells the
+rest (with each round, and with the reply to each heartbeat). Pure: times are integer milliseconds
+of the coordinator's clock.
+"""
+
+from dataclasses import dataclass
+
+CATCHING_UP = ("catches up", "discards its state")
+"""First words of the agenda's phases while the node is behind the log."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round that this node works for."""
+
+    number: int
+    bell_ms: int = 0
+    publish_by_ms: int = 0
+    share: int = 0
+    """Samples leased to this node."""
+    muted: str = ""
+    announced_ms: int | None = None
+    worked_ms: int = 0
+
+
+class Standing:
+    """Takes what happens to a node's rounds, and tells its place in words."""
+
+    def __init__(self) -> None:
+        self.told = ("", "")
+        """(state, reason) from the coordinator's last reply; empty while all is well."""
+        self._told_earlier: tuple[str, str] | None = None
+        self._opened = _Round(-1)
+        self._announced: dict[int, _Round] = {}
+        self._verdict = ("", "")
+
+    @property
+    def round(self) -> int:
+        """The newest round that was opened for this node; -1 before the first."""
+        return self._opened.number
+
+    @property
+    def share(self) -> int:
+        """Samples of the newest round that this node may train."""
+        return self._opened.share
+
+    def bell_in_ms(self, now_ms: int) -> int | None:
+        """Time to the bell of the round in work; None between rounds."""
+        left_ms = self._opened.bell_ms - now_ms
+        return left_ms if left_ms > 0 and self._opened.number not in self._announced else None
+
+    # ---- what happens
+
+    def opened(
+        self, round: int, *, bell_ms: int, publish_by_ms: int, share: int, muted: str
+    ) -> None:
+        """A round was opened for this node; `muted`: why nothing of it will count."""
+        self._told_earlier = self.told  # an opened round is newer
+        self._opened = _Round(round, bell_ms, publish_by_ms, share, muted)
+
+    def announced(self, round: int, at_ms: int, worked_ms: int) -> None:
+        """The node has told the coordinator of its work, which took `worked_ms`."""
+        if round == self._opened.number:
+            self._opened.announced_ms, self._opened.worked_ms = at_ms, worked_ms
+            self._announced[round] = self._opened
+
+    def counted(self, round: int) -> None:
+        """A commit holds this node's payload."""
+        self._announced.pop(round, None)
+        self._verdict = ("counted", "")
+
+    def left_out(self, round: int) -> None:
+        """The round is decided without this node's payload."""
+        work = self._announced.pop(round, None)
+        if work is None or work.announced_ms is None:
+            return
+        late_ms = work.announced_ms - work.publish_by_ms
+        if work.muted:
+            return
+        if late_ms > 0:
+            took = f"its work took {work.worked_ms / 1000:.1f} s"
+            self._verdict = ("late", f"by {late_ms / 1000:.1f} s in round {round}: {took}")
+        else:
+            reason = (
+                f"round {round} was decided before others had its payload: its upload is the limit"
+            )
+            self._verdict = ("left out", reason)
+
+    def skipped(self, round: int) -> None:
+        """The round counts for nobody."""
+        self._announced.pop(round, None)
+        self._verdict = ("skipped", f"round {round} counts for nobody; its work is sent again")
+
+    # ---- in words
+
+    def words(self, phase: str, offline: str) -> tuple[str, str]:
+        """(state, reason); `phase` is what the node does now, `offline` why it has no session."""
+        if offline:
+            return "no session", offline
+        if _behind(phase):
+            return "catching up", phase
+        if self._opened.muted:
+            return "muted", self._opened.muted
+        told = self.told[0]
+        if told and told != "catching up" and self.told is not self._told_earlier:
+            return self.told
+        if self._verdict[0]:
+            return self._verdict
+        if self.round >= 0:
+            return "training", "its first round is under way"
+        return "starting", phase
+
+
+def _behind(phase: str) -> bool:
+    return phase.startswith(CATCHING_UP) or phase.endswith("rounds behind")

@@ -1,0 +1,92 @@
+"""`lockstep doctor`: a line for each check, a remedy where something is wrong."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.process import CoordinatorProcess
+from lockstep.cli import main
+from lockstep.commands import doctor
+from lockstep.commands.doctor import Finding, examine_disk, examine_way_in, judge_bell, render
+from lockstep.exit_codes import ExitCode
+from protocol.runfile import RoundsSpec, RunSpec
+from tests.lockstep.shared import printed
+from tests.node.test_process import coordinator_of
+from tests.support.tiny import tiny_corpus, tiny_spec
+
+SPEC = RunSpec(rounds=RoundsSpec(compute_ms=4_000, publish_ms=2_000))
+
+
+def test_a_machine_in_time_is_told_how_many_samples_it_may_train() -> None:
+    finding = judge_bell(0.5, 0.8, 8, SPEC)
+    assert finding.verdict == "ok"
+    assert finding.found.startswith("yes: a round with one pass of 8 samples takes 0.8 s")
+    assert "up to 56 samples a round" in finding.found
+
+
+def test_a_machine_that_is_too_slow_is_told_why_and_what_to_do() -> None:
+    finding = judge_bell(6.5, 7.0, 8, SPEC)
+    assert finding.verdict == "bad"
+    assert finding.found.startswith("no, because a round with one pass of 8 samples takes 7 s")
+    assert "--micro-batch 1" in finding.remedy
+
+
+def test_a_full_disk_and_a_private_address_are_noted(tmp_path: Path) -> None:
+    assert examine_disk(tmp_path / "not" / "there", 1).verdict == "ok"
+    assert examine_disk(tmp_path, 10**18).verdict == "note"
+    assert examine_way_in("127.0.0.1:50700").verdict == "ok"
+    assert examine_way_in("nowhere.invalid:50700").verdict == "bad"
+
+
+def test_the_table_fits_80_columns() -> None:
+    text = printed(render([Finding("coordinator", "bad", "word " * 40, "remedy " * 20)]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "-> remedy" in text
+
+
+def test_where_no_coordinator_is_the_cause_is_named_and_the_code_is_that_of_a_join(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "127.0.0.1:1", "--json", "-"]) == ExitCode.UNREACHABLE
+    document = json.loads(capsys.readouterr().out)
+    (bad,) = [check for check in document["checks"] if check["verdict"] == "bad"]
+    assert bad["check"] == "coordinator"
+    assert "refuses port 1" in bad["found"]
+    assert document["makes_the_bell"] is None
+
+
+async def test_at_a_live_run_it_measures_a_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_corpus(tmp_path / "data")
+    options = ["--data", str(tmp_path / "data"), "--threads", "1", "--device", "cpu"]
+    spec = tiny_spec()
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        assert isinstance(coordinator, CoordinatorProcess)
+        arguments = ["doctor", coordinator.address, *options, "--json", "-"]
+        code = await asyncio.to_thread(main, arguments)
+    document = json.loads(capsys.readouterr().out)
+    found = {check["check"]: check for check in document["checks"]}
+    assert code == ExitCode.OK, document
+    assert set(found) >= {"software", "coordinator", "run", "device", "disk", "data", "bell"}
+    assert document["makes_the_bell"] is True
+    assert "no member has joined yet" in found["run"]["found"]
+    assert list((tmp_path / "data").glob("*.part*")) == []
+
+
+def test_damaged_data_is_found_with_the_code_of_a_join(tmp_path: Path) -> None:
+    from node.settings import NodeSettings
+    from protocol.ids import RunId
+    from protocol.run_info import RunInfo
+
+    tiny_corpus(data := tmp_path / "data")
+    shard = next(data.glob("train-*.bin"))
+    blob = bytearray(shard.read_bytes())
+    blob[100] ^= 1
+    shard.write_bytes(blob)
+    info = RunInfo(tiny_spec(), RunId("a" * 32), b"")
+    (finding,) = doctor._examine_data(NodeSettings("x:1", tmp_path, data=data), info)
+    assert (finding.verdict, finding.code) == ("bad", ExitCode.DATA)
+    assert shard.name in finding.found

@@ -1,0 +1,216 @@
+"""A node rests and goes on as its owner wishes, and leaves politely each time."""
+
+import asyncio
+import socket
+import stat
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lockstep.exit_codes import StoppedError
+from lockstep.volunteer import pausable
+from lockstep.volunteer.control import ControlSocket, Wish, ask
+from lockstep.volunteer.machine import DailyUsage
+from lockstep.volunteer.manners import Limits, parse_hours
+from lockstep.volunteer.pausable import PausableNode
+from protocol.errors import UnavailableError
+from tests.support.waiting import until
+
+
+class FakeNode:
+    def __init__(self, happened: list[str]) -> None:
+        self.registry = CollectorRegistry()
+        self._happened = happened
+        self.runs = False
+        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        self._happened.append("start")
+
+    async def run(self) -> str:
+        self.runs = True
+        reason = await self._end
+        self._happened.append(reason)
+        return reason
+
+    async def stop(self) -> None:
+        self._happened.append("stop")
+
+    def leave(self) -> None:
+        self.end("left politely")
+
+    def end(self, reason: str) -> None:
+        if not self._end.done():
+            self._end.set_result(reason)
+
+    def status(self) -> dict[str, Any]:
+        rounds = {"trained": 3, "counted": 2, "reclaimed": 1}
+        return {
+            "round": 7,
+            "tokens": 10,
+            "rounds": rounds,
+            "standing": {"state": "counted", "reason": ""},
+        }
+
+    def unready(self) -> str:
+        return ""
+
+
+class Owner:
+    """A pausable node whose nodes are fakes."""
+
+    def __init__(self, place: Path, limits: Limits | None = None) -> None:
+        self.happened: list[str] = []
+        self.nodes: list[FakeNode] = []
+        self.node = PausableNode(self._make, limits or Limits(), DailyUsage(place))
+
+    def _make(self) -> FakeNode:
+        self.nodes.append(FakeNode(self.happened))
+        return self.nodes[-1]
+
+    def state(self) -> str:
+        return str(self.node.status()["standing"]["state"])
+
+    async def begin(self) -> "asyncio.Task[str]":
+        await self.node.start()
+        running = asyncio.create_task(self.node.run())
+        if self.nodes:
+            await until(lambda: self.nodes[-1].runs)
+        return running
+
+
+async def test_a_pause_leaves_politely_and_resume_comes_back(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    assert "until `lockstep resume`" in owner.node.obey(Wish("pause"))["said"]
+    await until(lambda: owner.state() == "resting")
+    assert owner.happened == ["start", "left politely", "stop"]
+    assert owner.node.unready().startswith("rests: paused")
+    assert owner.node.status()["round"] == 7, "what it did stays to be seen"
+    assert owner.node.obey(Wish("resume"))["said"] == "goes on"
+    await until(lambda: len(owner.nodes) == 2 and owner.state() == "counted")
+    work = owner.node.status()
+    assert (work["rounds"]["counted"], work["tokens"]) == (4, 20), "work before the rest counts"
+    owner.nodes[-1].end("all steps are done")
+    assert await running == "all steps are done"
+
+
+async def test_a_pause_with_a_length_ends_by_itself(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    owner.node.obey(Wish("pause", 0.05))
+    await until(lambda: len(owner.nodes) == 2)
+    owner.node.leave()
+    assert await running
+
+
+async def test_a_pause_before_the_first_round_rests_at_once(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    await owner.node.start()
+    owner.node.obey(Wish("pause"))
+    running = asyncio.create_task(owner.node.run())
+    await until(lambda: owner.state() == "resting")
+    assert owner.happened == ["start", "stop"]
+    owner.node.leave()
+    await running
+
+
+@pytest.mark.parametrize("resting", [False, True])
+async def test_finish_ends_after_the_round(tmp_path: Path, resting: bool) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    if resting:
+        owner.node.obey(Wish("pause"))
+        await until(lambda: owner.state() == "resting")
+    owner.node.obey(Wish("finish"))
+    await running
+    assert owner.happened == ["start", "left politely", "stop"]
+
+
+@pytest.mark.parametrize("resting", [False, True])
+async def test_stop_ends_at_once(tmp_path: Path, resting: bool) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    if resting:
+        owner.node.obey(Wish("pause"))
+        await until(lambda: owner.state() == "resting")
+    owner.node.obey(Wish("stop"))
+    with pytest.raises(StoppedError):
+        await running
+    assert owner.happened[-1] == "stop"
+
+
+async def test_outside_its_hours_a_node_is_not_even_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        hour = 12
+
+        @classmethod
+        def now(cls) -> datetime:
+            return datetime(2026, 11, 23, cls.hour)
+
+    monkeypatch.setattr(pausable, "datetime", Clock)
+    monkeypatch.setattr(pausable, "LOOK_S", 0.01)
+    owner = Owner(tmp_path, Limits(parse_hours("22:00-23:00")))
+    running = await owner.begin()
+    assert owner.nodes == []
+    assert owner.node.obey(Wish("resume"))["said"] == (
+        "still rests: outside its hours; goes on mon 22:00"
+    )
+    Clock.hour = 22
+    await until(lambda: owner.state() == "counted")
+    Clock.hour = 23
+    await until(lambda: owner.state() == "resting")
+    assert owner.happened == ["start", "left politely", "stop"]
+    owner.node.leave()
+    await running
+
+
+async def test_another_terminal_tells_it_over_a_socket_that_is_the_owner_s_alone(
+    tmp_path: Path,
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    control = ControlSocket(long, owner.node)
+    await control.start()
+    mode = (long / "control").stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+    told = await asyncio.to_thread(ask, long, Wish("me"))
+    assert told["status"]["round"] == 7
+    assert "error" in await asyncio.to_thread(ask, long, Wish("dance"))
+    await asyncio.to_thread(ask, long, Wish("finish"))
+    await running
+    await control.stop()
+    with pytest.raises(UnavailableError, match="no node answers"):
+        ask(long, Wish("me"))
+
+
+async def test_nonsense_on_the_socket_is_answered_and_changes_nothing(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    control = ControlSocket(tmp_path, owner.node)
+    await control.start()
+    for line in (b"{}\n", b"\xff\n", b'{"command": 1}\n', b'{"command":"stop","more":1}\n'):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "control"))
+        writer.write(line)
+        assert b"expected a wish" in await reader.readline()
+        writer.close()
+    assert not running.done()
+    await control.stop()
+    owner.node.leave()
+    await running
+
+
+async def test_the_socket_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(tmp_path / "control"))
+    control = ControlSocket(tmp_path, Owner(tmp_path).node)
+    await control.start()
+    assert "status" in await asyncio.to_thread(ask, tmp_path, Wish("me"))
+    await control.stop()

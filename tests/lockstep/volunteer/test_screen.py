@@ -1,0 +1,75 @@
+"""The screen of a joined machine: 80 columns, the state in words, the reason with it."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from lockstep.volunteer.screen import render, state_words
+from lockstep.volunteer.watch import CALM_S, StateLog
+from tests.lockstep.shared import printed
+
+STATUS: dict[str, Any] = {
+    "coordinator": "example:50700",
+    "session": "connected",
+    "sessions_lost": 2,
+    "peer_id": "ea6978ebea74503383c964034df2c62a",
+    "name": "attic",
+    "hardware": "NVIDIA GeForce RTX 4090",
+    "phase": "exchanges round 12",
+    "round": 11,
+    "loss": 3.25,
+    "rounds": {"trained": 12, "counted": 9, "reclaimed": 3},
+    "tokens": 12345,
+    "share": 8,
+    "members": 3,
+    "bell_in_seconds": 4.2,
+    "links": {"open": [{}], "missing": {"f" * 32: "nobody answers"}},
+    "run": {"run_id": "c" * 32, "name": "first", "steps": 2000},
+    "standing": {"state": "late", "reason": "by 1.2 s in round 11: its work took 6.2 s"},
+    "traffic": {"payload_up_bytes": 1_000_000, "control_down_bytes": 2_000},
+}
+
+
+def test_the_screen_tells_everything_in_80_columns() -> None:
+    text = printed(render(STATUS))
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "first (cccccccc): round 11, 2000 steps in all",
+        "attic (ea6978eb) · NVIDIA GeForce RTX 4090",
+        "late: by 1.2 s in round 11: its work took 6.2 s",
+        "exchanges round 12 · bell in 4 s",
+        "3.2500 nats per token",
+        "counted in 9 of 12 rounds · 12,345 tokens · share 8 samples",
+        "1 MB up · 2 kB down",
+        "3 members · 1 linked · 1 not: ffffffff nobody answers",
+        "connected · lost 2 times",
+        "Ctrl-C finishes the round and leaves",
+    ):
+        assert words in text
+
+
+def test_a_long_reason_is_folded_and_not_cut() -> None:
+    reason = "cannot go on yet: " + "word " * 40 + "end"
+    text = printed(render(STATUS | {"standing": {"state": "held", "reason": reason}}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "end" in text
+
+
+def test_a_node_that_starts_is_shown_too() -> None:
+    text = printed(render({"phase": "opens its data", "coordinator": "example:50700"}))
+    assert "at example:50700" in text
+    assert "starting" in text
+
+
+def test_where_there_is_no_terminal_each_change_of_state_is_a_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal = StateLog()
+    counted = STATUS | {"standing": {"state": "counted", "reason": ""}}
+    with caplog.at_level(logging.INFO):
+        for now_s, status in [(0, counted), (1, counted), (2, STATUS), (3, STATUS), (4, counted)]:
+            journal.look(status, float(now_s))
+        journal.look(counted, 4 + CALM_S)
+    assert caplog.messages == ["counted", state_words(STATUS), "counted", "counted"]
+    assert vars(caplog.records[0])["counted"] == "9/12"

@@ -1,0 +1,94 @@
+"""A node's place in its run, in words with the reason."""
+
+import pytest
+
+from node.standing import Standing
+
+
+def working(round: int = 5, muted: str = "") -> Standing:
+    standing = Standing()
+    standing.opened(round, bell_ms=4_000, publish_by_ms=6_000, share=8, muted=muted)
+    return standing
+
+
+def test_it_counts_when_a_commit_holds_its_payload() -> None:
+    standing = working()
+    assert standing.words("trains round 5", "")[0] == "training"
+    standing.announced(5, 4_100, 4_000)
+    standing.counted(5)
+    assert standing.words("waits for a round", "") == ("counted", "")
+
+
+def test_a_late_payload_is_called_late_by_its_time_and_its_work() -> None:
+    standing = working()
+    standing.announced(5, 7_200, 7_100)
+    standing.left_out(5)
+    assert standing.words("waits for a round", "") == (
+        "late",
+        "by 1.2 s in round 5: its work took 7.1 s",
+    )
+
+
+def test_a_punctual_payload_that_nobody_had_is_the_upload_s_fault() -> None:
+    standing = working()
+    standing.announced(5, 4_100, 4_000)
+    standing.left_out(5)
+    state, reason = standing.words("waits for a round", "")
+    assert state == "left out"
+    assert "its upload is the limit" in reason
+
+
+def test_a_skipped_round_is_nobody_s_fault() -> None:
+    standing = working()
+    standing.announced(5, 9_000, 9_000)
+    standing.skipped(5)
+    standing.left_out(5)
+    assert standing.words("waits for a round", "")[0] == "skipped"
+
+
+def test_a_muted_node_knows_why_and_when_it_counts_again() -> None:
+    why = "late in 4 rounds: counted again after a punctual one"
+    standing = working(muted=why)
+    assert standing.words("trains round 5", "") == ("muted", why)
+    standing.announced(5, 9_000, 9_000)
+    standing.left_out(5)
+    assert standing.words("waits for a round", "") == ("muted", why)
+    standing.opened(6, bell_ms=1, publish_by_ms=2, share=8, muted="")
+    assert standing.words("trains round 6", "")[0] == "training"
+
+
+def test_what_the_coordinator_told_holds_until_a_round_opens() -> None:
+    standing = Standing()
+    standing.told = ("waiting", "waiting for members: 1 of 2 are ready")
+    assert standing.words("waits for a round", "") == standing.told
+    standing.opened(0, bell_ms=4_000, publish_by_ms=6_000, share=8, muted="")
+    assert standing.words("trains round 0", "")[0] == "training"
+    standing.told = ("held", "its state after round 3 was wrong")
+    assert standing.words("waits for a round", "") == standing.told
+
+
+@pytest.mark.parametrize(
+    "phase", ["catches up: round 3 of 90", "17 rounds behind", "discards its state"]
+)
+def test_a_node_behind_the_log_catches_up_whatever_was_before(phase: str) -> None:
+    standing = working()
+    assert standing.words(phase, "") == ("catching up", phase)
+
+
+def test_a_lost_session_comes_first() -> None:
+    assert working().words("trains round 5", "lost the coordinator; reconnecting") == (
+        "no session",
+        "lost the coordinator; reconnecting",
+    )
+
+
+def test_before_anything_it_starts() -> None:
+    assert Standing().words("opens its data", "") == ("starting", "opens its data")
+
+
+def test_the_bell_is_told_while_a_round_is_in_work() -> None:
+    standing = working()
+    assert standing.bell_in_ms(1_000) == 3_000
+    standing.announced(5, 2_000, 2_000)
+    assert standing.bell_in_ms(2_000) is None
+    assert Standing().bell_in_ms(0) is None
