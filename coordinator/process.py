@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
-from coordinator.door import connections_max
+from coordinator.door import Door, connections_max
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
@@ -50,7 +50,11 @@ class CoordinatorProcess:
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.service = CoordinatorService(
-            self._sequencer, self.journal, self._public_key, self.status
+            self._sequencer,
+            self.journal,
+            self._public_key,
+            self.status,
+            Door(settings.directory),
         )
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None

@@ -313,6 +313,7 @@ class NodeProcess:
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            key=self._key,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

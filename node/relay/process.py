@@ -148,6 +148,7 @@ class RelayProcess:
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
+            key=self._key,
             report_holding=lambda round, digests: None,
             clock_ms=own_clock_ms,
             snapshots=shelf,

@@ -338,6 +338,7 @@ class SimulatedNode:
             SwarmLimits(replica.payload_bytes_max, membership.neighbours),
             log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
+            key=self._key,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

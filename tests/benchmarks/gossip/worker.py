@@ -145,6 +145,7 @@ class Worker:
             SwarmLimits(place.size, place.neighbours),
             log=PayloadLog(directory, 1, LOG_BYTES_MAX),
             link=self._mesh,
+            key=key,
             report_holding=self._report_holding,
             clock_ms=clock_ms,
         )
