@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
-from coordinator.door import connections_max
+from coordinator.door import Door, connections_max
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.rounds import Rounds
@@ -61,7 +61,11 @@ class CoordinatorProcess:
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.service = CoordinatorService(
-            self._sequencer, self.journal, self._public_key, self.status
+            self._sequencer,
+            self.journal,
+            self._public_key,
+            self.status,
+            Door(settings.directory),
         )
         self.history = History()
         self._traffic = Traffic(overhead)

@@ -74,8 +74,9 @@ class CoordinatorService(Calls):
         journal: Journal,
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],
+        door: Door,
     ) -> None:
-        relays, door = Relays(), Door(journal.directory)
+        relays = Relays()
         super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
         self.run_refusals = RunRefusals()
         self.node_sessions = SessionTable("node")

@@ -342,6 +342,7 @@ class NodeProcess:
             log=payloads,
             link=mesh,
             check=check,
+            key=self._key,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
