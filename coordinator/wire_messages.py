@@ -89,7 +89,7 @@ def heartbeat_reply(sent_ms: int, received_ms: int, replied_ms: int) -> wire.Coo
 
 def members_message(members: Membership, relays: Iterable[Joined] = ()) -> wire.Members:
     """The whole member list: members sorted by id, then relays."""
-    told = [_line(member) for member in members]
+    told = [_line(member) for member in members if member.listed]
     return wire.Members(members=told + [_relay_line(relay) for relay in relays])
 
 
@@ -105,7 +105,9 @@ def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire
     cost a run of N members N cubed lines.
     """
     touched = {peer for change in changes for peer in (*change.came, *change.gone)}
-    told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
+    told = [
+        _line(member) for peer in sorted(touched) if (member := members.get(peer)) and member.listed
+    ]
     gone = sorted(peer for peer in touched if members.get(peer) is None)
     return wire.CoordinatorMessage(members=wire.Members(members=told, gone=gone, changes=True))
 
@@ -127,6 +129,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             decay_bits=opened.decay_bits,
             muted=assignment.muted,
             reason=assignment.reason,
+            assigned=opened.assigned,
         )
     )
 

@@ -156,6 +156,7 @@ def coordinator(
     ] = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
+    vouch: options.Vouch = None,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -178,9 +179,8 @@ def coordinator(
         check_file(run_file)
         return
     place = directory or run_file.with_suffix(".coordinator")
-    coordinate(
-        run_file, CoordinatorSettings(place, listen), ServeOptions(place, admin, follow_parent)
-    )
+    settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()))
+    coordinate(run_file, settings, ServeOptions(place, admin, follow_parent))
 
 
 @app.command()

@@ -15,6 +15,8 @@ Rules
   connected until its lease runs out.
 - Strikes count late rounds; a punctual round forgives one. Each strike halves the share. At the
   run's limit the member is muted, which one punctual round ends.
+- In a full run a member that does not become ready loses its place to one that joins.
+- In a run that is open to the public a node without standing is told to others once it is ready.
 - A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
 """
 
@@ -37,12 +39,23 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
+from coordinator.machine.pacing import smoothed_speed
+from coordinator.machine.standing import RANKS, Standing
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 
 LAPSES_KEPT_LEASES = 4
 """Leases for which a lapse is remembered: a finished run asks for those of the last two leases
 before its end, for at most two leases after it."""
+
+
+READY_LEASES = 20
+"""Leases for which a full run keeps the place of a member that is not ready and comes no nearer to
+it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
+
+UNCOPIED_MAX = 2
+"""Rounds in a row in which an announced payload was not to be had, after which no round waits for
+the copies of its author; one may be a lost link."""
 
 
 @dataclass(slots=True)
@@ -55,6 +68,14 @@ class WorkRecord:
     rounds_counted: int = 0
     loss: float | None = None
     """Loss of the newest announcement with samples, in nats per token."""
+    uncopied: int = 0
+    """Rounds in a row whose time ended before the announced payload had its copies."""
+
+    def book(self, samples: int, took_ms: int) -> None:
+        """The member trained these samples in this time."""
+        self.samples += samples
+        if samples:
+            self.speed = smoothed_speed(self.speed, samples, took_ms)
 
 
 @dataclass(slots=True)
@@ -74,6 +95,10 @@ class Member:
     """Newest round that the member's state includes, as far as it has said."""
     strikes: int = 0
     warmup_left: int = 0
+    progress_ms: int = 0
+    """Time at which its state last came nearer to the log's head, or it joined."""
+    listed: bool = True
+    """Whether others are told of it."""
     work: WorkRecord = field(default_factory=WorkRecord)
 
 
@@ -83,6 +108,7 @@ class MembershipState:
 
     roster: dict[PeerId, Member] = field(default_factory=dict)
     lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)
 
 
 class Membership:
@@ -118,16 +144,44 @@ class Membership:
         """Members that have caught up and are connected, sorted by id."""
         return [member for member in self if member.state == "ready" and member.connected]
 
+    @property
+    def standing(self) -> Standing:
+        """The standing of all keys."""
+        return self._state.standing
+
+    @property
+    def public(self) -> bool:
+        """Whether only standing decides."""
+        return self._spec.trust == "public"
+
+    def decides(self, peer: PeerId) -> bool:
+        """Whether the key counts where members are counted."""
+        return not self.public or self.standing.has(peer)
+
+    def rank(self, peer: PeerId) -> int:
+        """The weight of the key's word against that of others; equal among people that know each
+        other.
+        """
+        return RANKS[self.standing.word(peer)] if self.public else 0
+
     def live(self, peer: PeerId) -> bool:
         """Whether the node is a connected member. Rounds wait for such nodes only."""
         member = self.roster.get(peer)
         return member is not None and member.connected
 
     def keeps_time(self, peer: PeerId) -> bool:
-        """Whether the slot of a round follows the needs of this node: it is live and has not been
-        late so often that it is muted, although the slot grew meanwhile.
+        """Whether rounds wait for this node, and their slot follows its needs: it decides, is live
+        and has not been late so often that it is muted, although the slot grew meanwhile.
         """
-        return self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
+        punctual = self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
+        return punctual and self.decides(peer)
+
+    def copies_are_awaited(self, peer: PeerId) -> bool:
+        """Whether rounds wait for the copies of this author's payload: it decides, and did not just
+        announce payloads that nobody could get.
+        """
+        member = self.roster.get(peer)
+        return (member is None or member.work.uncopied < UNCOPIED_MAX) and self.decides(peer)
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
@@ -159,10 +213,15 @@ class Membership:
                 return self._join(event, now_ms)
             case Ready(peer, round, _, has_momentum):
                 if member := self.roster.get(peer):
+                    if round > member.round:
+                        member.progress_ms = now_ms
                     member.state, member.round = "ready", round
                     knows_momentum = has_momentum or round < 0
                     member.warmup_left = 0 if knows_momentum else self._spec.warmup_rounds
                     self.renew(peer, now_ms)
+                    if not member.listed:
+                        member.listed = True
+                        return [TellMembers(came=(peer,))]
                 return []
             case Heartbeat(peer):
                 self.renew(peer, now_ms)
@@ -207,6 +266,21 @@ class Membership:
         """Remove the member because of a verdict on its digests."""
         self.roster.pop(peer, None)
 
+    def note_applied(self, peer: PeerId, round: int, now_ms: int) -> None:
+        """The member's state includes this round."""
+        member = self.roster[peer]
+        if round > member.round:
+            member.round, member.progress_ms = round, now_ms
+
+    def note_copies(self, peer: PeerId, *, copied: bool) -> None:
+        """A round has ended in which the member's payload had its copies, or did not get them in
+        all the time that there was: one strike.
+        """
+        if member := self.roster.get(peer):
+            member.work.uncopied = 0 if copied else min(UNCOPIED_MAX, member.work.uncopied + 1)
+            if not copied:
+                self.note_late(peer)
+
     def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike, count one round of warm-up."""
         if member := self.roster.get(peer):
@@ -231,8 +305,12 @@ class Membership:
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self.roster.get(event.peer)
         self._state.lapsed_ms.pop(event.peer, None)
+        effects: list[Effect] = []
         if known is None and len(self.roster) >= self._spec.members_max:
-            return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
+            effects = self._make_room(event.peer, now_ms)
+            if not effects:
+                reason = f"the run is full: {self._spec.members_max} members"
+                return [Refuse(event.peer, reason, retry=True)]
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
             if not self.roster:
@@ -246,6 +324,8 @@ class Membership:
                 "catching up",
                 now_ms,
                 lease_until_ms,
+                progress_ms=now_ms,
+                listed=self.decides(event.peer),
             )
         else:
             moved = known.addresses != event.addresses
@@ -254,4 +334,25 @@ class Membership:
             known.state, known.lease_until_ms, known.connected = "catching up", lease_until_ms, True
             if not moved:
                 return [Admit(event.peer)]
-        return [Admit(event.peer), TellMembers(came=(event.peer,))]
+        if not self.roster[event.peer].listed:
+            return [*effects, Admit(event.peer)]
+        return [*effects, Admit(event.peer), TellMembers(came=(event.peer,))]
+
+    def _make_room(self, peer: PeerId, now_ms: int) -> list[Effect]:
+        """Take the place of a member that has not become ready and shows no progress; one with
+        standing takes that of any member without it. Nothing when every place is kept.
+        """
+        stale_ms = now_ms - READY_LEASES * self._spec.lease_ms
+        entitled = self.public and self.decides(peer)
+        given_up = [
+            member
+            for member in self
+            if (member.state == "catching up" and member.progress_ms <= stale_ms)
+            or (entitled and not self.decides(member.peer))
+        ]
+        if not given_up:
+            return []
+        victim = min(given_up, key=lambda member: (member.state == "ready", member.progress_ms))
+        self.evict(victim.peer)
+        reason = "the run is full, and this node was not ready in time: it waits for a place"
+        return [Evict(victim.peer, reason), TellMembers(gone=(victim.peer,))]

@@ -12,11 +12,12 @@ Rules
 - `handle` is the only door. Each round is decided once, in the order of rounds.
 - `coordinator.machine.opening` says when the next round opens.
 - A payload counts when a member that was asked to work announced it by `publish_by` and
-  `copies_min` other members hold it. With fewer such payloads than the quorum the round is skipped,
+  `copies_min` other members hold it; in a public run most of its drawn witnesses
+  (`coordinator.machine.standing`). With fewer such payloads than the quorum the round is skipped,
   and authors reclaim theirs.
-- A round closes early when every live member that was asked has announced and all payloads have
-  their copies. A payload that died with its author's process, before any other member held it, is
-  not waited for.
+- A round closes early when every member that is waited for has announced and all payloads that are
+  waited for have their copies (`coordinator.machine.closing`). A payload that died with its
+  author's process, before any other member held it, is not waited for.
 - A commit carries the learning rate of the step that it makes. The opening of the round could not
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
@@ -33,12 +34,11 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import opening
+from coordinator.machine import closing, opening
 from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
-    Assignment,
     CommitRound,
     Concluded,
     Disconnected,
@@ -52,15 +52,16 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
-    OpenRound,
     Ready,
     Refuse,
     Restarted,
+    Salted,
     SkipRound,
+    Vouched,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.membership import Membership
-from coordinator.machine.pacing import next_pace, smoothed_speed
+from coordinator.machine.pacing import next_pace
 from coordinator.machine.run_state import RunState, new_state
 from coordinator.machine.undecided_round import (
     UndecidedRound,
@@ -169,11 +170,8 @@ class Rounds:
         match event:
             case Announced():
                 return self._announced(event, now_ms)
-            case Holding(peer, round, digests, authors):
-                undecided = self.undecided(round)
-                if undecided and self.members.get(peer):  # else it is late, or a former member's
-                    undecided.receipts.hold(peer, digests, now_ms, authors)
-                return []
+            case Holding():
+                return self._holding(event, now_ms)
             case Applied():
                 return self._applied(event, now_ms)
             case InstantReached():
@@ -195,15 +193,33 @@ class Rounds:
                     return [Refuse(peer, reason, True)]
                 for undecided in self.state.undecided:
                     undecided.receipts.doubt(peer)
-                return self.members.handle(event, now_ms)
+                return self._enforce(self.members.handle(event, now_ms), now_ms)
+            case Vouched(peer):
+                self.members.standing.vouched.add(peer)
+                return []
+            case Salted(salt):
+                self.members.standing.salt = self.members.standing.salt or salt
+                return []
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
                 assert_never(event)
 
+    def _holding(self, event: Holding, now_ms: int) -> list[Effect]:
+        undecided, members = self.undecided(event.round), self.members
+        if undecided is None or members.get(event.peer) is None:
+            return []  # late, or a former member's
+        if members.public and not (
+            members.decides(event.peer) and event.peer in undecided.assignments
+        ):
+            return []  # no witness
+        undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
+        return []
+
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
         undecided, member = self.undecided(event.round), self.members.get(event.peer)
         if undecided is None or member is None or event.peer not in undecided.assignments:
+            closing.announced_after(self.state, event, self.members, now_ms)
             return []  # stale: the round is decided, or the author was not asked
         if earlier := undecided.announced.get(event.peer):
             if earlier.digest and earlier.digest == event.digest:
@@ -213,23 +229,22 @@ class Rounds:
             return []  # late: left out, and already counted as a strike
         assignment = undecided.assignments[event.peer]
         check_announcement(event, assignment, self.spec.rounds.payload_bytes_max)
-        undecided.announce(event, now_ms)
+        undecided.announce(event, now_ms, closing.witnesses(undecided, event, self.members))
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
         self.state.totals.samples_trained += event.samples
         self.members.note_punctual(event.peer)
-        work = member.work
-        work.samples += event.samples
+        if not self.members.public:
+            member.work.book(event.samples, event.compute_ms)
         if event.samples:
-            work.speed = smoothed_speed(work.speed, event.samples, event.compute_ms)
-            work.loss = event.loss
+            member.work.loss = event.loss
         return []
 
     def _applied(self, event: Applied, now_ms: int) -> list[Effect]:
         member = self.members.get(event.peer)
         if member is None or event.round > self.state.head_round:
             return []  # a former member's report, or one of a journal that was lost
-        member.round = max(member.round, event.round)
+        self.members.note_applied(event.peer, event.round, now_ms)
         return self._enforce(self.state.verdicts.report(event, self.members, now_ms), now_ms)
 
     def _ready(self, event: Ready, now_ms: int) -> list[Effect]:
@@ -248,7 +263,7 @@ class Rounds:
         for undecided in self.state.undecided:
             if event.peer in undecided.silent:  # it lost its session in the middle of the round
                 again = (undecided.assignments[event.peer],)
-                effects.append(_opening_of(undecided, again))
+                effects.append(opening.told(undecided, again, self.spec))
         if self.state.end.concluded:  # it was away when the others were told
             effects.append(FinishRun(self.state.reason))
         return effects
@@ -283,7 +298,7 @@ class Rounds:
         upcoming = undecided.next_instant()
         if upcoming is None or upcoming[0] != event.instant:
             self._impossible(f"{upcoming or 'no further instant'}", str(event))
-        undecided.reached = event.instant
+        undecided.reach(event.instant)
         if event.instant == "publish_by":
             for peer in undecided.awaited(self.members.live):
                 self.members.note_late(peer)
@@ -300,7 +315,7 @@ class Rounds:
         """Decide every round that can be decided, then open the next one if it may begin."""
         effects: list[Effect] = []
         state, end = self.state, self.state.end
-        while state.undecided and self._decidable(state.undecided[0]):
+        while state.undecided and closing.may_decide(state.undecided[0], self.members, self.spec):
             effects.append(self._decide(state.undecided.pop(0), now_ms))
         if not end.finished and state.totals.committed >= self.spec.schedule.steps:
             end.finished = True
@@ -322,28 +337,16 @@ class Rounds:
         self.state.end.concluded = True
         return FinishRun(self.state.reason)
 
-    def _decidable(self, undecided: UndecidedRound) -> bool:
-        if undecided.reached == "commit_by":
-            return True
-        live, roster = self.members.live, self.members.roster
-        if undecided.reached != "publish_by" and undecided.waits(live):
-            return False
-        asked = undecided.assignments
-        if any(peer in roster for peer in asked) and not any(map(live, asked)):
-            return False  # all sessions were lost at once: a fault of the network here
-        return not undecided.waits_for_copies(roster)
-
     def _decide(self, undecided: UndecidedRound, now_ms: int) -> Effect:
         state, rounds = self.state, self.spec.rounds
         state.decided_round = undecided.round
         state.totals.samples_lost += undecided.unannounced()
-        needs = undecided.needs(self.members.keeps_time, now_ms)
+        needs = closing.needs(undecided, self.members, now_ms)
         hides = rounds.overlap_at(state.next_round) > 0
         state.pace = next_pace(state.pace, needs, rounds, hides=hides)
-        # Members without a session are asked for copies too: a short loss of the network must not
-        # let a payload without copies pass.
-        counted = undecided.available(self.members.roster)
-        if len(counted) >= rounds.quorum:
+        closing.close(state, undecided, self.members)
+        counted = closing.contributors(undecided, self.members)
+        if closing.reaches_quorum(counted, self.members, self.spec):
             return self._commit(undecided, counted)
         state.totals.skipped += 1
         state.reason = (
@@ -369,9 +372,7 @@ class Rounds:
         totals.payloads += len(entries)
         totals.payload_bytes += sum(entry.payload_bytes for entry in entries)
         state.loss = mean_loss(counted)
-        for payload in counted:
-            if member := self.members.get(payload.peer):
-                member.work.rounds_counted += 1
+        closing.credit(undecided, counted, self.members)
         holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
         return CommitRound(commit, holders, state.loss)
 
@@ -382,15 +383,4 @@ class Rounds:
             return []
         opened = opening.begin_round(state, self.members, self.spec, now_ms)
         state.reason = f"{len(opened.assignments)} members train round {opened.round}"
-        return [_opening_of(opened, tuple(opened.assignments.values()))]
-
-
-def _opening_of(undecided: UndecidedRound, assignments: tuple[Assignment, ...]) -> OpenRound:
-    return OpenRound(
-        undecided.round,
-        undecided.step,
-        undecided.instants,
-        undecided.learning_rate_bits,
-        undecided.decay_bits,
-        assignments,
-    )
+        return [opening.told(opened, tuple(opened.assignments.values()), self.spec)]

@@ -227,6 +227,8 @@ class CoordinatorClient:
                 self._lose(f"lost the coordinator at {self.address} ({error.details()})")
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+            except UnavailableError as error:
+                self._lose(str(error))
             except RemoteProtocolError as error:
                 self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
@@ -276,6 +278,8 @@ class CoordinatorClient:
             case "refused":
                 wrong = message.refused.wrong_results
                 reason = f"the coordinator refused this node: {message.refused.reason}"
+                if message.refused.retry:
+                    raise UnavailableError(reason)
                 raise DivergedError(reason) if wrong else RefusedError(reason)
             case "evicted" if message.evicted.wrong_results:
                 reason = message.evicted.reason

@@ -25,6 +25,8 @@ from coordinator.machine.events import (
     Ready,
     RecordDigest,
     Restarted,
+    Salted,
+    Vouched,
 )
 from protocol.codec.commits import (
     Commit,
@@ -57,6 +59,8 @@ EVENTS: list[Event] = [
     InstantReached(3, "publish_by"),
     Concluded(),
     Restarted(),
+    Vouched(A),
+    Salted(b"s" * 32),
 ]
 
 

@@ -58,6 +58,8 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.pace.slot.exchange_ms",
         "state.pace.reason",
         "state.verdicts.held",
+        "state.closed_early",
+        *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
         "state.end.finished",
         "state.end.concluded",
         "state.end.conclude_by_ms",
