@@ -57,7 +57,7 @@ def test_a_hello_admits_a_member_and_tells_the_others() -> None:
 
 def test_a_full_run_refuses_with_its_size_and_keeps_no_trace() -> None:
     members = members_of(A, B)
-    assert members.handle(hello(C), 0) == [Refuse(C, "the run is full: 2 members")]
+    assert members.handle(hello(C), 0) == [Refuse(C, "the run is full: 2 members", retry=True)]
     assert members.get(C) is None
 
 
@@ -102,7 +102,7 @@ def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
         [member.peer for member in members.ready()],
         len(members),
     ) == ([B], [B], 2)
-    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
+    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members", retry=True)]
     assert members.check_leases(1000) == [A, B]
     members.handle(hello(A), 20)
     assert members.live(A)
