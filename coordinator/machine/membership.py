@@ -207,13 +207,10 @@ class Membership:
 
     def keeps_time(self, peer: PeerId) -> bool:
         """Whether rounds wait for this node, and their slot follows its needs: it decides, is live
-        and has not been late as often as it can be, although the slot grew meanwhile.
+        and has not been late so often that it is muted, although the slot grew meanwhile.
         """
-        if not self.live(peer):
-            return False
-        member = self.roster[peer]
-        most = self._spec.strikes_to_mute - (not member.work.speed)
-        return member.strikes < most and self.decides(peer)
+        punctual = self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
+        return punctual and self.decides(peer)
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
         """Whether rounds wait for the copies of this author's payload: it decides, and did not just

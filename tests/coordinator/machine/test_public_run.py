@@ -377,6 +377,7 @@ def test_an_author_whose_payloads_nobody_can_get_is_waited_for_twice() -> None:
 
 def test_a_member_at_the_strike_limit_is_waited_for_no_more_and_proves_itself_in_time() -> None:
     driver = Driver(A, B, C, membership={"strikes_to_mute": 2, "lease_ms": 600_000})
+    driver.end_first_step(C)
     lengths = []
     for _ in range(4):
         opened, began_ms = driver.opened[-1], driver.now_ms
@@ -396,6 +397,7 @@ def test_a_member_at_the_strike_limit_is_waited_for_no_more_and_proves_itself_in
 
 def test_while_the_quorum_is_not_reached_members_at_the_limit_are_waited_for() -> None:
     driver = Driver(A, B, membership={"strikes_to_mute": 1, "lease_ms": 600_000})
+    driver.end_first_step(B)
     driver.announce(A, 0)
     driver.wait(3000)
     opened = driver.opened[-1]
