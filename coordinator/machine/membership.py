@@ -363,13 +363,13 @@ class Membership:
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self.roster.get(event.peer)
-        self._state.lapsed_ms.pop(event.peer, None)
         effects: list[Effect] = []
         if known is None and len(self.roster) >= self._spec.members_max:
             effects = self._make_room(event.peer, now_ms)
             if not effects:
                 reason = f"the run is full: {self._spec.members_max} members"
                 return [Refuse(event.peer, reason, retry=True)]
+        self._state.lapsed_ms.pop(event.peer, None)
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
             if not self.roster:

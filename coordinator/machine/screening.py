@@ -17,6 +17,7 @@ from coordinator.machine.events import (
     Holding,
     Joined,
     Left,
+    NotHeld,
     Ready,
     Refuse,
 )
@@ -31,15 +32,19 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
     nothing of it can.
     """
     match event:
-        case Holding(peer, round, digests):
+        case Holding(peer, round, digests, authors):
             undecided = _undecided(state, round)
             known = undecided is not None and members.get(peer) is not None
             news = undecided.receipts.news(peer, digests) if undecided and known else ()
-            return Holding(peer, round, news) if news else Heartbeat(peer)
-        case Announced(peer, round):
-            undecided = _undecided(state, round)
-            if undecided is None or members.get(peer) is None or not _is_news(event, undecided):
+            named = dict(zip(digests, authors, strict=False)) if authors else {}
+            headers = tuple(named[digest] for digest in news) if named else ()
+            return Holding(peer, round, news, headers) if news else Heartbeat(peer)
+        case Announced(peer):
+            if members.get(peer) is None or not _is_news(event, state):
                 return Heartbeat(peer)
+        case NotHeld(peer, round, digests):
+            news = state.voids.news(peer, round, digests) if members.get(peer) else ()
+            return NotHeld(peer, round, news) if news else Heartbeat(peer)
         case Applied(peer, round):
             if members.get(peer) is None or round > state.head_round:
                 return Heartbeat(peer)
@@ -68,10 +73,14 @@ def _undecided(state: RunState, round: int) -> UndecidedRound | None:
     return next((each for each in state.undecided if each.round == round), None)
 
 
-def _is_news(event: Announced, undecided: UndecidedRound) -> bool:
+def _is_news(event: Announced, state: RunState) -> bool:
     """Whether the round takes the announcement, or takes its author's word again that it holds the
-    payload.
+    payload; or, where it closed early, whether its author may still prove itself punctual.
     """
+    undecided = _undecided(state, event.round)
+    if undecided is None:
+        closed = (each for each in state.closed_early if each.round == event.round)
+        return any(event.peer in each.silent for each in closed)
     if event.peer not in undecided.assignments:
         return False
     if earlier := undecided.announced.get(event.peer):

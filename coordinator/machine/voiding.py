@@ -9,7 +9,7 @@ from protocol.ids import PeerId, RunId
 
 def has_standing(members: Membership, peer: PeerId) -> bool:
     """Whether the word of a node counts where members are counted."""
-    return members.get(peer) is not None
+    return members.get(peer) is not None and members.decides(peer)
 
 
 def voters(members: Membership) -> set[PeerId]:

@@ -108,6 +108,18 @@ class Voids:
         complaint = payloads.lacked.get(digest) if payloads else None
         return complaint.reason if complaint else None
 
+    def news(self, peer: PeerId, round: int, digests: Iterable[Digest]) -> tuple[Digest, ...]:
+        """The digests among these of which `complain` would take note."""
+        payloads = self.rounds.get(round)
+        if payloads is None:
+            return ()
+        return tuple(
+            digest
+            for digest in dict.fromkeys(digests)
+            if digest in payloads.holders
+            and (digest not in payloads.lacked or peer not in payloads.lacked[digest].lacking)
+        )
+
     # ---- changes
 
     def commit(
