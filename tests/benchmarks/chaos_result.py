@@ -177,7 +177,7 @@ def _words(by: dict[str, Any]) -> str:
     """Recoveries from faults of one kind."""
     seconds, rounds = by["seconds"], by["rounds"]
     return (
-        f"{by['count']} over: median {seconds['median']} s, {rounds['median']} rounds; "
+        f"{by['count']}: median {seconds['median']} s, {rounds['median']} rounds; "
         f"p95 {seconds['p95']} s, {rounds['p95']} rounds"
     )
 
