@@ -142,14 +142,13 @@ def table(found: dict[str, Any]) -> Table:
     faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
     rows = {
         "faults": f"{faults} in {found['minutes']:g} minutes on {found['nodes']} nodes",
-        **{f"  {kind}": str(count) for kind, count in found["faults"].items()},
+        **{f"  {kind}": _words(by) for kind, by in found["recovery_by_kind"].items()},
         "rounds committed": f"{found['rounds_committed']} ({undisturbed} without faults)",
         "divergences": f"{found['divergences']} ({found['commits_replayed']} commits replayed)",
         "not recovered": str(found["unrecovered"]),
         "did not leave": str(len(found["did_not_leave"])),
         "time to recover": f"median {seconds['median']} s, p95 {seconds['p95']} s",
         "": f"median {rounds['median']} rounds, p95 {rounds['p95']} rounds",
-        **{f"  {kind}": _words(by) for kind, by in found["recovery_by_kind"].items()},
         "  killed node: start": _seconds(found["restart"]["start"]),
         "  then until counted": _seconds(found["restart"]["after"]),
         "participation": _against(found, "participation", _percent),
@@ -175,10 +174,10 @@ def _seconds(found: dict[str, float | None]) -> str:
 
 
 def _words(by: dict[str, Any]) -> str:
-    """Recovery from faults of one kind."""
+    """Recoveries from faults of one kind."""
     seconds, rounds = by["seconds"], by["rounds"]
     return (
-        f"median {seconds['median']} s, {rounds['median']} rounds; "
+        f"{by['count']}: median {seconds['median']} s, {rounds['median']} rounds; "
         f"p95 {seconds['p95']} s, {rounds['p95']} rounds"
     )
 

@@ -242,6 +242,7 @@ def test_the_document_has_the_promised_fields_and_the_table_fits_eighty_columns(
     Console(file=text, width=200).print(table(found))
     assert max(len(line.rstrip()) for line in text.getvalue().splitlines()) <= 80
     assert "97.0 %" in text.getvalue()
+    assert "1: median 1.0 s, 1 rounds; p95 1.0 s, 1 rounds" in text.getvalue()
 
 
 def test_losses_are_compared_at_equal_rounds_too() -> None:
