@@ -36,6 +36,7 @@ def status(
             "skipped": totals.skipped,
             "total": rounds.spec.schedule.steps,
         },
+        "voids": len(state.voids.made),
         "loss": state.loss,
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {

@@ -31,7 +31,16 @@ from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
+from protocol.codec.chain import Void, entry_digest, sign_entry
+from protocol.codec.commits import (
+    Commit,
+    Entry,
+    SignedCommit,
+    commit_digest,
+    genesis_digest,
+    open_commit,
+    sign_commit,
+)
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
@@ -516,6 +525,40 @@ async def test_a_resync_replays_the_log_from_genesis_to_the_same_digest(corpus: 
     ] * 2, "on the way too"
     assert stage.status.resyncs == 1
     assert stage.status.note == "resynced: differs"
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_state_that_counts_a_payload_which_became_void_is_discarded_and_replayed(
+    corpus: Path, away: bool
+) -> None:
+    """Also by a node that was away when it became void."""
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        await until(lambda: stage.client.of_kind("applied"))
+        counted = stage.replica.digest
+        void = Void(RUN, 0, Digest(announced.digest), "nobody has it", stage.head)
+        signed = sign_entry(void, KEY)
+        entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        stage.commits[0].voids.append(entry)
+        if away:
+            stage.trainer.inbox.welcomed(wire.Welcome(decided_round=0, tail=[entry]))
+        else:
+            stage.tell(chained=entry)
+        await until(lambda: len(stage.client.of_kind("ready")) >= 2)
+        await ended(stage, task)
+    without = Replica(stage.spec, RUN, torch.device("cpu"), 2)
+    [row] = stage.commits
+    commit = open_commit(SignedCommit(row.body, row.signature), public_bytes(KEY))
+    without.apply(commit, [b""])
+    ready = stage.client.of_kind("ready")[-1]
+    assert (ready.round, ready.voids, ready.resyncs) == (0, 1, 0)
+    assert ready.state_digest == without.digest != counted
+    assert stage.status.resyncs == 1
+    assert stage.trainer.position.head == entry_digest(void)
 
 
 async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine import rounds
+from coordinator.machine import rounds, voiding
 from coordinator.machine.membership import Membership
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.undecided_round import UndecidedRound
@@ -309,6 +309,11 @@ def patience_has_no_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deadline, "limit", lambda deadline, milliseconds: None)
 
 
+def nothing_is_ever_void(patch: pytest.MonkeyPatch) -> None:
+    """A commit of a payload that nobody has stops the run."""
+    patch.setattr(voiding, "plan", lambda *arguments: None)
+
+
 PLANTED: list[tuple[Plant, str]] = [
     (copies_are_not_counted, "is held by"),
     (the_quorum_is_forgotten, "is below the quorum"),
@@ -343,6 +348,7 @@ PLANTED: list[tuple[Plant, str]] = [
     (votes_are_remembered_over_a_snapshot, "has two digests"),
     (a_restart_forgets_the_votes, "has two digests"),
     (patience_has_no_end, "asked to leave"),
+    (nothing_is_ever_void, "no commit in"),
 ]
 
 
@@ -353,18 +359,23 @@ class Aim:
     faults: tuple[str, ...] = Faults.KINDS
     restart_ms: tuple[int, int] = node_party.SUPERVISOR_MS
     farewells: float = scenario.FAREWELLS
+    voids: bool = True
+    """Whether a lost payload becomes void, which heals what the bug does."""
 
     def take(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Faults, "KINDS", self.faults)
         patch.setattr(node_party, "SUPERVISOR_MS", self.restart_ms)
         patch.setattr(scenario, "FAREWELLS", self.farewells)
+        if not self.voids:
+            nothing_is_ever_void(patch)
 
 
 AIMS = {
     the_snapshot_is_of_another_round: Aim(
         ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
     ),
-    it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut")),
+    it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut"), voids=False),
+    nothing_is_ever_void: Aim(("poison",)),
     the_book_is_written_late: Aim(("kill", "interrupt")),
     an_old_momentum_waits_for_no_word: Aim(("kill",), restart_ms=(50, 300)),
     patience_has_no_end: Aim(farewells=1.0),
