@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from node.demo import process_group
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
@@ -298,3 +299,12 @@ def test_a_process_alone_is_rank_zero_of_one() -> None:
     ranks = Ranks(None)
     assert (ranks.count, ranks.mine, ranks.names) == (1, 0, [0])
     assert ranks.gather(b"own") == ranks.gather_any(b"own") == [b"own"]
+
+
+def test_ranks_that_have_not_begun_the_step_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "LATE_S", 0)
+    store = dist.HashStore()
+    for rank, steps in ((1, 7), (2, 6), (4, 8)):
+        store.set(process_group._key(rank), str(steps))
+    assert process_group._late(store, [1, 2, 3, 4], 7) == [2, 3]
+    assert process_group._late(store, [1, 4], 7) == []
