@@ -161,7 +161,7 @@ def exchange_cells(calibration: Calibration = MEASURED) -> Iterable[Cell]:
         for row in json.loads((RESULTS / "data" / name).read_text())["results"]:
             number, rest = row["homes"].split(" ", 1)
             profile, _, slow = rest.partition(", ")
-            lines = [_line(profile)] * int(number)
+            lines = [line(profile)] * int(number)
             if slow:
                 lines[-1] = replace(lines[-1], up_bit_s=SLOW_MBIT_S * 1e6)
             seconds = exchange_s(Network(lines), row["payload_bytes"], calibration)
@@ -193,7 +193,7 @@ def setting(one: Measurement, calibration: Calibration) -> Setting:
         0.0,
         LOCAL_STEPS,
     )
-    return Setting(compute, Network([_line(one.profile)] * one.nodes), traffic, calibration)
+    return Setting(compute, Network([line(one.profile)] * one.nodes), traffic, calibration)
 
 
 def _method(one: Measurement) -> MethodName:
@@ -203,7 +203,8 @@ def _method(one: Measurement) -> MethodName:
     return "diloco" if how.kind == "diloco" else "all-reduce"
 
 
-def _line(profile: str) -> Line:
+def line(profile: str) -> Line:
+    """The line of a profile of home links."""
     found = read_profiles().profile(profile)
     return Line(profile, found.up_mbit_s * 1e6, found.down_mbit_s * 1e6, found.rtt_ms / 1000)
 

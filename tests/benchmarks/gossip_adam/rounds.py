@@ -1,0 +1,76 @@
+"""Rounds of gossip Adam beside those of DeMo on the same lines, as the planner predicts them."""
+
+from node.gossip_adam.wire import message_bytes
+from protocol.codec.payload import PayloadShape
+from protocol.planner.compute import pass_of
+from protocol.planner.links import MEASURED, Network
+from protocol.planner.methods import Prediction, Setting, Traffic, predicted
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import payload_bytes
+from protocol.runfile import ModelSpec
+from tests.benchmarks.pages.blocks import table
+from tests.benchmarks.planner import line
+from tests.benchmarks.wan.model import CONFIGS
+
+PROFILES = ("cable", "fibre")
+HOMES = (4, 8, 16, 64)
+HOMES_MAX = 1024
+"""Where the search for a crossover ends."""
+
+PASS_S = 2.0
+"""A pass, as in the cells of the home links."""
+
+SIZE = size_of(ModelSpec(type="llama", config=CONFIGS["20m"]))
+"""The network of the home links."""
+
+TRAFFIC = Traffic(
+    gradient=2.0 * SIZE.parameters,
+    payload=payload_bytes(PayloadShape(SIZE.chunks, 32, 1)),
+    parameters=message_bytes("int8", SIZE.parameters),
+)
+
+
+def rounds(profile: str, homes: int) -> tuple[Prediction, Prediction]:
+    """DeMo with overlap and gossip Adam with one-peer exponential, int8."""
+    network = Network([line(profile)] * homes)
+    setting = Setting(pass_of(PASS_S), network, TRAFFIC, MEASURED)
+    return predicted(setting, "demo-overlap"), predicted(setting, "gossip-adam")
+
+
+def crossover(profile: str) -> int | None:
+    """The least power of two of homes at which a round of gossip Adam is shorter."""
+    homes = 2
+    while homes <= HOMES_MAX:
+        demo, gossip = rounds(profile, homes)
+        if gossip.seconds < demo.seconds:
+            return homes
+        homes *= 2
+    return None
+
+
+def rounds_table() -> str:
+    """Seconds and bytes of both, and where they cross."""
+    rows = []
+    for profile in PROFILES:
+        cross = crossover(profile)
+        for homes in HOMES:
+            demo, gossip = rounds(profile, homes)
+            rows.append(
+                [
+                    f"{homes} {profile}",
+                    f"{demo.seconds:.1f}",
+                    f"{gossip.seconds:.1f}",
+                    f"{demo.up_bytes / 1e6:.1f}",
+                    f"{gossip.up_bytes / 1e6:.1f}",
+                    f"{cross} homes" if cross else f"above {HOMES_MAX}",
+                ]
+            )
+    head = (
+        "homes",
+        "DeMo, overlap 1, s",
+        "gossip Adam, s",
+        "DeMo, MB up",
+        "gossip Adam, MB up",
+        "gossip is shorter from",
+    )
+    return table(head, rows)
