@@ -104,7 +104,7 @@ class Standing:
         if offline:
             return "no session", offline
         if _behind(phase):
-            return "catching up", phase
+            return "catching up", phase.removeprefix("catches up: ")
         if self._opened.muted:
             return "muted", self._opened.muted
         told = self.told[0]

@@ -68,11 +68,15 @@ def test_what_the_coordinator_told_holds_until_a_round_opens() -> None:
 
 
 @pytest.mark.parametrize(
-    "phase", ["catches up: round 3 of 90", "17 rounds behind", "discards its state"]
+    ("phase", "reason"),
+    [
+        ("catches up: round 3 of 90", "round 3 of 90"),
+        ("17 rounds behind", "17 rounds behind"),
+        ("discards its state", "discards its state"),
+    ],
 )
-def test_a_node_behind_the_log_catches_up_whatever_was_before(phase: str) -> None:
-    standing = working()
-    assert standing.words(phase, "") == ("catching up", phase)
+def test_a_node_behind_the_log_catches_up_whatever_was_before(phase: str, reason: str) -> None:
+    assert working().words(phase, "") == ("catching up", reason)
 
 
 def test_a_lost_session_comes_first() -> None:
