@@ -277,10 +277,11 @@ class CoordinatorClient:
             await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     def _lose(self, reason: str) -> None:
+        level = logging.DEBUG if self._state is SessionState.LOST else logging.WARNING  # once
         self._state = SessionState.LOST
         self.sessions_lost += 1
         self._words = f"{reason}; {SessionState.LOST.value}"
-        log.warning("session lost", extra={"reason": reason})
+        log.log(level, "session lost", extra={"reason": reason})
         self._channel.renew()
 
     def reopen(self) -> None:
