@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
 import msgspec
-from cachetools import TTLCache
+from cachetools import LRUCache
 
 from coordinator import wire_messages
 from coordinator.door import Door
@@ -38,13 +38,15 @@ class Replies(Generic[_Reply]):
     """Replies to calls, each made once for all that ask within `KEPT_S`."""
 
     def __init__(self, kept: int = 1) -> None:
-        self._made: TTLCache[Hashable, asyncio.Task[_Reply]] = TTLCache(kept, KEPT_S)
+        self._made: LRUCache[Hashable, tuple[float, asyncio.Task[_Reply]]] = LRUCache(kept)
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[_Reply]]) -> _Reply:
         """The reply under this key; `make` makes it when there is none."""
-        task = self._made.get(key)
-        if task is None:
-            task = self._made[key] = asyncio.ensure_future(_run(make))
+        now_s = asyncio.get_running_loop().time()
+        made_s, task = self._made.get(key, (0.0, None))
+        if task is None or now_s - made_s >= KEPT_S:
+            task = asyncio.ensure_future(_run(make))
+            self._made[key] = now_s, task
         return await asyncio.shield(task)  # a caller that hangs up leaves it to the others
 
 

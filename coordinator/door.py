@@ -33,7 +33,7 @@ UNPROVEN_MAX = 512
 JOINS_PER_KEY = (1.0, 4)
 """Joins of one key: per second, and at once. Each is journalled."""
 
-JOINS_PER_HOST = (4.0, 256)
+JOINS_PER_HOST = (4.0, 128)
 """Joins from one host: per second, and at once (after a restart all nodes of a laboratory come
 together). A join with the longest texts is 2.6 kB of journal."""
 
@@ -55,7 +55,7 @@ DIGESTS_PER_MESSAGE = 16
 REPORT_COST = 5
 """Messages that a report of a state costs: it is journalled."""
 
-DISK_FREE_BYTES_MIN = 64 * 1024 * 1024
+DISK_FREE_BYTES_MIN = 16 * 1024 * 1024
 """Free disk below which no new member is taken: the journal must have room for the run's own
 decisions."""
 

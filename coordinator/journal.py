@@ -104,11 +104,6 @@ class Journal:
             self._reader.execute("PRAGMA query_only = ON")
             self._reading, self._writing = threading.Lock(), threading.Lock()
 
-    @property
-    def directory(self) -> Path:
-        """The directory of the file."""
-        return self._path.parent
-
     def bind(self, run_id: RunId, run_json: bytes) -> None:
         """Tie the file to a run on first use. Raises `SettingsError` for the journal of another
         run and `VersionError` for one of another format.

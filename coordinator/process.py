@@ -4,6 +4,7 @@ and the admin port.
 
 import asyncio
 import logging
+import secrets
 import time
 from typing import Any
 
@@ -13,10 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
-from coordinator.door import connections_max
+from coordinator.door import Door, connections_max
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.rounds import Rounds
+from coordinator.machine.standing import SALT_BYTES
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
@@ -26,7 +29,7 @@ from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
 from protocol.errors import AddressInUseError
 from protocol.handshake import public_bytes
-from protocol.ids import RunId
+from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec, run_id, run_json
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -61,7 +64,11 @@ class CoordinatorProcess:
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.service = CoordinatorService(
-            self._sequencer, self.journal, self._public_key, self.status
+            self._sequencer,
+            self.journal,
+            self._public_key,
+            self.status,
+            Door(settings.directory),
         )
         self.history = History()
         self._traffic = Traffic(overhead)
@@ -98,6 +105,7 @@ class CoordinatorProcess:
             )
         self.address = f"{host}:{port}"
         self._loop_task = asyncio.create_task(self._sequencer.run())
+        await self._settle_trust()
         await self._server.start()
 
     @property
@@ -105,6 +113,15 @@ class CoordinatorProcess:
         """The link that volunteers are given, where the address is one that they can reach."""
         plain = self._credentials is None and not is_loopback(self.address)
         return JoinLink(self.address, self.run_id, self._public_key, plain)
+
+    async def _settle_trust(self) -> None:
+        """Draw the secret of a public run, once, and vouch for the operator's nodes."""
+        members = self.rounds.members
+        if members.public and not members.standing.salt:
+            await self._sequencer.submit(Salted(secrets.token_bytes(SALT_BYTES)))
+        for peer in map(PeerId, self._settings.vouched):
+            if peer not in members.standing.vouched:
+                await self._sequencer.submit(Vouched(peer))
 
     async def finished(self) -> None:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they

@@ -1,7 +1,8 @@
 """The relays of a run: nodes that forward payloads and do not train. Pure, and not journalled.
 
 A relay has a session as a member has, hears what every member hears, and stands in the member list.
-It is no member: the machine of rounds does not know it, and it is gone when its session ends.
+It is no member: the machine of rounds does not know it, and it is gone when its session ends or
+when it has sent no heartbeat for a lease.
 """
 
 from collections.abc import Iterator
@@ -16,23 +17,37 @@ RELAYS_MAX = 16
 class Relays:
     """Decides which relays take part; the server carries the decisions out."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
         self._relays: dict[PeerId, Joined] = {}
+        self._lease_until_ms: dict[PeerId, int] = {}
 
     def __iter__(self) -> Iterator[Joined]:
         """The relays as they introduced themselves, sorted by id."""
         return iter([self._relays[peer] for peer in sorted(self._relays)])
 
-    def join(self, joined: Joined) -> Admit | Refuse:
+    def join(self, joined: Joined, now_ms: int) -> Admit | Refuse:
         """Admit a relay, again if it is known, unless the run has all that it may have."""
         if joined.peer not in self._relays and len(self._relays) >= RELAYS_MAX:
-            return Refuse(joined.peer, f"the run has {RELAYS_MAX} relays already")
+            reason = f"the run has {RELAYS_MAX} relays already"
+            return Refuse(joined.peer, reason, retry=True)
         self._relays[joined.peer] = joined
+        self._lease_until_ms[joined.peer] = now_ms + self._lease_ms
         return Admit(joined.peer)
+
+    def beat(self, peer: PeerId, now_ms: int) -> None:
+        """A relay sends a heartbeat."""
+        if peer in self._relays:
+            self._lease_until_ms[peer] = now_ms + self._lease_ms
+
+    def lapsed(self, now_ms: int) -> list[PeerId]:
+        """The relays whose lease has run out, sorted; to be dropped with `leave`."""
+        return sorted(peer for peer, until_ms in self._lease_until_ms.items() if until_ms <= now_ms)
 
     def leave(self, peer: PeerId) -> None:
         """Drop a relay whose session has ended."""
         self._relays.pop(peer, None)
+        self._lease_until_ms.pop(peer, None)
 
     def document(self) -> list[dict[str, object]]:
         """The relays for a status page."""

@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -75,8 +74,9 @@ class CoordinatorService(Calls):
         journal: Journal,
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],
+        door: Door,
     ) -> None:
-        relays, door = Relays(), Door(journal.directory)
+        relays = Relays(sequencer.rounds.spec.membership.lease_ms)
         super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
         self.run_refusals = RunRefusals()
         self.node_sessions = SessionTable("node")
@@ -171,25 +171,17 @@ class CoordinatorService(Calls):
         session = NodeSession(hello.hello.instance, place, now_ms(), task)
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
-        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms):
+        kept = partial(self._sequencer.rounds.members.kept_for_another, joined)
+        if holder := await sessions.contest(joined.peer, session, heartbeat_ms, now_ms, kept):
             where = self._where(peer=joined.peer, copy=session.place, at_work=holder.place)
             log.warning("copied key refused", extra=where)
-            yield Message(refused=wire.Refused(reason=self._at_work(holder)))
+            yield Message(refused=wire.Refused(reason=holder.at_work(now_ms())))
             return
         serve = self._serve_relay if relay else self._serve_node
         paced = self._paced(joined.peer, host, requests)
         async with aclosing(serve(joined, session, paced)) as messages:
             async for message in messages:
                 yield message
-
-    def _at_work(self, holder: NodeSession) -> str:
-        """The refusal of a process whose key another one holds."""
-        age_s = (self._sequencer.now_ms() - holder.opened_ms) / 1000
-        since = datetime.fromtimestamp(time.time() - age_s, UTC)
-        return (
-            f"this key is at work {holder.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
-            "machine a directory of its own, which makes it a key, or stop the other process first"
-        )
 
     async def _paced(self, peer: PeerId, host: str, requests: Requests) -> Requests:
         """The messages of a session, no faster than the door lets its sender."""
@@ -216,9 +208,10 @@ class CoordinatorService(Calls):
     async def _serve_relay(
         self, joined: Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
-        decision = self.relays.join(joined)
+        self._end_lapsed_relays()
+        decision = self.relays.join(joined, self._sequencer.now_ms())
         if isinstance(decision, Refuse):
-            yield Message(refused=wire.Refused(reason=decision.reason))
+            yield Message(refused=wire.Refused(reason=decision.reason, retry=decision.retry))
             return
         self.relay_sessions.put(joined.peer, session)
         self._pages = []
@@ -226,7 +219,7 @@ class CoordinatorService(Calls):
         log.info("relay joined", extra=self._where(peer=joined.peer, addresses=addresses))
         self._welcome(session)
         self._tell_relays()
-        reader = asyncio.create_task(self._read_relay(session, requests))
+        reader = asyncio.create_task(self._read_relay(joined.peer, session, requests))
         try:
             while message := await session.outbox.get():
                 yield message
@@ -264,17 +257,27 @@ class CoordinatorService(Calls):
         else:
             session.close()
 
-    async def _read_relay(self, session: NodeSession, requests: Requests) -> None:
+    async def _read_relay(self, peer: PeerId, session: NodeSession, requests: Requests) -> None:
         """Answer a relay's heartbeats until it says goodbye."""
         async for message in requests:
             session.heard_ms = now_ms = self._sequencer.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
+                self.relays.beat(peer, now_ms)
+                self._end_lapsed_relays()
                 session.send(
                     wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)
                 )
             elif message.WhichOneof("kind") == "leave":
                 break
         session.close()
+
+    def _end_lapsed_relays(self) -> None:
+        """End the sessions of relays that have sent no heartbeat for a lease."""
+        for peer in self.relays.lapsed(self._sequencer.now_ms()):
+            evicted = wire.Evicted(reason="silent for a lease")
+            self.relay_sessions.close(peer, Message(evicted=evicted))
+            self.relays.leave(peer)
+            self._tell_relays(gone=peer)
 
     def _joined(self, message: wire.NodeMessage, nonce: bytes) -> Joined:
         """The event in a hello whose proof is right."""
@@ -320,8 +323,8 @@ class CoordinatorService(Calls):
             case Admit(peer):
                 if session := self.node_sessions.get(peer):
                     self._welcome(session)
-            case Refuse(peer, reason, wrong_results):
-                refused = wire.Refused(reason=reason, wrong_results=wrong_results)
+            case Refuse(peer, reason, wrong_results, retry):
+                refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
                 self.node_sessions.close(peer, Message(refused=refused))
             case Evict(peer, reason, wrong_results):
                 log.info("member evicted", extra=self._where(peer=peer, reason=reason))

@@ -14,11 +14,17 @@ alive (`SessionTable.contest`):
     a message a heartbeat after the hello   the newcomer is refused; an earlier message may have
                                             been on its way when the holder died
 
+After a restart of the coordinator, and while the line of a process elsewhere is broken, the key has
+no session. It is kept for the process that worked with it last, for three heartbeats. A successor
+in the same place does not wait once the stream of a killed process has ended.
+
 So two processes never replace each other in turn, however often both are started again.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from protocol import wire_pb2 as wire
@@ -36,6 +42,10 @@ SHARED_MESSAGES_MAX = 16
 
 SILENT_HEARTBEATS = 2
 """Heartbeats without a message after which another process may have the key of a session."""
+
+KEPT_HEARTBEATS = 3
+"""Heartbeats for which a key without a session is kept for the process that worked with it last.
+Less than the silence after which a newcomer gives up."""
 
 LOOKS_PER_HEARTBEAT = 5
 """How often a newcomer's session looks whether the holder of its key is alive."""
@@ -75,6 +85,14 @@ class NodeSession:
                 "that machine a directory of its own"
             )
             self.send(Message(notice=wire.Notice(text=text)))
+
+    def at_work(self, now_ms: int) -> str:
+        """The refusal of another process with this session's key."""
+        since = datetime.fromtimestamp(time.time() - (now_ms - self.opened_ms) / 1000, UTC)
+        return (
+            f"this key is at work {self.place} since {since:%Y-%m-%d %H:%M:%S} UTC; give this "
+            "machine a directory of its own, which makes it a key, or stop the other process first"
+        )
 
     def send(self, message: Message) -> None:
         """Queue a message; a full outbox ends the session."""
@@ -122,13 +140,24 @@ class SessionTable:
         return self._sessions.get(peer) is session
 
     async def contest(
-        self, peer: PeerId, newcomer: NodeSession, heartbeat_ms: int, now_ms: Callable[[], int]
+        self,
+        peer: PeerId,
+        newcomer: NodeSession,
+        heartbeat_ms: int,
+        now_ms: Callable[[], int],
+        kept: Callable[[], bool] = lambda: False,
     ) -> NodeSession | None:
         """The session that keeps the key against a newcomer, which was told; None when the
-        newcomer may have it. Takes three heartbeats at most; see the module.
+        newcomer may have it. `kept` says whether another process may soon open a session with the
+        key. Takes three heartbeats at most, unless such a session opens; see the module.
         """
         hello_ms = now_ms()
-        while holder := self._sessions.get(peer):
+        while (holder := self._sessions.get(peer)) or kept():
+            if holder is None:
+                if now_ms() >= hello_ms + KEPT_HEARTBEATS * heartbeat_ms:
+                    return None
+                await asyncio.sleep(heartbeat_ms / 1000 / LOOKS_PER_HEARTBEAT)
+                continue
             if newcomer.instance and holder.instance == newcomer.instance:
                 return None
             if holder.heard_ms >= hello_ms + heartbeat_ms:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.addresses import check_listen
-from protocol.errors import SettingsError
+from protocol.errors import RemoteProtocolError, SettingsError
+from protocol.ids import parse_peer_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,16 @@ class CoordinatorSettings:
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and
     leave."""
 
+    vouched: tuple[str, ...] = ()
+    """Ids of nodes whose word counts in a run that is open to the public; the journal keeps those
+    of earlier starts."""
+
     def __post_init__(self) -> None:
         check_listen(self.listen)
+        for peer in self.vouched:
+            try:
+                parse_peer_id(peer)
+            except RemoteProtocolError as error:
+                raise SettingsError(f"--vouch: {error}") from None
         if self.goodbye_ms < 0:
             raise SettingsError(f"goodbye_ms: expected 0 or more, got {self.goodbye_ms}")

@@ -39,7 +39,7 @@ def status(
         "loss": state.loss,
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
-            "agreed": tally.rounds_disputed == 0,
+            "agreed": tally.agreed,
             "rounds_checked": tally.rounds_checked,
             "rounds_disputed": tally.rounds_disputed,
             "last": _hexadecimal(tally.last),
@@ -107,6 +107,7 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
         "state": state,
         "reason": reason,
         "round": member.round,
+        "standing": rounds.members.standing.word(member.peer) if rounds.members.public else "",
         "strikes": member.strikes,
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,

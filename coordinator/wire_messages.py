@@ -55,7 +55,8 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
         )
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
         require_plain(text, peer)
-    return Joined(peer, tuple(hello.addresses), hello.name, hello.hardware, hello.software)
+    addresses, about = tuple(hello.addresses), (hello.name, hello.hardware, hello.software)
+    return Joined(peer, addresses, *about, hello.instance)
 
 
 def place(joined: Joined) -> str:
@@ -125,7 +126,8 @@ def member_pages(members: Membership, relays: Iterable[Joined] = ()) -> list[wir
     one page.
     """
     pages, size = [wire.Members()], 0
-    for line in (*map(_line, members), *map(_relay_line, relays)):
+    listed = [member for member in members if member.listed]
+    for line in (*map(_line, listed), *map(_relay_line, relays)):
         size += line.ByteSize()
         if size > MEMBERS_PAGE_BYTES and pages[-1].members:
             pages.append(wire.Members(changes=True))
@@ -140,7 +142,7 @@ def members_message(members: Membership, relays: Iterable[Joined] = ()) -> wire.
     """
     told = [_relay_line(relay) for relay in relays]
     left = MESSAGE_BYTES_MAX // 2 - sum(line.ByteSize() for line in told)
-    lines = [_line(member) for member in members]
+    lines = [_line(member) for member in members if member.listed]
     sizes = accumulate(line.ByteSize() + LINE_OVERHEAD_BYTES for line in lines)
     fitting = [line for line, size in zip(lines, sizes, strict=True) if size <= left]
     return wire.Members(members=fitting + told)
@@ -158,7 +160,9 @@ def changes_message(members: Membership, changes: Iterable[TellMembers]) -> wire
     cost a run of N members N cubed lines.
     """
     touched = {peer for change in changes for peer in (*change.came, *change.gone)}
-    told = [_line(member) for peer in sorted(touched) if (member := members.get(peer))]
+    told = [
+        _line(member) for peer in sorted(touched) if (member := members.get(peer)) and member.listed
+    ]
     gone = sorted(peer for peer in touched if members.get(peer) is None)
     return wire.CoordinatorMessage(members=wire.Members(members=told, gone=gone, changes=True))
 
@@ -180,6 +184,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             decay_bits=opened.decay_bits,
             muted=assignment.muted,
             reason=assignment.reason,
+            assigned=opened.assigned,
         )
     )
 

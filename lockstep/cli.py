@@ -184,6 +184,7 @@ def coordinator(
             help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
         ),
     ] = False,
+    vouch: options.Vouch = None,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -206,12 +207,8 @@ def coordinator(
         check_file(run_file)
         return
     place = directory or run_file.with_suffix(".coordinator")
-    coordinate(
-        run_file,
-        CoordinatorSettings(place, listen),
-        ServeOptions(place, admin, follow_parent),
-        plain_text=plain_text,
-    )
+    settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()))
+    coordinate(run_file, settings, ServeOptions(place, admin, follow_parent), plain_text=plain_text)
 
 
 @app.command()

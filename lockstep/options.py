@@ -34,6 +34,17 @@ Listen = Annotated[
         help="Address for connections of nodes; port 0 takes a free one.",
     ),
 ]
+Vouch = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PEER_ID",
+        envvar="LOCKSTEP_VOUCH",
+        show_default=False,
+        help='Node whose word counts in a run with trust = "public", by its id in `lockstep '
+        "status`; may be given several times. A run remembers it.",
+    ),
+]
+
 NodeListen = Annotated[
     str,
     typer.Option(

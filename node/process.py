@@ -342,6 +342,7 @@ class NodeProcess:
             log=payloads,
             link=mesh,
             check=check,
+            key=self._key,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
@@ -372,9 +373,7 @@ class NodeProcess:
 def build_replica(
     settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
 ) -> Replica:
-    """The replica at genesis, once its model was tried; `SettingsError` when the run file cannot be
-    trained here.
-    """
+    """The replica at genesis; `SettingsError` when the run file cannot be trained here."""
     try_model(info, device)
     replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length

@@ -238,7 +238,8 @@ class Trainer:
         hears of, whatever happens to this process.
         """
         if payload:
-            await self._context.swarm.publish(pending.round, payload)
+            samples = pending.announcement.announced.samples
+            await self._context.swarm.publish(pending.round, payload, samples)
         self._pending.announce(pending.round)
         self._context.client.send(pending.announcement)
         now_ms = self._context.client.now_ms()

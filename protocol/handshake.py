@@ -40,7 +40,7 @@ def sign_hello(key: Ed25519PrivateKey, run_id: RunId, nonce: bytes) -> bytes:
 
 def verify_hello(public_key: bytes, signature: bytes, run_id: RunId, nonce: bytes) -> PeerId:
     """Name of the node behind a valid proof; `RemoteProtocolError` otherwise."""
-    return _verify(public_key, signature, _DOMAIN + run_id.encode() + nonce)
+    return verify(public_key, signature, _DOMAIN + run_id.encode() + nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def sign_link(key: Ed25519PrivateKey, run_id: RunId, own: Greeting, other: Greet
 
 def verify_link(signature: bytes, run_id: RunId, signer: Greeting, verifier: Greeting) -> PeerId:
     """Name of the peer behind a valid proof; `RemoteProtocolError` otherwise."""
-    return _verify(signer.public_key, signature, _meeting(run_id, signer, verifier))
+    return verify(signer.public_key, signature, _meeting(run_id, signer, verifier))
 
 
 def _meeting(run_id: RunId, signer: Greeting, verifier: Greeting) -> bytes:
@@ -79,7 +79,8 @@ def _meeting(run_id: RunId, signer: Greeting, verifier: Greeting) -> bytes:
     return _LINK_DOMAIN + run_id.encode() + ends
 
 
-def _verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
+def verify(public_key: bytes, signature: bytes, signed: bytes) -> PeerId:
+    """Name of the node whose key has signed these bytes; `RemoteProtocolError` otherwise."""
     if len(public_key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         got = f"{len(public_key)} and {len(signature)}"
         raise RemoteProtocolError(

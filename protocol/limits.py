@@ -30,8 +30,8 @@ ADDRESSES_MAX = 8
 TEXT_BYTES_MAX = 256
 """Length of a name, an address or a reason on the wire."""
 
-OFFERS_MAX = 1024
-"""Offers in one message."""
+OFFERS_MAX = 512
+"""Offers in one message: some 160 bytes each, with the author's signature."""
 
 COMMITS_PER_REPLY = 64
 """Commits in one reply to a node that catches up; it asks again for more."""

@@ -215,6 +215,13 @@ class RoundsSpec(_Section):
 class MembershipSpec(_Section):
     """Admission and presence of members."""
 
+    trust: Literal["known", "public"] = "known"
+    """The members that decide. "known": every one, for a run among people that know each other.
+    "public": those with standing, which the operator has vouched for (`lockstep coordinator
+    --vouch`) or whose payloads were committed often enough. Keys without standing work and are
+    counted in bounded number, but nobody waits for them, and they give no receipts, votes or
+    quorum."""
+
     start_members: int = Field(default=2, ge=1, le=MEMBERS_MAX)
     """Ready members that the first round waits for."""
 

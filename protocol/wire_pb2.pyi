@@ -462,14 +462,20 @@ class Offers(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., sender: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[OfferedPayload, _Mapping]]] = ..., idle: _Optional[bool] = ...) -> None: ...
 
 class OfferedPayload(_message.Message):
-    __slots__ = ("round", "digest", "payload_bytes")
+    __slots__ = ("round", "digest", "payload_bytes", "author_key", "samples", "signature")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_KEY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     round: int
     digest: bytes
     payload_bytes: int
-    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+    author_key: bytes
+    samples: int
+    signature: bytes
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., author_key: _Optional[bytes] = ..., samples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("request",)

@@ -16,6 +16,9 @@ unless it is outvoted twice or contradicts itself, and two sound machines never 
 A node is only blamed for a state that it made after it was told to resync: each request has a
 number, and `Ready` repeats the last one that the node obeyed. A request that was lost with its
 session is made again and counts once.
+
+In a run that is open to the public only members with standing vote. Other nodes are compared with
+what those have decided, and no node is blamed on the word of nodes with less standing than its own.
 """
 
 from dataclasses import dataclass, field
@@ -43,6 +46,13 @@ a repaired one need not wait for a day."""
 
 RECORDS_MAX = 4096
 """Nodes with a record at most, as many as a run may have members; the oldest record goes first."""
+
+GENESIS_DIFFERS = (
+    "its first state differs from that of the nodes which came before it, also after a resync: "
+    "compare releases, and ask the operator whose is right"
+)
+"""The reason why a node is held back that differs before the first round: the first to come decide
+that vote, so nobody is refused for it."""
 
 WRONG_RESULTS = "this machine computes wrong results"
 
@@ -102,8 +112,9 @@ class DigestVerdicts:
     # ---- events
 
     def open(self, round: int, members: Membership, authors: frozenset[PeerId]) -> None:
-        """A round was committed: its members that are ready will report."""
-        self.tally.open(round, {member.peer for member in members.ready()}, authors)
+        """A round was committed: its members that are ready, and decide, will report."""
+        voters = {member.peer for member in members.ready() if members.decides(member.peer)}
+        self.tally.open(round, voters, authors)
 
     def report(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
         """Take the digest that a member reports. An `AskResync` or `Evict` for the member means
@@ -118,6 +129,8 @@ class DigestVerdicts:
             record.asked = 0
         if isinstance(said, Applied) and self._is_outdated(said, members):
             return []
+        if not members.decides(said.peer):
+            return self._hear(said, members, now_ms)
         rounds = [*self.tally.skip_earlier(said.peer, said.round), *self.tally.give_up_overdue()]
         effects = [effect for round in rounds for effect in self._count(round, members, now_ms)]
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
@@ -127,6 +140,16 @@ class DigestVerdicts:
         if reports.final:
             return effects + self._compare(said, reports, members, now_ms)
         return effects + self._count(said.round, members, now_ms)
+
+    def _hear(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
+        """A key without standing reports: no vote, but it is compared with what others decided."""
+        reports = self.tally.by_round.get(said.round)
+        if reports is None or reports.verdict is None:
+            return []
+        if said.state_digest == reports.verdict:
+            self._agrees(said.peer, said.round, reports)
+            return []
+        return self._differs(said.peer, said.round, members, now_ms)
 
     def _is_outdated(self, said: Applied, members: Membership) -> bool:
         """The member said this before it heard that it must resync."""
@@ -184,7 +207,9 @@ class DigestVerdicts:
     ) -> list[Effect]:
         said = reports.digests()
         reports.decide(verdict)
-        for peer in (peer for peer, digest in said.items() if digest == verdict):
+        agreeing = [peer for peer, digest in said.items() if digest == verdict]
+        reports.rank = max(map(members.rank, agreeing), default=0)
+        for peer in agreeing:
             self._agrees(peer, round, reports)
         effects = self._record(round)
         for peer in (peer for peer, digest in said.items() if digest != verdict):
@@ -266,12 +291,15 @@ class DigestVerdicts:
         self.held.pop(peer, None)
         if members.get(peer) is None:
             return []
+        reports = self.tally.by_round.get(round)
+        if reports and members.rank(peer) > reports.rank:
+            return []  # the count of disputed rounds raises the alarm
         record = self._record_of(peer)
         if record.asked:  # reported before it could resync: the same offence
             record.round = max(record.round, round)
             return []
         effects = self._blame(peer, round, members, now_ms)
-        if not effects:
+        if not effects and peer not in self.held:
             reason = f"state after round {round} differs from the majority's"
             effects = self._ask(peer, round, reason, members)
         return effects
@@ -282,6 +310,10 @@ class DigestVerdicts:
         record.muted = True
         record.round = max(record.round, round)
         if record.differed < DIFFERENCES_MAX:
+            return []
+        if round < 0:
+            record.differed = DIFFERENCES_MAX - 1
+            self.held[peer] = GENESIS_DIFFERS
             return []
         record.refused_until_ms = now_ms + REFUSED_MS
         record.differed = DIFFERENCES_MAX - 1

@@ -47,6 +47,8 @@ class DigestReports:
     verdict: int | None = None
     snapshot_sha256: bytes = b""
     final: bool = False
+    rank: int = 0
+    """Highest standing among the nodes that decided it."""
     reported: int = 0
     dissent: int = 0
     checked: bool = False
@@ -146,6 +148,14 @@ class DigestTally:
     last: int | None = None
 
     # ---- queries
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the nodes agreed on the newest round of which two reported: a node that differed,
+        and was refused or has healed, is forgotten.
+        """
+        rounds = sorted(self.by_round.items(), reverse=True)
+        return next((not reports.disputed for _, reports in rounds if reports.checked), True)
 
     def replays(self, peer: PeerId, round: int) -> bool:
         """The node was sent through the log because of a level vote on `round`."""

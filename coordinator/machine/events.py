@@ -18,7 +18,8 @@ from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 
-Instant = Literal["bell", "publish_by", "commit_by"]
+Instant = Literal["least", "bell", "publish_by", "commit_by"]
+"""`least` is the first instant at which a round may close early."""
 
 # ---- events
 
@@ -32,6 +33,8 @@ class Joined:
     name: str
     hardware: str
     software: str
+    instance: int = 0
+    """Names the process; 0 when it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +154,33 @@ class Restarted:
     """The coordinator continues after it was stopped; leases and instants are extended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """The operator lets a key decide."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Salted:
+    """The secret by which witnesses are drawn, 32 random bytes; only the first one counts."""
+
+    salt: bytes
+
+
 MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
-Event = MemberEvent | Announced | Holding | Applied | NotHeld | InstantReached | VoidDue | Concluded
+Event = (
+    MemberEvent
+    | Announced
+    | Holding
+    | Applied
+    | NotHeld
+    | InstantReached
+    | VoidDue
+    | Concluded
+    | Vouched
+    | Salted
+)
 
 # ---- effects
 
@@ -172,6 +200,8 @@ class Refuse:
     reason: str
     wrong_results: bool = False
     """The node's machine is at fault: the node must not try again by itself."""
+    retry: bool = False
+    """The run is full: the node waits for a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +242,8 @@ class OpenRound:
     learning_rate_bits: int
     decay_bits: int
     assignments: tuple[Assignment, ...]
+    assigned: int = 0
+    """Workers of the round, among which receipts are thinned out; 0: all are wanted."""
 
 
 @dataclass(frozen=True, slots=True)

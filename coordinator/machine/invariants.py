@@ -67,8 +67,13 @@ def _receipts(where: str, receipts: Receipts) -> None:
     short = {
         peer
         for peer, digest in authors.items()
-        if receipts.copies(digest, peer) < receipts.copies_min
+        if receipts.copies(digest, peer) < receipts.needed(peer)
     }
+    _equal(f"{where}: copying", receipts.copying.keys(), authors.keys())
+    for peer, digest in authors.items():
+        holding = receipts.holding(digest)
+        copying = {other for other in holding if receipts.is_copy(other, digest, peer)}
+        _equal(f"{where}: copies of {peer}", receipts.copying[peer], copying)
     _equal(f"{where}: short", receipts.short, short)
     _subset(f"{where}: copied_ms", receipts.copied_ms.keys(), "the authors", authors.keys())
     _subset(f"{where}: copied", authors.keys() - short, "copied_ms", receipts.copied_ms.keys())

@@ -16,6 +16,8 @@ Rules
 - Strikes count late rounds; a punctual round forgives one. Each strike halves the share. At the
   run's limit the member is muted, which one punctual round ends. A member that has not announced
   yet stays below the limit for `FIRST_STEP_MS`: its first step may compile kernels.
+- In a full run a member that does not become ready loses its place to one that joins.
+- In a run that is open to the public a node without standing is told to others once it is ready.
 - A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
 """
 
@@ -38,6 +40,8 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
+from coordinator.machine.pacing import smoothed_speed
+from coordinator.machine.standing import RANKS, Standing
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 
@@ -54,6 +58,15 @@ FORMER_KEPT = 16
 other holder needs back."""
 
 
+READY_LEASES = 20
+"""Leases for which a full run keeps the place of a member that is not ready and comes no nearer to
+it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
+
+UNCOPIED_MAX = 2
+"""Rounds in a row in which an announced payload was not to be had, after which no round waits for
+the copies of its author; one may be a lost link."""
+
+
 @dataclass(slots=True)
 class WorkRecord:
     """Measured work of one member."""
@@ -64,6 +77,14 @@ class WorkRecord:
     rounds_counted: int = 0
     loss: float | None = None
     """Loss of the newest announcement with samples, in nats per token."""
+    uncopied: int = 0
+    """Rounds in a row whose time ended before the announced payload had its copies."""
+
+    def book(self, samples: int, took_ms: int) -> None:
+        """The member trained these samples in this time."""
+        self.samples += samples
+        if samples:
+            self.speed = smoothed_speed(self.speed, samples, took_ms)
 
 
 @dataclass(slots=True)
@@ -79,12 +100,18 @@ class Member:
     joined_ms: int
     lease_until_ms: int
     connected: bool = True
+    instance: int = 0
+    """The process that opened the member's newest session; 0 when it did not say."""
     round: int = -1
     """Newest round that the member's state includes, as far as it has said."""
     strikes: int = 0
     warmup_left: int = 0
     first_ready_ms: int = 0
     """Time at which the node was ready for the first time since it joined; 0 before that."""
+    progress_ms: int = 0
+    """Time at which its state last came nearer to the log's head, or it joined."""
+    listed: bool = True
+    """Whether others are told of it."""
     work: WorkRecord = field(default_factory=WorkRecord)
 
 
@@ -100,13 +127,14 @@ class FormerMember:
 
 @dataclass(slots=True)
 class MembershipState:
-    """The members by id, when nodes whose lease ran out lapsed, and the nodes that went with the
-    newest states.
+    """The members by id, when nodes whose lease ran out lapsed, the nodes that went with the newest
+    states, and what every key has earned.
     """
 
     roster: dict[PeerId, Member] = field(default_factory=dict)
     lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
     former: dict[PeerId, FormerMember] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)
 
 
 class Membership:
@@ -142,16 +170,57 @@ class Membership:
         """Members that have caught up and are connected, sorted by id."""
         return [member for member in self if member.state == "ready" and member.connected]
 
+    @property
+    def standing(self) -> Standing:
+        """The standing of all keys."""
+        return self._state.standing
+
+    @property
+    def public(self) -> bool:
+        """Whether only standing decides."""
+        return self._spec.trust == "public"
+
+    def decides(self, peer: PeerId) -> bool:
+        """Whether the key counts where members are counted."""
+        return not self.public or self.standing.has(peer)
+
+    def rank(self, peer: PeerId) -> int:
+        """The weight of the key's word against that of others; equal among people that know each
+        other.
+        """
+        return RANKS[self.standing.word(peer)] if self.public else 0
+
     def live(self, peer: PeerId) -> bool:
         """Whether the node is a connected member. Rounds wait for such nodes only."""
         member = self.roster.get(peer)
         return member is not None and member.connected
 
-    def keeps_time(self, peer: PeerId, now_ms: int) -> bool:
-        """Whether the slot of a round follows the needs of this node: it is live and has not been
-        late as often as it can be, although the slot grew meanwhile.
+    def kept_for_another(self, event: Joined) -> bool:
+        """Whether the key of a hello is that of a member whose process is another one and may open
+        its next session soon: no session was lost since the coordinator started, or it was lost by
+        a process in another place, whose line may be back in a moment.
         """
-        return self.live(peer) and self.roster[peer].strikes < self._most(peer, now_ms)
+        known = self.roster.get(event.peer)
+        if known is None or known.instance in (0, event.instance):
+            return False
+        return known.connected or _host(known.addresses) != _host(event.addresses)
+
+    def keeps_time(self, peer: PeerId) -> bool:
+        """Whether rounds wait for this node, and their slot follows its needs: it decides, is live
+        and has not been late as often as it can be, although the slot grew meanwhile.
+        """
+        if not self.live(peer):
+            return False
+        member = self.roster[peer]
+        most = self._spec.strikes_to_mute - (not member.work.speed)
+        return member.strikes < most and self.decides(peer)
+
+    def copies_are_awaited(self, peer: PeerId) -> bool:
+        """Whether rounds wait for the copies of this author's payload: it decides, and did not just
+        announce payloads that nobody could get.
+        """
+        member = self.roster.get(peer)
+        return (member is None or member.work.uncopied < UNCOPIED_MAX) and self.decides(peer)
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
@@ -183,12 +252,17 @@ class Membership:
                 return self._join(event, now_ms)
             case Ready(peer, round, _, has_momentum):
                 if member := self.roster.get(peer):
+                    if round > member.round:
+                        member.progress_ms = now_ms
                     member.state, member.round = "ready", round
                     member.first_ready_ms = member.first_ready_ms or now_ms
                     self._state.former.pop(peer, None)
                     knows_momentum = has_momentum or round < 0
                     member.warmup_left = 0 if knows_momentum else self._spec.warmup_rounds
                     self.renew(peer, now_ms)
+                    if not member.listed:
+                        member.listed = True
+                        return [TellMembers(came=(peer,))]
                 return []
             case Heartbeat(peer):
                 self.renew(peer, now_ms)
@@ -235,6 +309,21 @@ class Membership:
         """Remove the member because of a verdict on its digests."""
         self.roster.pop(peer, None)
 
+    def note_applied(self, peer: PeerId, round: int, now_ms: int) -> None:
+        """The member's state includes this round."""
+        member = self.roster[peer]
+        if round > member.round:
+            member.round, member.progress_ms = round, now_ms
+
+    def note_copies(self, peer: PeerId, now_ms: int, *, copied: bool) -> None:
+        """A round has ended in which the member's payload had its copies, or did not get them in
+        all the time that there was: one strike.
+        """
+        if member := self.roster.get(peer):
+            member.work.uncopied = 0 if copied else min(UNCOPIED_MAX, member.work.uncopied + 1)
+            if not copied:
+                self.note_late(peer, now_ms)
+
     def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike, count one round of warm-up."""
         if member := self.roster.get(peer):
@@ -277,9 +366,13 @@ class Membership:
 
     def _join(self, event: Joined, now_ms: int) -> list[Effect]:
         known = self.roster.get(event.peer)
-        if known is None and len(self.roster) >= self._spec.members_max:
-            return [Refuse(event.peer, f"the run is full: {self._spec.members_max} members")]
         self._state.lapsed_ms.pop(event.peer, None)
+        effects: list[Effect] = []
+        if known is None and len(self.roster) >= self._spec.members_max:
+            effects = self._make_room(event.peer, now_ms)
+            if not effects:
+                reason = f"the run is full: {self._spec.members_max} members"
+                return [Refuse(event.peer, reason, retry=True)]
         lease_until_ms = now_ms + self._spec.lease_ms
         if known is None:
             if not self.roster:
@@ -293,12 +386,42 @@ class Membership:
                 "catching up",
                 now_ms,
                 lease_until_ms,
+                instance=event.instance,
+                progress_ms=now_ms,
+                listed=self.decides(event.peer),
             )
         else:
             moved = known.addresses != event.addresses
             known.addresses, known.name = event.addresses, event.name
             known.hardware, known.software = event.hardware, event.software
+            known.instance = event.instance
             known.state, known.lease_until_ms, known.connected = "catching up", lease_until_ms, True
             if not moved:
                 return [Admit(event.peer)]
-        return [Admit(event.peer), TellMembers(came=(event.peer,))]
+        if not self.roster[event.peer].listed:
+            return [*effects, Admit(event.peer)]
+        return [*effects, Admit(event.peer), TellMembers(came=(event.peer,))]
+
+    def _make_room(self, peer: PeerId, now_ms: int) -> list[Effect]:
+        """Take the place of a member that has not become ready and shows no progress; one with
+        standing takes that of any member without it. Nothing when every place is kept.
+        """
+        stale_ms = now_ms - READY_LEASES * self._spec.lease_ms
+        entitled = self.public and self.decides(peer)
+        given_up = [
+            member
+            for member in self
+            if (member.state == "catching up" and member.progress_ms <= stale_ms)
+            or (entitled and not self.decides(member.peer))
+        ]
+        if not given_up:
+            return []
+        victim = min(given_up, key=lambda member: (member.state == "ready", member.progress_ms))
+        self.evict(victim.peer)
+        reason = "the run is full, and this node was not ready in time: it waits for a place"
+        return [Evict(victim.peer, reason), TellMembers(gone=(victim.peer,))]
+
+
+def _host(addresses: tuple[str, ...]) -> str:
+    """Where a node is, as far as it says: its first address without the port."""
+    return addresses[0].rpartition(":")[0] if addresses else ""

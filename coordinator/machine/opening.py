@@ -5,6 +5,7 @@ overlap 1 a round is exchanged while the next is computed; with overlap 0, and b
 `overlap_from`, a round is decided before the next opens.
 """
 
+from coordinator.machine import closing
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.membership import Member, Membership
@@ -16,6 +17,10 @@ from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from protocol.schedule import scalars
 
+FRESH_HALVINGS = 2
+"""Halvings that make a fresh key's share of the first share of a node: what a key without standing
+says of its speed is worth nothing."""
+
 
 def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
     """Whether steps are left, and the undecided rounds allow one more."""
@@ -23,23 +28,37 @@ def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
     planned = state.totals.committed + len(state.undecided)
     if planned >= spec.schedule.steps or len(state.undecided) > undecided_max:
         return False
-    return not state.undecided or state.undecided[-1].computed(members.live)
+    if not state.undecided:
+        return True
+    newest = state.undecided[-1]
+    return newest.computed(closing.waited_for(newest, members))
 
 
 def workers(state: RunState, members: Membership) -> list[Member]:
-    """Members that may be given work, sorted by id."""
-    return [member for member in members.ready() if member.peer not in state.verdicts.held]
+    """Members that are given work in the next round, sorted by id: all that are ready, but of fresh
+    keys in a public run only as many as may be counted. Those that were late often come last.
+    """
+    ready = [member for member in members.ready() if member.peer not in state.verdicts.held]
+    fresh = [member.peer for member in ready if not members.decides(member.peer)]
+    if not fresh:
+        return ready
+    drawn = members.standing.drawn_first(state.next_round, fresh)
+    drawn.sort(key=lambda peer: bool(members.muted_reason(members.roster[peer])))
+    taken = set(drawn[: closing.fresh_max(len(ready) - len(fresh))])
+    return [member for member in ready if member.peer in taken or members.decides(member.peer)]
 
 
 def shortage(state: RunState, members: Membership, spec: RunSpec) -> str:
     """The reason why there are too few workers for the next round; empty when there are enough."""
     start_members = spec.membership.start_members if state.next_round == 0 else 1
-    needed, ready = max(spec.rounds.quorum, start_members), len(workers(state, members))
+    deciding = [each for each in workers(state, members) if members.decides(each.peer)]
+    needed, ready = max(spec.rounds.quorum, start_members), len(deciding)
     if ready >= needed:
         return ""
     held = next(iter(state.verdicts.held.values()), "")
+    which = "members with standing" if members.public else "members"
     return "; ".join(
-        filter(None, (f"waiting for members: {ready} of {needed} are ready", held)),
+        filter(None, (f"waiting for {which}: {ready} of {needed} are ready", held)),
     )
 
 
@@ -59,15 +78,38 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
         scalars(spec.schedule, step),
         assignments,
         copies_min=spec.rounds.copies_min,
+        least_ms=closing.least_ms(spec),
     )
     state.next_round += 1
     state.undecided.append(opened)
     return opened
 
 
+def told(
+    undecided: UndecidedRound, assignments: tuple[Assignment, ...], spec: RunSpec
+) -> OpenRound:
+    """The opening of a round, for these of its workers. Where witnesses are drawn, in secret, every
+    member reports every payload.
+    """
+    return OpenRound(
+        undecided.round,
+        undecided.step,
+        undecided.instants,
+        undecided.learning_rate_bits,
+        undecided.decay_bits,
+        assignments,
+        len(undecided.assignments) if spec.membership.trust == "known" else 0,
+    )
+
+
 def _assign(state: RunState, members: Membership, spec: RunSpec) -> dict[PeerId, Assignment]:
     ready = workers(state, members)
-    speeds = {member.peer: (member.work.speed, member.strikes) for member in ready}
+    speeds = {
+        member.peer: (member.work.speed, member.strikes)
+        if members.decides(member.peer)
+        else (0, member.strikes + FRESH_HALVINGS)
+        for member in ready
+    }
     wanted = samples_per_share(speeds, spec.rounds, state.pace.slot.compute_ms)
     muted = _muted(state, members, ready, spec.rounds.quorum)
     assignments = {}
@@ -93,16 +135,7 @@ def _muted(
         for member in ready
         if (reason := muted_reason(state.verdicts, members, member))
     }
-    return reasons if len(ready) - len(reasons) >= quorum else {}
-
-
-def opening_of(undecided: UndecidedRound, assignments: tuple[Assignment, ...]) -> OpenRound:
-    """The message that opens a round, for the members with these assignments."""
-    return OpenRound(
-        undecided.round,
-        undecided.step,
-        undecided.instants,
-        undecided.learning_rate_bits,
-        undecided.decay_bits,
-        assignments,
-    )
+    deciding = sum(members.decides(member.peer) for member in ready)
+    if deciding - sum(map(members.decides, reasons)) >= quorum:
+        return reasons
+    return {peer: reason for peer, reason in reasons.items() if not members.decides(peer)}

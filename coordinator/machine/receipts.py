@@ -12,6 +12,7 @@ decided?" costs the same with a thousand members as with two.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from coordinator.machine.standing import most
 from protocol.ids import Digest, PeerId
 
 HOLDERS_TOLD_MAX = 8
@@ -38,6 +39,11 @@ class Receipts:
     """Authors that a holder has read in the headers of payloads, as far as it said so."""
     doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
     """Digests that a member with a new session has not named again."""
+    drawn: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict)
+    """Witnesses of an author's payload, in a run that draws them; without a line every holder is
+    one."""
+    copying: dict[PeerId, set[PeerId]] = field(default_factory=dict)
+    """Witnesses that hold an author's payload, by author."""
     short: set[PeerId] = field(default_factory=set)
     copied_ms: dict[PeerId, int] = field(default_factory=dict)
     """Time at which an author's payload first had `copies_min` other holders."""
@@ -49,13 +55,17 @@ class Receipts:
         return self.holders.get(digest, set())
 
     def copies(self, digest: Digest, author: PeerId) -> int:
-        """Holders of a payload besides its author, except those that have read another author in
-        its header: a member that announces another's payload has no copies.
+        """Witnesses that hold a payload, besides its author and those that have read another author
+        in its header: a member that announces another's payload has no copies.
         """
-        return sum(
-            peer != author and self.headers.get(peer, {}).get(digest, author) == author
-            for peer in self.holding(digest)
-        )
+        return len(self.copying[author]) if author in self.authors.get(digest, ()) else 0
+
+    def wanted(self, author: PeerId, others: int) -> int:
+        """Copies that a payload needs when at most `others` witnesses can have one: `copies_min`,
+        and most of the witnesses where they are drawn.
+        """
+        drawn = most(others) if others and author in self.drawn else 0
+        return max(drawn, min(self.copies_min, others))
 
     def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
         """Some of the members that hold a payload, sorted. The digest chooses them, which spreads
@@ -65,6 +75,11 @@ class Receipts:
         holding = sorted(self.holding(digest))
         first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
         return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
+
+    def needed(self, author: PeerId) -> int:
+        """Copies that a payload needs while no witness has gone."""
+        drawn = self.drawn.get(author)
+        return self.copies_min if drawn is None else self.wanted(author, len(drawn))
 
     def news(self, peer: PeerId, digests: Iterable[Digest]) -> tuple[Digest, ...]:
         """The digests among these of which `hold` would take note: those that the member has not
@@ -78,11 +93,30 @@ class Receipts:
 
     # ---- changes
 
-    def announce(self, author: PeerId, digest: Digest, now_ms: int) -> None:
-        """Note the payload that an author has announced; the author holds it."""
+    def announce(
+        self,
+        author: PeerId,
+        digest: Digest,
+        now_ms: int,
+        witnesses: frozenset[PeerId] | None = None,
+    ) -> None:
+        """Note the payload that an author has announced; the author holds it. `witnesses` are those
+        that were drawn for it; None where every holder counts.
+        """
         self.authors.setdefault(digest, []).append(author)
+        if witnesses is not None:
+            self.drawn[author] = witnesses
+        self.copying[author] = {
+            peer for peer in self.holding(digest) if self.is_copy(peer, digest, author)
+        }
         self.hold(author, (digest,), now_ms)
         self._count_copies(digest, now_ms)
+
+    def is_copy(self, peer: PeerId, digest: Digest, author: PeerId) -> bool:
+        """Whether it counts that this peer holds the author's payload."""
+        if peer == author or peer not in self.drawn.get(author, (peer,)):
+            return False
+        return self.headers.get(peer, {}).get(digest, author) == author
 
     def hold(
         self,
@@ -101,6 +135,10 @@ class Receipts:
                 self.headers.setdefault(peer, {})[digest] = author
             self.doubted.get(peer, set()).discard(digest)
             self.holders.setdefault(digest, set()).add(peer)
+            for announcer in self.authors.get(digest, ()):
+                self.copying[announcer].discard(peer)
+                if self.is_copy(peer, digest, announcer):
+                    self.copying[announcer].add(peer)
             if digest in self.authors:
                 self._count_copies(digest, now_ms)
 
@@ -128,12 +166,14 @@ class Receipts:
         self.headers.get(peer, {}).pop(digest, None)
         if not self.holders[digest]:
             del self.holders[digest]
+        for author in self.authors.get(digest, ()):
+            self.copying[author].discard(peer)
         if digest in self.authors:
             self._count_copies(digest)
 
     def _count_copies(self, digest: Digest, now_ms: int | None = None) -> None:
         for author in self.authors[digest]:
-            if self.copies(digest, author) < self.copies_min:
+            if self.copies(digest, author) < self.needed(author):
                 self.short.add(author)
             else:
                 self.short.discard(author)

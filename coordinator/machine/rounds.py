@@ -12,11 +12,12 @@ Rules
 - `handle` is the only door. Each round is decided once, in the order of rounds.
 - `coordinator.machine.opening` says when the next round opens.
 - A payload counts when a member that was asked to work announced it by `publish_by` and
-  `copies_min` other members hold it. With fewer such payloads than the quorum the round is skipped,
+  `copies_min` other members hold it; in a public run most of its drawn witnesses
+  (`coordinator.machine.standing`). With fewer such payloads than the quorum the round is skipped,
   and authors reclaim theirs.
-- A round closes early when every live member that was asked has announced and all payloads have
-  their copies. A payload that died with its author's process, before any other member held it, is
-  not waited for.
+- A round closes early when every member that is waited for has announced and all payloads that are
+  waited for have their copies (`coordinator.machine.closing`). A payload that died with its
+  author's process, before any other member held it, is not waited for.
 - A commit carries the learning rate of the step that it makes. The opening of the round could not
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
@@ -34,7 +35,7 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import ending, head_state, opening, voiding
+from coordinator.machine import closing, ending, head_state, opening, voiding
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -56,12 +57,14 @@ from coordinator.machine.events import (
     Ready,
     Refuse,
     Restarted,
+    Salted,
     SkipRound,
     VoidDue,
+    Vouched,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.membership import Membership
-from coordinator.machine.pacing import next_pace, smoothed_speed
+from coordinator.machine.pacing import next_pace
 from coordinator.machine.run_state import RunState, new_state
 from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (
@@ -167,11 +170,8 @@ class Rounds:
         match event:
             case Announced():
                 return self._announced(event, now_ms)
-            case Holding(peer, round, digests, authors):
-                undecided = self.undecided(round)
-                if undecided and self.members.get(peer):  # else it is late, or a former member's
-                    undecided.receipts.hold(peer, digests, now_ms, authors)
-                return []
+            case Holding():
+                return self._holding(event, now_ms)
             case Applied():
                 return self._applied(event, now_ms)
             case NotHeld(peer, round, digests):
@@ -204,15 +204,33 @@ class Rounds:
                 self.state.voids.forget(peer)
                 if self.state.end.concluded and self.members.get(peer):  # the others were let go
                     effects.append(FinishRun(self.state.reason))
-                return effects
+                return self._enforce(effects, now_ms)
+            case Vouched(peer):
+                self.members.standing.vouched.add(peer)
+                return []
+            case Salted(salt):
+                self.members.standing.salt = self.members.standing.salt or salt
+                return []
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
                 assert_never(event)
 
+    def _holding(self, event: Holding, now_ms: int) -> list[Effect]:
+        undecided, members = self.undecided(event.round), self.members
+        if undecided is None or members.get(event.peer) is None:
+            return []  # late, or a former member's
+        if members.public and not (
+            members.decides(event.peer) and event.peer in undecided.assignments
+        ):
+            return []  # no witness
+        undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
+        return []
+
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
         undecided, member = self.undecided(event.round), self.members.get(event.peer)
         if undecided is None or member is None or event.peer not in undecided.assignments:
+            closing.announced_after(self.state, event, self.members, now_ms)
             return []  # stale: the round is decided, or the author was not asked
         if earlier := undecided.announced.get(event.peer):
             if earlier.digest and earlier.digest == event.digest:
@@ -222,16 +240,15 @@ class Rounds:
             return []  # late: left out, and already counted as a strike
         assignment = undecided.assignments[event.peer]
         check_announcement(event, assignment, self.spec.rounds.payload_bytes_max)
-        undecided.announce(event, now_ms)
+        undecided.announce(event, now_ms, closing.witnesses(undecided, event, self.members))
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
         self.state.totals.samples_trained += event.samples
         self.members.note_punctual(event.peer)
-        work = member.work
-        work.samples += event.samples
+        if not self.members.public:
+            member.work.book(event.samples, event.compute_ms)
         if event.samples:
-            work.speed = smoothed_speed(work.speed, event.samples, event.compute_ms)
-            work.loss = event.loss
+            member.work.loss = event.loss
         return []
 
     def _applied(self, event: Applied, now_ms: int) -> list[Effect]:
@@ -240,7 +257,7 @@ class Rounds:
             return []  # a former member's report, or one of a journal that was lost
         if event.voids != self.state.voids.expected(event.round):
             return []  # said before it heard of a void: it will discard that state
-        member.round = max(member.round, event.round)
+        self.members.note_applied(event.peer, event.round, now_ms)
         self.state.voids.apply(event.peer, event.round)
         return self._enforce(self.state.verdicts.report(event, self.members, now_ms), now_ms)
 
@@ -263,7 +280,7 @@ class Rounds:
         for undecided in self.state.undecided:
             if event.peer in undecided.silent:  # it lost its session in the middle of the round
                 again = (undecided.assignments[event.peer],)
-                effects.append(opening.opening_of(undecided, again))
+                effects.append(opening.told(undecided, again, self.spec))
         return effects
 
     def _enforce(self, verdicts: list[Effect], now_ms: int) -> list[Effect]:
@@ -297,7 +314,7 @@ class Rounds:
         upcoming = undecided.next_instant()
         if upcoming is None or upcoming[0] != event.instant:
             self._impossible(f"{upcoming or 'no further instant'}", str(event))
-        undecided.reached = event.instant
+        undecided.reach(event.instant)
         if event.instant == "publish_by":
             for peer in undecided.awaited(self.members.live):
                 self.members.note_late(peer, undecided.instants.publish_by)
@@ -314,7 +331,7 @@ class Rounds:
         """Decide every round that can be decided, then open the next one if it may begin."""
         effects: list[Effect] = []
         state, end = self.state, self.state.end
-        while state.undecided and self._decidable(state.undecided[0]):
+        while state.undecided and closing.may_decide(state.undecided[0], self.members, self.spec):
             effects.append(self._decide(state.undecided.pop(0), now_ms))
         if not end.finished and state.totals.committed >= self.spec.schedule.steps:
             end.finished = True
@@ -331,28 +348,16 @@ class Rounds:
         self.state.end.concluded = True
         return FinishRun(self.state.reason)
 
-    def _decidable(self, undecided: UndecidedRound) -> bool:
-        if undecided.reached == "commit_by":
-            return True
-        live, roster = self.members.live, self.members.roster
-        if undecided.reached != "publish_by" and undecided.waits(live):
-            return False
-        asked = undecided.assignments
-        if any(peer in roster for peer in asked) and not any(map(live, asked)):
-            return False  # all sessions were lost at once: a fault of the network here
-        return not undecided.waits_for_copies(roster)
-
     def _decide(self, undecided: UndecidedRound, now_ms: int) -> Effect:
         state, rounds = self.state, self.spec.rounds
         state.decided_round = undecided.round
         state.totals.samples_lost += undecided.unannounced()
-        needs = undecided.needs(lambda peer: self.members.keeps_time(peer, now_ms), now_ms)
+        needs = closing.needs(undecided, self.members, now_ms)
         hides = rounds.overlap_at(state.next_round) > 0
         state.pace = next_pace(state.pace, needs, rounds, hides=hides)
-        # Members without a session are asked for copies too: a short loss of the network must not
-        # let a payload without copies pass.
-        counted = undecided.available(self.members.roster)
-        if len(counted) >= rounds.quorum:
+        closing.close(state, undecided, self.members)
+        counted = closing.contributors(undecided, self.members)
+        if closing.reaches_quorum(counted, self.members, self.spec):
             return self._commit(undecided, counted)
         state.totals.skipped += 1
         state.reason = (
@@ -378,9 +383,7 @@ class Rounds:
         totals.payloads += len(entries)
         totals.payload_bytes += sum(entry.payload_bytes for entry in entries)
         state.loss = mean_loss(counted)
-        for payload in counted:
-            if member := self.members.get(payload.peer):
-                member.work.rounds_counted += 1
+        closing.credit(undecided, counted, self.members)
         holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
         state.voids.commit(commit, holders, voiding.voters(self.members))
         return CommitRound(commit, holders, state.loss)
@@ -392,4 +395,4 @@ class Rounds:
             return []
         opened = opening.begin_round(state, self.members, self.spec, now_ms)
         state.reason = f"{len(opened.assignments)} members train round {opened.round}"
-        return [opening.opening_of(opened, tuple(opened.assignments.values()))]
+        return [opening.told(opened, tuple(opened.assignments.values()), self.spec)]

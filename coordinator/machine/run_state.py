@@ -13,7 +13,7 @@ from coordinator.machine.undecided_round import UndecidedRound
 from coordinator.machine.voids import Voids
 from protocol.clock import stated_slot
 from protocol.codec.commits import genesis_digest
-from protocol.ids import Digest, RunId
+from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.shuffle import DataOrder
 
@@ -46,6 +46,15 @@ class RunEnd:
 
 
 @dataclass(slots=True)
+class ClosedEarly:
+    """A round that was decided before `publish_by`, without these members."""
+
+    round: int
+    publish_by_ms: int
+    silent: set[PeerId]
+
+
+@dataclass(slots=True)
 class RunState:
     """State of one run as its coordinator knows it."""
 
@@ -58,6 +67,8 @@ class RunState:
     next_round: int = 0
     undecided: list[UndecidedRound] = field(default_factory=list)
     """Rounds that were opened after `decided_round`, oldest first."""
+    closed_early: list[ClosedEarly] = field(default_factory=list)
+    """Rounds whose `publish_by` had not come at the newest decision, oldest first."""
     members: MembershipState = field(default_factory=MembershipState)
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)

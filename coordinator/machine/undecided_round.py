@@ -45,6 +45,8 @@ class UndecidedRound:
     disturbed: bool = False
     """The coordinator was away meanwhile: the duration says nothing about the members."""
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
+    least_ms: int = 0
+    """Time before which the round may not close early; 0: it may at any time."""
 
     @classmethod
     def open(
@@ -56,18 +58,30 @@ class UndecidedRound:
         assignments: dict[PeerId, Assignment],
         *,
         copies_min: int,
+        least_ms: int = 0,
     ) -> "UndecidedRound":
         """A new round; `scalars` are the float bits of learning rate and decay."""
         receipts = Receipts(copies_min, RECEIPTS_PER_AUTHOR * len(assignments))
         silent = set(assignments)
-        return cls(round, step, instants, *scalars, assignments, receipts, silent=silent)
+        opened = cls(round, step, instants, *scalars, assignments, receipts, silent=silent)
+        opened.least_ms = instants.opened + least_ms if least_ms else 0
+        return opened
 
     # ---- time
 
     def next_instant(self) -> tuple[Instant, int] | None:
         """Name and time of the instant that the round has not reached yet."""
+        if self.least_ms:
+            return ("least", self.least_ms)
         name = _NEXT.get(self.reached)
         return (name, getattr(self.instants, name)) if name else None
+
+    def reach(self, instant: Instant) -> None:
+        """An instant has come."""
+        if instant == "least":
+            self.least_ms = 0
+        else:
+            self.reached = instant
 
     def postpone(self, milliseconds: int) -> None:
         """The coordinator was away for this long: every member has that much longer."""
@@ -80,19 +94,24 @@ class UndecidedRound:
             old.commit_by + milliseconds,
         )
 
-    def needs(self, live: Callable[[PeerId], bool], now_ms: int) -> Needs:
+    def needs(
+        self, live: Callable[[PeerId], bool], copied: Callable[[PeerId], bool], now_ms: int
+    ) -> Needs:
         """The time that live members needed, at least, if the round is decided now; empty when
-        the round was disturbed.
+        the round was disturbed. `copied` says of which authors the copies are waited for.
         """
         if self.disturbed:
             return Needs((), ())
         opened, bell = self.instants.opened, self.instants.bell
         publish = [max(0, now_ms - bell) for peer in self.silent if live(peer)]
         for peer, at_ms in self.announced_ms.items():
+            if not copied(peer):
+                continue
             publish.append(max(0, at_ms - bell, at_ms - opened - self.announced[peer].compute_ms))
         exchange = [
             self.receipts.copied_ms.get(said.peer, now_ms) - self.announced_ms[said.peer]
             for said in self.payloads()
+            if copied(said.peer)
         ]
         return Needs(tuple(sorted(publish)), tuple(sorted(exchange)))
 
@@ -112,13 +131,15 @@ class UndecidedRound:
 
     # ---- payloads
 
-    def announce(self, event: Announced, now_ms: int) -> None:
+    def announce(
+        self, event: Announced, now_ms: int, witnesses: frozenset[PeerId] | None = None
+    ) -> None:
         """Take a checked announcement; its author holds the payload."""
         self.announced[event.peer] = event
         self.announced_ms[event.peer] = now_ms
         self.silent.discard(event.peer)
         if event.digest:
-            self.receipts.announce(event.peer, Digest(event.digest), now_ms)
+            self.receipts.announce(event.peer, Digest(event.digest), now_ms, witnesses)
 
     def payloads(self) -> list[Announced]:
         """Announcements that carry a payload, sorted by author."""
@@ -126,14 +147,17 @@ class UndecidedRound:
             self.announced[peer] for peer in sorted(self.announced) if self.announced[peer].digest
         ]
 
-    def waits_for_copies(self, members: Collection[PeerId]) -> bool:
-        """Whether a payload that a member holds has too few copies. A payload that no member holds
-        any more does not come back.
+    def waits_for_copies(
+        self, members: Collection[PeerId], copied: Callable[[PeerId], bool]
+    ) -> bool:
+        """Whether a payload that a member holds has too few copies, of an author for whose copies
+        rounds wait. A payload that no member holds any more does not come back.
         """
         return any(
             self.receipts.holding(Digest(self.announced[author].digest))
             and not self._copied(author, members)
             for author in self.receipts.short
+            if copied(author)
         )
 
     def available(self, members: Collection[PeerId]) -> list[Announced]:
@@ -152,9 +176,12 @@ class UndecidedRound:
         """Whether enough others hold the author's payload, or as many as there are."""
         if author not in self.receipts.short:
             return True
-        others = (peer for peer in self.assignments if peer != author and peer in members)
-        wanted = sum(1 for _ in islice(others, self.receipts.copies_min))
-        return self.receipts.copies(Digest(self.announced[author].digest), author) >= wanted
+        receipts = self.receipts
+        asked = receipts.drawn.get(author, self.assignments)
+        others = (peer for peer in asked if peer != author and peer in members)
+        most_others = None if author in receipts.drawn else receipts.copies_min
+        wanted = receipts.wanted(author, sum(1 for _ in islice(others, most_others)))
+        return receipts.copies(Digest(self.announced[author].digest), author) >= wanted
 
     # ---- coming and going
 

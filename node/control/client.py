@@ -334,6 +334,8 @@ class CoordinatorClient:
             case "refused":
                 wrong = message.refused.wrong_results
                 reason = f"the coordinator refused this node: {message.refused.reason}"
+                if message.refused.retry:
+                    raise UnavailableError(reason)
                 raise DivergedError(reason) if wrong else RefusedError(reason)
             case "evicted" if message.evicted.wrong_results:
                 reason = message.evicted.reason

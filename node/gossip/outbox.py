@@ -8,7 +8,7 @@ from typing import Any
 from node.gossip.machine import events
 from node.links.network import PeerAddress, PeerNetwork
 from protocol.errors import RemoteProtocolError, UnavailableError
-from protocol.ids import PeerId, RunId, short
+from protocol.ids import Digest, PeerId, RunId, short
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import OfferedPayload, Offers
 
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 class Outbox:
     """The outbox of one swarm. `failed(peer, round)` is called for each offer that did not
-    arrive.
+    arrive; `announced(round, digest)` is a payload's offer with its author's signature, None while
+    that is not known.
     """
 
     def __init__(
@@ -27,12 +28,15 @@ class Outbox:
         network: PeerNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         failed: Callable[[PeerId, int], object],
+        *,
+        announced: Callable[[int, Digest], OfferedPayload | None],
     ) -> None:
         self._own = own
         self._run_id = run_id
         self._network = network
         self._spawn = spawn
         self._failed = failed
+        self._announced = announced
         self._waiting: dict[PeerId, list[events.Offer]] = {}
 
     @property
@@ -54,8 +58,11 @@ class Outbox:
             while waiting:
                 together = _batch(waiting)
                 del waiting[: len(together)]
+                message = self._message(together)
+                if not (message.offers or message.idle):
+                    continue
                 try:
-                    await self._network.offer(to, self._message(together))
+                    await self._network.offer(to, message)
                 except (UnavailableError, RemoteProtocolError) as error:
                     log.debug(
                         "an offer failed",
@@ -68,9 +75,10 @@ class Outbox:
 
     def _message(self, offers: list[events.Offer]) -> Offers:
         listed = [
-            OfferedPayload(round=offer.round, digest=digest, payload_bytes=size)
+            announced
             for offer in offers
-            for digest, size in offer.payloads
+            for digest, _ in offer.payloads
+            if (announced := self._announced(offer.round, digest))
         ]
         idle = offers[-1].idle  # an idle offer before the last one is out of date
         return Offers(run_id=self._run_id, sender=self._own, offers=listed, idle=idle)

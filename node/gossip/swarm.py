@@ -19,7 +19,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from node.gossip.address_book import AddressBook
+from node.gossip.announcements import Announcements
 from node.gossip.background import Background
 from node.gossip.blob_server import BlobServer, Shelf
 from node.gossip.collector import Collector, NotRetainedError
@@ -35,9 +38,10 @@ from node.links.frames import PART_BYTES_MAX, Part
 from node.links.network import BlobRange, PeerNetwork, Purpose
 from node.links.upload_queue import Urgency
 from node.traffic import Statistics
+from protocol.codec.announcement import Announcement, announcement_of
 from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
+from protocol.ids import Digest, PeerId, RunId, parse_peer_id, sha256
 from protocol.wire_pb2 import Offers
 
 TICK_MS = 100
@@ -47,7 +51,7 @@ __all__ = ["NotRetainedError", "Statistics", "Swarm", "SwarmLimits"]
 
 
 class Swarm:
-    """Payloads in and out of this node.
+    """Payloads in and out of this node. `key` signs the announcements of its own payloads.
 
     `report_holding(round, digests)` is called with payloads of others that became held, and must
     not raise. `clock_ms()` is this machine's monotonic clock, not an estimate of the coordinator's:
@@ -63,6 +67,7 @@ class Swarm:
         link: PeerNetwork,
         *,
         check: PayloadCheck,
+        key: Ed25519PrivateKey,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
         snapshots: Shelf | None = None,
@@ -84,7 +89,15 @@ class Swarm:
             self._pull_moved,
             check=check,
         )
-        self._outbox = Outbox(own, run_id, link, self._background.spawn, self._offer_failed)
+        self._announcements = Announcements(run_id, key, clock_ms)
+        self._outbox = Outbox(
+            own,
+            run_id,
+            link,
+            self._background.spawn,
+            self._offer_failed,
+            announced=self._announcements.offer,
+        )
         self._blob_server = BlobServer(log, snapshots, clock_ms)
         self._faults = FaultLog(run_id)
 
@@ -117,17 +130,22 @@ class Swarm:
         """
         self._peers.update(members, relays or {})
         self._network.keep(self._peers.by_importance)
+        self._announcements.set_members(frozenset(members))
         self._feed(events.MembersChanged(frozenset(members), frozenset(relays or ())))
 
     def open(self, round: int) -> None:
         """The coordinator opened a round: its payloads are exchanged from now on."""
         self._feed(events.RoundStarted(round))
+        self._announcements.follow(self._exchange.rounds)
         if self._payload_log.digests(round):  # from before a restart
             self._background.spawn(self._recall(round))
 
-    async def publish(self, round: int, blob: bytes) -> Digest:
-        """Keep this node's own payload; returns when it is in the log and being offered."""
+    async def publish(self, round: int, blob: bytes, samples: int = 0) -> Digest:
+        """Keep this node's own payload, made of this number of samples; returns when it is in the
+        log and being offered.
+        """
         digest = sha256(blob)
+        self._announcements.make(round, digest, len(blob), samples)
         write = self._background.spawn_write(self._keep(round, digest, blob))
         await asyncio.shield(write)  # `stop` waits for it, even if the caller is cancelled
         return digest
@@ -216,18 +234,25 @@ class Swarm:
                 f"expected an offer of run {self._run_id}, got one of run {offers.run_id[:40]!r}"
             )
         sender, refusals = parse_peer_id(offers.sender), list[str]()
-        for offer in offers.offers:
-            digest = parse_digest(offer.digest)
-            offered = events.Offered(sender, offer.round, digest, offer.payload_bytes)
-            refusals += [
-                effect.reason
-                for effect in self._feed(offered)
-                if isinstance(effect, events.Blame | events.Refuse)
-            ]
+        for offered in offers.offers:
+            try:
+                refusals += self._take_offer(sender, announcement_of(offered))
+            except RemoteProtocolError as error:
+                refusals.append(str(error))
         if offers.idle:
             self._feed(events.Idle(sender))
         if refusals:
             raise RemoteProtocolError(refusals[0])
+
+    def _take_offer(self, sender: PeerId, said: Announcement) -> list[str]:
+        """Take one offer; returns why it was refused, nothing if it was taken or came too late."""
+        if not self._announcements.admit(sender, said):
+            return []
+        effects = self._feed(events.Offered(sender, said.round, said.digest, said.size))
+        if self._exchange.knows(said.digest):
+            self._announcements.enter(said)
+        refused = (events.Blame, events.Refuse)
+        return [effect.reason for effect in effects if isinstance(effect, refused)]
 
     async def read(
         self, digest: Digest, offset: int, count: int = PART_BYTES_MAX
@@ -314,6 +339,7 @@ class Swarm:
 
     def _forget(self, round: int) -> None:
         self._feed(events.Settled(round))
+        self._announcements.follow(self._exchange.rounds)
         self._fetcher.forget(round)
         self._wake()
 

@@ -31,6 +31,7 @@ from node.links.protocol_events import (
 from node.links.serving import Serving, ServingOwner
 from node.traffic import Traffic
 from node.transports.base import Pipe
+from protocol.border.token_bucket import TokenBucket
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal
@@ -123,6 +124,11 @@ class Link:
         return self._serving.busy
 
     @property
+    def leaving(self) -> bool:
+        """Whether this end has said goodbye."""
+        return bool(self._leaving)
+
+    @property
     def candidate(self) -> Candidate:
         """The link as one of two between the same nodes."""
         return Candidate(self.protocol.instance, self.protocol.dialled, self.pipe.relayed)
@@ -159,6 +165,10 @@ class Link:
             self._end(error)
             self._owner.on_ended(self, error)
             await self.pipe.close()
+
+    def limit(self, quota: TokenBucket | None) -> None:
+        """Serve the peer no faster than this bucket, which it may share, lets it."""
+        self._serving.shared_quota = quota
 
     def leave(self, reason: str) -> None:
         """Say goodbye, then end."""

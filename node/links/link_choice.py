@@ -1,5 +1,7 @@
 """Which of two links between the same two nodes stays. Pure: both ends choose the same one."""
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -26,3 +28,14 @@ def replaces(new: Candidate, old: Candidate, *, own_is_lower: bool) -> bool:
     if new.dialled == old.dialled:
         return True  # an end dials again only when its old link is dead
     return own_is_lower == new.dialled
+
+
+def crowded_out(hosts: Sequence[str], members: Collection[str]) -> int:
+    """The place of the pipe that makes room for another, among pipes of these hosts, the oldest
+    first: the oldest of the host that has the most. Hosts of members keep their pipes as long as
+    there are others.
+    """
+    others = [host for host in hosts if host not in members] or hosts
+    counts = Counter(others)
+    fullest = max(counts.values())
+    return next(place for place, host in enumerate(hosts) if counts.get(host) == fullest)

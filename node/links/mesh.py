@@ -10,7 +10,8 @@ Rules
 - A peer that cannot be dialled (behind a router, or of another transport) links when it dials.
   Dialling pauses longer after each failure, and starts at once when the peer's addresses change.
 - A relayed link is dialled again at intervals: a direct one replaces it as soon as one is possible.
-- A few strangers may link too: they are served after all others.
+- A few strangers may link too: they are served after all others, and slowly. Of the pipes without
+  a proof the oldest of the most crowded host makes room for another.
 """
 
 import asyncio
@@ -20,15 +21,17 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from node.links.frames import Part
+from node.links.kept import Kept, host_part
 from node.links.link import Link, PeerLink
-from node.links.link_choice import replaces
+from node.links.link_choice import crowded_out, replaces
 from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
+from node.links.upload_limit import upload_bucket
 from node.system.backoff import Backoff
 from node.traffic import Traffic
 from node.transports.base import DIAL_S, Accept, Pipe, Transport
@@ -45,7 +48,10 @@ STRANGERS_MAX = 16
 """Links to peers that this node does not keep."""
 
 UNPROVEN_MAX = 64
-"""Pipes on which no key is proven yet."""
+"""Pipes on which no key is proven yet; one more takes the place of another."""
+
+STRANGERS_BYTES_PER_SECOND = 4_000_000
+"""Bytes of payloads and snapshots for all strangers together: auditors read, and so may others."""
 
 LINK_S = 5
 """Longest wait of an offer or a fetch for a link that is being dialled."""
@@ -69,18 +75,6 @@ GOODBYE_S = 1.0
 """Longest time for goodbyes when this node stops."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A peer to which a link is kept."""
-
-    remote: PeerAddress
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set for its task: the addresses changed, or a link opened or ended."""
-    linked: asyncio.Event = field(default_factory=asyncio.Event)
-    trouble: str = "not dialled yet"
-    task: asyncio.Task[None] | None = None
 
 
 class Mesh:
@@ -112,8 +106,9 @@ class Mesh:
         self._carried: dict[Link, PeerId | None] = {}
         """All open links, also unproven ones, each with the peer that was dialled."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[PeerId, _Kept] = {}
+        self._kept: dict[PeerId, Kept] = {}
         self._past = Traffic()
+        self._strangers_quota = upload_bucket(STRANGERS_BYTES_PER_SECOND, clock_ms())
         self._stopped = False
 
     # ---- for the swarm
@@ -252,6 +247,7 @@ class Mesh:
             link.leave("another link between the two is open")
             return
         self._links[peer] = link
+        link.limit(None if kept else self._strangers_quota)
         if old is not None:
             if link.protocol.instance == old.protocol.instance:
                 old.retire("replaced by another link between the two")
@@ -279,11 +275,21 @@ class Mesh:
 
     def _acceptor(self, transport: Transport) -> Accept:
         async def accept(pipe: Pipe) -> None:
-            unproven = sum(link.protocol.peer is None for link in self._carried)
-            if not self._stopped and unproven < UNPROVEN_MAX:
-                await asyncio.wait({self._spawn(self._carry(self._open(pipe, transport, None)))})
+            if self._stopped:
+                return
+            self._make_room()
+            await asyncio.wait({self._spawn(self._carry(self._open(pipe, transport, None)))})
 
         return accept
+
+    def _make_room(self) -> None:
+        """End one of the pipes without a proof if there are as many as may be."""
+        unproven = [link for link in self._carried if not (link.protocol.peer or link.leaving)]
+        if len(unproven) >= UNPROVEN_MAX:
+            known = {host for kept in self._kept.values() for host in kept.hosts}
+            place = crowded_out([host_part(link.pipe.remote) for link in unproven], known)
+            unproven[place].leave("its place is needed")
+            self._spawn(unproven[place].pipe.close())
 
     def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
@@ -312,37 +318,39 @@ class Mesh:
 
     # ---- dialling
 
-    def _keep(self, peer: PeerId, remote: PeerAddress) -> _Kept:
+    def _keep(self, peer: PeerId, remote: PeerAddress) -> Kept:
         kept = self._kept.get(peer)
         if kept is None:
-            kept = self._kept[peer] = _Kept(remote)
+            kept = self._kept[peer] = Kept(remote)
             kept.task = self._spawn(self._keep_linked(peer, kept))
+            if link := self._links.get(peer):
+                link.limit(None)  # a stranger no more
         elif kept.remote != remote:
             kept.remote = remote
             kept.changed.set()
         return kept
 
-    async def _keep_linked(self, peer: PeerId, kept: _Kept) -> None:
+    async def _keep_linked(self, peer: PeerId, kept: Kept) -> None:
         """Dial whenever there is no link, or only a relayed one, for as long as the peer is
         kept.
         """
         backoff = Backoff(*BACKOFF_MS)
         head_start_s = HEAD_START_S if peer < self._own else 0.0
-        await _changed(kept, head_start_s)
+        await kept.wait(head_start_s)
         while True:
             if link := self._links.get(peer):
                 since_ms = self.clock_ms()
-                await _changed(kept, UPGRADE_S if link.pipe.relayed else None)
+                await kept.wait(UPGRADE_S if link.pipe.relayed else None)
                 if self.clock_ms() - since_ms > HEALTHY_MS:
                     backoff.reset()
                 if peer not in self._links:
-                    await _changed(kept, head_start_s)
+                    await kept.wait(head_start_s)
             for address in kept.remote.addresses[:ADDRESSES_MAX]:
                 await self._dial(peer, address, kept)
             if peer not in self._links:
-                await _changed(kept, backoff.next() / 1000 * random.uniform(0.5, 1.5))
+                await kept.wait(backoff.next() / 1000 * random.uniform(0.5, 1.5))
 
-    async def _dial(self, peer: PeerId, address: str, kept: _Kept) -> None:
+    async def _dial(self, peer: PeerId, address: str, kept: Kept) -> None:
         """Try one address, unless there is a direct link; return once the new link is proven or has
         failed.
         """
@@ -386,14 +394,6 @@ class Mesh:
         if link := self._links.get(peer):
             return link
         raise UnavailableError(f"no link to {short(peer)}: {kept.trouble}")
-
-
-async def _changed(kept: _Kept, timeout_s: float | None) -> None:
-    """Wait until a peer's addresses or link change, or for `timeout_s`."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await kept.changed.wait()
-    kept.changed.clear()
 
 
 def _names(link: Link) -> dict[str, str | None]:

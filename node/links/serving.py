@@ -21,9 +21,13 @@ from node.links.protocol_events import Cancelled, FetchRequested
 from node.links.uplink import Uplink
 from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload
+from protocol.border.token_bucket import TokenBucket
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import short
 from protocol.wire_pb2 import Refusal
+
+SERVED_BYTES_MIN = 4096
+"""Bytes that a part costs at least where a peer is limited: reading a small one costs as much."""
 
 ACKNOWLEDGE_S = 20
 """Longest wait for an acknowledgement: a peer that takes nothing holds no place for ever."""
@@ -73,6 +77,8 @@ class Serving:
         self._on_the_way = deque[_SentPart]()
         self._sending = asyncio.Lock()
         self._received = asyncio.Event()
+        self.shared_quota: TokenBucket | None = None
+        """A limit that the peer shares with others."""
         self._quota = owner.peer_limit and upload_bucket(owner.peer_limit, owner.clock_ms())
 
     @property
@@ -176,7 +182,9 @@ class Serving:
             ) from None
 
     async def _within_quota(self, count: int) -> None:
-        if self._quota:
-            if wait_ms := self._quota.wait_ms(count, self._owner.clock_ms()):
-                await asyncio.sleep(wait_ms / 1000)
-            self._quota.charge(count, self._owner.clock_ms())
+        for quota in (self._quota, self.shared_quota):
+            if quota:
+                count = max(count, SERVED_BYTES_MIN)
+                if wait_ms := quota.wait_ms(count, self._owner.clock_ms()):
+                    await asyncio.sleep(wait_ms / 1000)
+                quota.charge(count, self._owner.clock_ms())

@@ -204,8 +204,28 @@ def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any
                 f"model.config.{name}: expected a field of "
                 f"{_config_class(model_type).__name__}{_closest(name, sorted(known))}"
             )
-        checked[name] = None if value == NULL else value
+        checked[name] = None if value == NULL else _checked_inside(f"model.config.{name}", value)
     return checked
+
+
+def _checked_inside(path: str, value: Any) -> Any:
+    """A field's value, without the precisions in nested configurations. They are judged as the top
+    one is: `SettingsError` for a refused field at any depth.
+    """
+    if isinstance(value, list | tuple):
+        return [_checked_inside(path, each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept: dict[str, Any] = {}
+    for name, inner in value.items():
+        if name in _PRECISION_FIELDS and inner in _PRECISIONS:
+            continue
+        if name in _REFUSED_FIELDS:
+            raise SettingsError(
+                f"{path}.{name}: expected no {name}: it could load code or leave float32"
+            )
+        kept[name] = _checked_inside(f"{path}.{name}", inner)
+    return kept
 
 
 def _is_read(model_type: str, name: str) -> bool:

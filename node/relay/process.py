@@ -152,6 +152,7 @@ class RelayProcess:
             log=payloads,
             link=mesh,
             check=PayloadCheck(info.run_id, lambda round, payload: read_header(payload)),
+            key=self._key,
             report_holding=lambda round, digests: None,
             clock_ms=own_clock_ms,
             snapshots=shelf,

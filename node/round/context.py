@@ -134,7 +134,7 @@ class PayloadExchange(Protocol):
     ) -> None:
         """The members and the relays of the run with their addresses."""
 
-    async def publish(self, round: int, blob: bytes) -> Digest:
+    async def publish(self, round: int, blob: bytes, samples: int = 0) -> Digest:
         """Keep and offer this node's payload."""
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:

@@ -1,7 +1,6 @@
 """A scripted node over real gRPC: it says exactly what a test tells it to say."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,7 +70,8 @@ class ScriptedNode:
         self.channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
         self.stub: Any = CoordinatorStub(self.channel)
         self.call: Any = None
-        self.instance = secrets.randbits(64)
+        self.instance = 1
+        """The process: one for all scripted nodes of a key, unless a test says otherwise."""
 
     async def __aenter__(self) -> "ScriptedNode":
         return self

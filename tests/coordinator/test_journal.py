@@ -26,7 +26,9 @@ from coordinator.machine.events import (
     Ready,
     RecordDigest,
     Restarted,
+    Salted,
     VoidDue,
+    Vouched,
 )
 from protocol.codec.commits import (
     Commit,
@@ -61,6 +63,8 @@ EVENTS: list[Event] = [
     InstantReached(3, "publish_by"),
     Concluded(),
     Restarted(),
+    Vouched(A),
+    Salted(b"s" * 32),
 ]
 
 

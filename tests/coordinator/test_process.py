@@ -10,13 +10,14 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.standing import SALT_BYTES
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import commit_digest
 from protocol.errors import AddressInUseError, SettingsError, StorageError
 from protocol.handshake import public_bytes
-from protocol.ids import RunId
+from protocol.ids import PeerId, RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.runfile import RunSpec, parse_run_json, run_id
 from tests.coordinator.client import (
@@ -31,6 +32,31 @@ from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import payload_digest, run_spec
 
 # ---- a run
+
+
+async def test_the_operators_word_and_the_secret_of_a_public_run_outlive_a_restart(
+    tmp_path: Path,
+) -> None:
+    spec = quiet_spec(membership={"trust": "public"})
+    first, second = (PeerId(f"{number:032x}") for number in (1, 2))
+    salts = []
+    for vouched in ([first], [], [first, second]):
+        settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", vouched=tuple(vouched))
+        process = CoordinatorProcess(spec, settings, COORDINATOR_KEY)
+        try:
+            await process.start()
+            standing = process.rounds.members.standing
+            salts.append(standing.salt)
+            assert standing.vouched >= {first, *vouched}
+        finally:
+            await process.stop()
+    assert len(salts[0]) == SALT_BYTES
+    assert set(salts) == {salts[0]}
+
+
+async def test_a_run_among_people_that_know_each_other_has_no_secret(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process:
+        assert process.rounds.members.standing.salt == b""
 
 
 async def test_two_nodes_train_to_commits_that_verify(tmp_path: Path) -> None:

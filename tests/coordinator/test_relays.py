@@ -11,15 +11,17 @@ from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, until_after
 
+LEASE_MS = 3000
+
 
 def relay(number: int) -> Joined:
     return Joined(PeerId(f"{number:032x}"), (f"192.0.2.{number}:50710",), f"relay {number}", "", "")
 
 
 def test_admitted_relays_are_listed_by_id_with_their_addresses() -> None:
-    relays = Relays()
+    relays = Relays(LEASE_MS)
     for number in (2, 1):
-        assert relays.join(relay(number)) == Admit(relay(number).peer)
+        assert relays.join(relay(number), 0) == Admit(relay(number).peer)
     assert list(relays) == [relay(1), relay(2)]
     assert relays.document() == [
         {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses)}
@@ -28,25 +30,39 @@ def test_admitted_relays_are_listed_by_id_with_their_addresses() -> None:
 
 
 def test_a_relay_that_comes_again_is_listed_once_with_its_new_addresses() -> None:
-    relays = Relays()
-    relays.join(relay(1))
+    relays = Relays(LEASE_MS)
+    relays.join(relay(1), 0)
     moved = replace(relay(1), addresses=("198.51.100.1:1",))
-    assert relays.join(moved) == Admit(moved.peer)
+    assert relays.join(moved, 0) == Admit(moved.peer)
     assert list(relays) == [moved]
 
 
 def test_a_relay_that_leaves_makes_room_for_another() -> None:
-    relays = Relays()
+    relays = Relays(LEASE_MS)
     for number in range(RELAYS_MAX):
-        assert isinstance(relays.join(relay(number)), Admit)
+        assert isinstance(relays.join(relay(number), 0), Admit)
     surplus = relay(RELAYS_MAX)
-    refusal = Refuse(surplus.peer, f"the run has {RELAYS_MAX} relays already")
-    assert relays.join(surplus) == refusal
-    assert isinstance(relays.join(relay(0)), Admit), "a known relay may come again"
+    refusal = Refuse(surplus.peer, f"the run has {RELAYS_MAX} relays already", retry=True)
+    assert relays.join(surplus, 0) == refusal
+    assert isinstance(relays.join(relay(0), 0), Admit), "a known relay may come again"
     relays.leave(surplus.peer)
-    assert relays.join(surplus) == refusal, "it was never admitted"
+    assert relays.join(surplus, 0) == refusal, "it was never admitted"
     relays.leave(relay(0).peer)
-    assert relays.join(surplus) == Admit(surplus.peer)
+    assert relays.join(surplus, 0) == Admit(surplus.peer)
+
+
+def test_a_relay_keeps_its_place_by_heartbeats_alone() -> None:
+    relays = Relays(LEASE_MS)
+    for number in range(RELAYS_MAX):
+        relays.join(relay(number), 0)
+    assert relays.lapsed(LEASE_MS - 1) == []
+    relays.beat(relay(3).peer, LEASE_MS - 1)
+    silent = [relay(number).peer for number in range(RELAYS_MAX) if number != 3]
+    assert relays.lapsed(LEASE_MS) == silent
+    for peer in silent:
+        relays.leave(peer)
+    assert isinstance(relays.join(relay(RELAYS_MAX), LEASE_MS), Admit)
+    assert relays.lapsed(2 * LEASE_MS - 1) == [relay(3).peer]
 
 
 def hello(node: ScriptedNode, nonce: bytes) -> wire.NodeMessage:

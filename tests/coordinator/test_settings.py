@@ -24,3 +24,10 @@ def test_an_address_without_a_valid_port_is_refused(listen: str) -> None:
 def test_the_goodbye_cannot_be_negative() -> None:
     with pytest.raises(SettingsError, match="goodbye_ms: expected 0 or more, got -1"):
         CoordinatorSettings(Path("d"), goodbye_ms=-1)
+
+
+def test_a_node_is_vouched_for_by_its_id() -> None:
+    peer = "0a" * 16
+    assert CoordinatorSettings(Path("d"), vouched=(peer,)).vouched == (peer,)
+    with pytest.raises(SettingsError, match="--vouch: expected a peer id of 32 hexadecimal"):
+        CoordinatorSettings(Path("d"), vouched=("alice",))

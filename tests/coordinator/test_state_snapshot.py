@@ -61,6 +61,8 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.verdicts.held",
         "state.voids.rounds",
         "state.voids.made",
+        "state.closed_early",
+        *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
         "state.end.finished",
         "state.end.concluded",
         "state.end.conclude_by_ms",

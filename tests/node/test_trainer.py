@@ -85,7 +85,7 @@ class FakeSwarm:
     ) -> None:
         self.told.append(dict(members))
 
-    async def publish(self, round: int, blob: bytes) -> Digest:
+    async def publish(self, round: int, blob: bytes, samples: int = 0) -> Digest:
         self.blobs[sha256(blob)] = blob
         return sha256(blob)
 
@@ -453,7 +453,7 @@ async def test_a_session_that_opens_before_the_payload_is_kept_hears_nothing_of_
     stage, kept = Stage(corpus, overlap=1), asyncio.Event()
     publish, asked = stage.swarm.publish, list[int]()
 
-    async def slow(round: int, blob: bytes) -> Digest:
+    async def slow(round: int, blob: bytes, samples: int = 0) -> Digest:
         asked.append(round)
         await kept.wait()
         return await publish(round, blob)

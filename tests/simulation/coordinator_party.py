@@ -10,24 +10,27 @@ the journal exactly the state before it. The machine's invariants are checked af
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.door import Door
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
     Effect,
     Event,
     FinishRun,
-    Heartbeat,
     OpenRound,
     RecordDigest,
 )
 from coordinator.machine.rounds import Rounds
+from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
@@ -80,6 +83,19 @@ class WatchedRounds(Rounds):
         return effects
 
 
+class OpenDoor(Door):
+    """No node of a simulation is too fast: their rates are not part of it."""
+
+    def refuses_join(self, peer: PeerId, host: str, *, known: bool) -> str:
+        return ""
+
+    def refuses_call(self, host: str) -> str:
+        return ""
+
+    async def pace(self, peer: PeerId, host: str, message: wire.NodeMessage) -> None:
+        return
+
+
 class MemoryJournal:
     """`coordinator.journal.Journal` in memory: an append is whole or does not happen."""
 
@@ -119,7 +135,9 @@ class MemoryJournal:
         assert machine is not None
         assert referee is not None
         fresh, machine.fresh = machine.fresh, []
-        handled = [(at_ms, event) for at_ms, event, _ in fresh if not isinstance(event, Heartbeat)]
+        handled = [
+            (at_ms, event) for at_ms, event, effects in fresh if not is_transient(event, effects)
+        ]
         require(handled == list(events), "the journal is given", events, "of the handled", handled)
         for at_ms, event, effects in fresh:
             self.world.say("event %s", event)
@@ -135,7 +153,7 @@ class MemoryJournal:
                     ]
             referee.saw(event, effects, judge_books=False)
             self.durable_effects += len(effects)
-            if not isinstance(event, Heartbeat):
+            if not is_transient(event, effects):
                 self.rows.append(Row(at_ms, type(event), msgspec.msgpack.encode(event), effects))
         referee.check_books()
         for round, signed, loss in commits:
@@ -279,8 +297,12 @@ class SimulatedCoordinator:
             self._emitted = self.journal.durable_effects
             await asyncio.to_thread(self._recover, sequencer)
             self._service = CoordinatorService(
-                sequencer, self.journal, self.journal.public_key, dict
-            )  # type: ignore[arg-type]
+                sequencer,
+                self.journal,  # type: ignore[arg-type]
+                self.journal.public_key,
+                dict,
+                OpenDoor(Path()),
+            )
             self.switchboard.servicer, self.sequencer = self._service, sequencer
             await sequencer.run()
         except StorageError as error:

@@ -352,6 +352,7 @@ class SimulatedNode:
             log,
             SimulatedLink(self.place.network, self.peer, self.place.part_bytes, self._offers),
             check=check,
+            key=self._key,
             report_holding=witness.add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,

@@ -67,6 +67,16 @@ class Switchboard:
             call.lost_end(party)
 
 
+class Visitor:
+    """The part of a gRPC context that the service needs; every node has the same host."""
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
+
+VISITOR = Visitor()
+
+
 class Stub:
     """The service as one node's process reaches it."""
 
@@ -99,7 +109,9 @@ class Stub:
                     reply.set_result(_UNARY[name].FromString(blob))
 
         async def serve(blob: bytes) -> None:
-            answer = await getattr(switchboard.servicer, name)(type(request).FromString(blob), None)
+            answer = await getattr(switchboard.servicer, name)(
+                type(request).FromString(blob), VISITOR
+            )
             down.send(answer.SerializeToString())
 
         call = _Unary(self._node, lambda: world.call_later(CONNECT_MS / 1000, settle, None))
@@ -216,7 +228,7 @@ class Call:
 
     async def _serve(self) -> None:
         servicer = self._switchboard.servicer
-        messages = servicer.Session(self._received(), None)
+        messages = servicer.Session(self._received(), VISITOR)
         try:
             async for message in messages:
                 self._down.send(message.SerializeToString())  # type: ignore[union-attr]

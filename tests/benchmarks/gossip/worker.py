@@ -147,6 +147,7 @@ class Worker:
             log=PayloadLog(directory, 1, LOG_BYTES_MAX),
             link=self._mesh,
             check=Unchecked(),
+            key=key,
             report_holding=self._report_holding,
             clock_ms=clock_ms,
         )

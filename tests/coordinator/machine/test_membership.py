@@ -1,5 +1,7 @@
 """The member list: leases, sessions, strikes, warm-up."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.machine.events import (
@@ -55,7 +57,7 @@ def test_a_hello_admits_a_member_and_tells_the_others() -> None:
 
 def test_a_full_run_refuses_with_its_size_and_keeps_no_trace() -> None:
     members = members_of(A, B)
-    assert members.handle(hello(C), 0) == [Refuse(C, "the run is full: 2 members")]
+    assert members.handle(hello(C), 0) == [Refuse(C, "the run is full: 2 members", retry=True)]
     assert members.get(C) is None
 
 
@@ -100,7 +102,7 @@ def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
         [member.peer for member in members.ready()],
         len(members),
     ) == ([B], [B], 2)
-    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members")]
+    assert members.handle(hello(C), 10) == [Refuse(C, "the run is full: 2 members", retry=True)]
     assert members.check_leases(1000) == [A, B]
     members.handle(hello(A), 20)
     assert members.live(A)
@@ -173,6 +175,25 @@ def test_members_are_in_the_order_of_their_ids() -> None:
     members = members_of(B, A)
     assert [member.peer for member in members] == [A, B]
     assert len(members) == 2
+
+
+def test_a_key_is_kept_for_a_process_that_may_come_back() -> None:
+    members = Membership(SPEC)
+    members.handle(replace(hello(A), instance=1), 0)
+    here, elsewhere = replace(hello(A), instance=2), replace(hello(A, "10.0.0.2:1"), instance=2)
+    assert members.kept_for_another(here), "no session was lost: the coordinator was away"
+    assert not members.kept_for_another(replace(here, instance=1))
+    members.handle(Disconnected(A), 0)
+    assert not members.kept_for_another(here), "its successor, after a kill"
+    assert not members.kept_for_another(replace(hello(A, "10.0.0.1:9"), instance=2))
+    assert members.kept_for_another(elsewhere), "a copy, while the line of the node is broken"
+    members.handle(Lapsed(A), 2000)
+    assert not members.kept_for_another(elsewhere)
+
+
+def test_a_process_that_did_not_say_which_it_is_keeps_no_key() -> None:
+    members = members_of(A)
+    assert not members.kept_for_another(replace(hello(A), instance=2))
 
 
 def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:

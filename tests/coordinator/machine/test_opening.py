@@ -149,10 +149,13 @@ def test_strikes_at_the_limit_mute_and_one_punctual_round_frees() -> None:
         "late in 2 rounds: counted again after a punctual one",
     )
     driver.exchange(2, A, B)
+    assert driver.commits[-1].commit.round == 2, "nobody waits for it"
     driver.announce(C, 2)
+    driver.exchange(3, A, B)
+    driver.announce(C, 3)
     assert driver.authors() == [A, B]
     assert not driver.opened[-1].assignments[2].muted
-    driver.exchange(3, A, B, C)
+    driver.exchange(4, A, B, C)
     assert driver.authors() == [A, B, C]
     assert driver.member(C).strikes == 0
 

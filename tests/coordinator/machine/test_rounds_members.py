@@ -27,6 +27,7 @@ def test_a_member_that_reconnects_in_the_middle_gets_its_round_again() -> None:
             first.learning_rate_bits,
             first.decay_bits,
             (first.assignments[0],),
+            assigned=2,
         )
     ]
     driver.exchange(0, A, B)

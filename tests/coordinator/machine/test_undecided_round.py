@@ -102,9 +102,9 @@ def test_instants_come_in_order_and_move_with_an_outage() -> None:
 def test_an_outage_says_nothing_about_the_needs_of_members() -> None:
     undecided = round_of(A, B)
     announced(undecided, A)
-    assert undecided.needs([A, B].__contains__, 1200).publish_ms == (200, 400)
+    assert undecided.needs([A, B].__contains__, [A, B].__contains__, 1200).publish_ms == (200, 400)
     undecided.postpone(50)
-    assert undecided.needs([A, B].__contains__, 1200) == Needs((), ())
+    assert undecided.needs([A, B].__contains__, [A, B].__contains__, 1200) == Needs((), ())
 
 
 def test_the_work_of_a_member_that_is_sent_back_is_lost_once() -> None:

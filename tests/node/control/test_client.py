@@ -95,3 +95,19 @@ async def test_members_are_told_before_the_welcome_and_whenever_they_change(
             await other.join()
             await until(lambda: client.members.member_count == 2)
         assert heard.members[-1] == set(client.members.members)
+
+
+async def test_a_node_waits_for_a_place_in_a_full_run(tmp_path: Path) -> None:
+    """It does not end: places become free."""
+    spec, heard = quiet_spec(membership={"members_max": 2}), Heard()
+    async with (
+        running(tmp_path, spec) as process,
+        ScriptedNode(process.address, process.run_id, node_key(1)) as one,
+        ScriptedNode(process.address, process.run_id, node_key(2)) as two,
+    ):
+        await one.join()
+        await two.join()
+        async with session_of(process, heard) as client:
+            await until(lambda: "the run is full: 2 members; reconnecting" in client.words)
+            await two.say(wire.NodeMessage(leave=wire.Leave(reason="goodbye")))
+            await until(lambda: client.connected)

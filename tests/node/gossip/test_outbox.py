@@ -15,7 +15,7 @@ from node.links.network import PeerAddress
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
-from protocol.wire_pb2 import Offers
+from protocol.wire_pb2 import OfferedPayload, Offers
 from tests.node.links.net import RUN, peer_of
 from tests.support.waiting import until
 
@@ -58,6 +58,12 @@ class HeldLink:
         ]
 
 
+def announced(round: int, digest: Digest) -> OfferedPayload | None:
+    """The offer of a payload whose announcement is known: all but those of round 99."""
+    offer = OfferedPayload(round=round, digest=digest, payload_bytes=100 + digest[0])
+    return None if round == 99 else offer
+
+
 class Fixture:
     """An `Outbox` over a held link, with its tasks and the offers that failed."""
 
@@ -66,7 +72,12 @@ class Fixture:
         self.failed: list[tuple[PeerId, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.outbox = Outbox(
-            OWN, RUN, self.link, self._spawn, lambda *what: self.failed.append(what)
+            OWN,
+            RUN,
+            self.link,
+            self._spawn,
+            lambda *what: self.failed.append(what),
+            announced=announced,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -201,3 +212,12 @@ async def test_a_cancelled_outbox_forgets_its_offers() -> None:
         box.add(ONE, 1, 3)
         await box.link.end(ONE)
     assert box.link.digests(ONE) == [[1], [3]]
+
+
+async def test_a_payload_whose_announcement_is_not_known_is_not_offered() -> None:
+    async with outbox() as box:
+        box.add(ONE, 99, 1)
+        box.add(TWO, 99, 1)
+        box.add(TWO, 7, 1)
+        await box.link.end(TWO)
+    assert [(to, len(offers.offers)) for to, offers in box.link.sent] == [(TWO, 1)]

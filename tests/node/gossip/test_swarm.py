@@ -6,12 +6,13 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from node.gossip import announcements
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -31,9 +32,11 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.links.window import WINDOW_BYTES_FIRST
 from node.traffic import Traffic
+from protocol.codec.announcement import announce, offered_payload
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Blob
 from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageError, UnavailableError
+from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
@@ -98,6 +101,7 @@ async def members(
                 log,
                 mesh_of(number),
                 check=check or Unchecked(),
+                key=key_of(number),
                 report_holding=lambda round, digests, reports=reports: reports.put_nowait(
                     (round, digests)
                 ),
@@ -430,7 +434,7 @@ async def test_offers_of_another_run_or_out_of_bounds_are_refused(tmp_path: Path
         introduce([one, two])
         sender, fine = (
             two.remote.peer_id,
-            OfferedPayload(round=ROUND, digest=bytes(32), payload_bytes=1),
+            offered(1, b"x"),
         )
         bad = [
             Offers(run_id="cd" * 16, sender=sender, offers=[fine]),
@@ -446,6 +450,71 @@ async def test_offers_of_another_run_or_out_of_bounds_are_refused(tmp_path: Path
         for offers in bad:
             with pytest.raises(RemoteProtocolError, match="expected"):
                 one.swarm.on_offer(offers)
+
+
+def full_round(directory: Path) -> Swarm:
+    """A swarm of member 0 of three, in an open round. Nothing is ever fetched from its peers."""
+    swarm = swarm_over(DeadLink(), PayloadLog(directory, 100, 10**9), [0])
+    swarm.set_members({peer(number): () for number in range(3)})
+    swarm.open(ROUND)
+    return swarm
+
+
+def lacking(swarm: Swarm, *blobs: bytes) -> list[bool]:
+    return [swarm._exchange.knows(sha256(blob)) for blob in blobs]
+
+
+def offers_of(sender: int, *offers: OfferedPayload) -> Offers:
+    return Offers(run_id=RUN, sender=peer(sender), offers=offers)
+
+
+async def test_a_peer_that_offers_what_no_author_has_signed_takes_no_place(tmp_path: Path) -> None:
+    swarm = full_round(tmp_path)
+    forged = [offered(2, b"%d" % number, key=1) for number in range(50)]
+    unsigned = [
+        OfferedPayload(round=ROUND, digest=sha256(b"%d" % number), payload_bytes=1)
+        for number in range(50)
+    ]
+    for flood in (forged, unsigned):
+        with pytest.raises(RemoteProtocolError, match="expected"):
+            swarm.on_offer(offers_of(1, *flood))
+    assert not any(lacking(swarm, *(b"%d" % number for number in range(50))))
+    swarm.on_offer(offers_of(1, offered(1, b"one"), offered(2, b"two")))
+    assert lacking(swarm, b"one", b"two") == [True, True]
+
+
+async def test_an_author_has_one_place_and_its_second_payload_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    swarm = full_round(tmp_path)
+    many = [offered(1, b"%d" % number) for number in range(50)]
+    swarm.on_offer(offers_of(1, *many))
+    assert lacking(swarm, *(b"%d" % number for number in range(50))) == [True] + [False] * 49
+    swarm.on_offer(offers_of(1, offered(2, b"two")))
+    assert lacking(swarm, b"two") == [True]
+    proof = vars(next(record for record in caplog.records if "two payloads" in record.message))
+    assert proof["peer"] == peer(1)
+    assert proof["digests"] == f"{sha256(b'0').hex()},{sha256(b'1').hex()}"
+
+
+async def test_a_good_offer_after_a_bad_one_in_a_message_is_taken(tmp_path: Path) -> None:
+    swarm = full_round(tmp_path)
+    with pytest.raises(RemoteProtocolError, match="expected a payload of a member"):
+        swarm.on_offer(offers_of(1, offered(9, b"stranger"), offered(2, b"two")))
+    assert lacking(swarm, b"stranger", b"two") == [False, True]
+
+
+async def test_a_flood_of_announcements_is_not_verified_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcements, "CHECKS_PER_SENDER", (0.001, 2))
+    swarm = full_round(tmp_path)
+    swarm.on_offer(offers_of(1, offered(1, b"one"), offered(2, b"two")))
+    with pytest.raises(RemoteProtocolError, match="new announcements per second"):
+        swarm.on_offer(offers_of(1, offered(0, b"zero")))
+    swarm.on_offer(offers_of(1, offered(2, b"two")))
+    swarm.on_offer(offers_of(2, offered(0, b"zero")))
+    assert lacking(swarm, b"zero") == [True]
 
 
 async def test_reads_that_make_no_sense_are_refused(tmp_path: Path) -> None:
@@ -537,9 +606,17 @@ def swarm_over(link: PeerNetwork, log: PayloadLog, clock: list[int]) -> Swarm:
         log,
         link,
         check=Unchecked(),
+        key=key_of(0),
         report_holding=lambda *_: None,
         clock_ms=lambda: clock[0],
     )
+
+
+def offered(author: int, blob: bytes, round: int = ROUND, key: int | None = None) -> OfferedPayload:
+    """The offer of a payload of this author; `key` is the number of the key that signs it."""
+    signer = key_of(author if key is None else key)
+    made = announce(signer, RUN, round, sha256(blob), size=len(blob), samples=1)
+    return offered_payload(replace(made, author_key=public_bytes(key_of(author))))
 
 
 async def test_an_offer_that_fails_is_made_again_until_the_round_is_settled(tmp_path: Path) -> None:
@@ -573,7 +650,7 @@ async def test_an_idle_node_tells_its_peers_and_goes_to_one_that_is(tmp_path: Pa
     link.idle = True
     told = [await soon(link.offers.get()) for _ in range(2)]
     assert [(len(offers.offers), offers.idle) for offers in told] == [(0, True), (0, True)]
-    wanted = OfferedPayload(round=ROUND, digest=sha256(b"theirs"), payload_bytes=6)
+    wanted = offered(1, b"theirs")
     for number in (1, 2):
         swarm.on_offer(Offers(run_id=RUN, sender=peer(number), offers=[wanted]))
     await until(lambda: link.asked)

@@ -3,8 +3,10 @@
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from node.links.link_choice import Candidate, replaces
+from node.links.link_choice import Candidate, crowded_out, replaces
 
 LOW, HIGH = True, False
 PAIRS = list(product([False, True], repeat=2))
@@ -59,3 +61,19 @@ def test_both_ends_keep_the_same_link(one: tuple[bool, bool], two: tuple[bool, b
     here = replaces(new, old, own_is_lower=LOW)
     there = replaces(seen_by_the_other(new), seen_by_the_other(old), own_is_lower=HIGH)
     assert here == there
+
+
+def test_the_oldest_pipe_of_the_fullest_host_makes_room() -> None:
+    assert crowded_out(["a", "b", "b", "c"], set()) == 1
+    assert crowded_out(["a", "b"], set()) == 0
+
+
+def test_hosts_of_members_make_room_last() -> None:
+    assert crowded_out(["m", "m", "m", "x"], {"m"}) == 3
+    assert crowded_out(["m", "n", "m"], {"m", "n"}) == 0
+
+
+@given(st.lists(st.sampled_from("abcm"), min_size=1), st.sets(st.sampled_from("mn")))
+def test_some_pipe_always_makes_room(hosts: list[str], members: set[str]) -> None:
+    place = crowded_out(hosts, members)
+    assert hosts[place] not in members or set(hosts) <= members

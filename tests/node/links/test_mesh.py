@@ -543,10 +543,55 @@ def test_a_pipe_without_a_proof_takes_no_place_for_long() -> None:
             assert len(host.mesh.carried) == mesh_module.UNPROVEN_MAX
             honest.mesh.keep([host.remote])
             await world.passes(lambda: honest.linked, 20)
-            assert len(host.mesh.carried) == 1
+            await world.passes(lambda: len(host.mesh.carried) == 1, 20)
             for pipe in silent:
                 await pipe.close()
             await door.stop()
+
+    virtually(main())
+
+
+def test_silent_pipes_that_come_again_without_end_keep_no_newcomer_out() -> None:
+    async def main() -> None:
+        async with World(2) as world:
+            host, honest = world.members
+            door = world.network.transport("door")
+            await door.start(lambda pipe: asyncio.sleep(0))
+
+            async def crowd() -> None:
+                while True:
+                    await door.dial("memory:m0")
+                    await asyncio.sleep(0.01)
+
+            crowding = asyncio.create_task(crowd())
+            await asyncio.sleep(2)
+            honest.mesh.keep([host.remote])
+            await world.passes(lambda: honest.linked, 5)
+            crowding.cancel()
+            await door.stop()
+
+    virtually(main())
+
+
+def test_strangers_together_are_served_slowly_and_members_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mesh_module, "STRANGERS_BYTES_PER_SECOND", 100_000)
+
+    async def main() -> None:
+        async with World(3) as world:
+            host, member, stranger = world.members
+            digest = host.hold(bytes(1_000_000))
+            host.mesh.keep([member.remote])
+            for each in (member, stranger):
+                each.mesh.keep([host.remote])
+            await world.passes(lambda: member.linked and stranger.linked, 10)
+            began_ms = loop_ms()
+            await member.fetched(host.remote, digest)
+            member_ms = loop_ms() - began_ms
+            await stranger.fetched(host.remote, digest)
+            assert loop_ms() - began_ms - member_ms > 8_000
+            assert member_ms < 5_000
 
     virtually(main())
 

@@ -22,6 +22,7 @@ from node.relay.process import Phase, RelayProcess
 from node.relay.settings import RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
+from protocol.codec.announcement import announce, offered_payload
 from protocol.codec.payload_header import Head, head_bytes
 from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import sha256
@@ -89,7 +90,9 @@ class Neighbour(Member):
         await self.session.__aexit__()
 
     def offered(self, coordinator: CoordinatorProcess, blob: bytes) -> wire.Offers:
-        offer = wire.OfferedPayload(round=0, digest=self.hold(blob), payload_bytes=len(blob))
+        digest, run_id = self.hold(blob), coordinator.run_id
+        said = announce(self.key, run_id, 0, digest, size=len(blob), samples=1)
+        offer = offered_payload(said)
         return wire.Offers(run_id=coordinator.run_id, sender=self.peer, offers=[offer])
 
 

@@ -1,0 +1,146 @@
+"""Closes rounds: when a round may be decided, whose payloads count, and who pays for a round that
+took all its time.
+
+Rules
+- At `commit_by` a round is decided, whatever is missing. Before its least length it is not.
+- Nobody waits for a member at its strike limit; in a run that is open to the public nobody waits
+  for a key without standing. But while the quorum is not reached without them, all live members are
+  waited for until `publish_by`: a skipped round helps nobody.
+- Nobody waits for the copies of an author whose payloads could not be had lately, once the quorum
+  is reached.
+- A payload that was announced, and that too few members could get in all the time that there was,
+  costs its author a strike.
+- A member that was not waited for proves itself punctual by what it announces until `publish_by`.
+- In a run that is open to the public the quorum is one of members with standing, and there is at
+  most one payload of a fresh key for two of theirs, but at least one.
+"""
+
+from collections.abc import Callable
+
+from coordinator.machine.events import Announced
+from coordinator.machine.membership import Membership
+from coordinator.machine.pacing import Needs
+from coordinator.machine.run_state import ClosedEarly, RunState
+from coordinator.machine.undecided_round import UndecidedRound
+from protocol.ids import Digest, PeerId
+from protocol.runfile import RunSpec
+
+LEAST_PART = 4
+"""A round of a public run lasts at least this part of its compute time: two keys that agree with
+each other would else make hundreds of steps in a second."""
+
+FRESH_PART = 2
+"""Payloads of keys with standing for each payload of a fresh one."""
+
+
+def least_ms(spec: RunSpec) -> int:
+    """The least length of a round; 0 where members know each other."""
+    return spec.rounds.compute_ms // LEAST_PART if spec.membership.trust == "public" else 0
+
+
+def fresh_max(standing: int) -> int:
+    """The number of fresh keys' payloads that may be counted beside those of keys with standing."""
+    return max(1, standing // FRESH_PART) if standing else 0
+
+
+def waited_for(undecided: UndecidedRound, members: Membership) -> Callable[[PeerId], bool]:
+    """The members that the round waits for: those that keep time, or all live ones if none does."""
+    keeps_time = any(map(members.keeps_time, undecided.assignments))
+    return members.keeps_time if keeps_time else members.live
+
+
+def may_decide(undecided: UndecidedRound, members: Membership, spec: RunSpec) -> bool:
+    """Whether the round's decision may fall now."""
+    if undecided.reached == "commit_by":
+        return True
+    closed = undecided.reached == "publish_by"
+    if undecided.least_ms or not (closed or not undecided.waits(waited_for(undecided, members))):
+        return False
+    roster, asked = members.roster, undecided.assignments
+    if any(peer in roster for peer in asked) and not any(map(members.live, asked)):
+        return False  # all sessions were lost at once: a fault of the network here
+    enough = reaches_quorum(contributors(undecided, members), members, spec)
+    if not (enough or closed) and undecided.waits(members.live):
+        return False
+    copied = members.copies_are_awaited if enough else members.decides
+    return not undecided.waits_for_copies(roster, copied)
+
+
+def contributors(undecided: UndecidedRound, members: Membership) -> list[Announced]:
+    """The payloads that count if the round is decided now, sorted by author. Members without a
+    session are asked for copies too: a short loss of the network must not let a payload without
+    copies pass.
+    """
+    available = undecided.available(members.roster)
+    fresh = [payload.peer for payload in available if not members.decides(payload.peer)]
+    if not fresh:
+        return available
+    bound = fresh_max(len(available) - len(fresh))
+    taken = set(members.standing.drawn_first(undecided.round, fresh)[:bound])
+    return [
+        payload for payload in available if payload.peer in taken or members.decides(payload.peer)
+    ]
+
+
+def reaches_quorum(counted: list[Announced], members: Membership, spec: RunSpec) -> bool:
+    """Whether enough members that decide contribute."""
+    return sum(members.decides(payload.peer) for payload in counted) >= spec.rounds.quorum
+
+
+def needs(undecided: UndecidedRound, members: Membership, now_ms: int) -> Needs:
+    """The times that the pace follows: those of members that rounds wait for."""
+    return undecided.needs(members.keeps_time, members.copies_are_awaited, now_ms)
+
+
+def witnesses(
+    undecided: UndecidedRound, said: Announced, members: Membership
+) -> frozenset[PeerId] | None:
+    """The witnesses of a payload, where they are drawn: among the round's other workers with
+    standing.
+    """
+    if not members.public:
+        return None
+    others = [peer for peer in undecided.assignments if peer != said.peer and members.decides(peer)]
+    return members.standing.witnesses(undecided.round, Digest(said.digest), others)
+
+
+def credit(undecided: UndecidedRound, counted: list[Announced], members: Membership) -> None:
+    """These payloads are committed. In a public run an author's speed is measured by the
+    coordinator's clock alone, and only for what was delivered.
+    """
+    for payload in counted:
+        if members.public:
+            members.standing.credit(payload.peer)
+        if member := members.get(payload.peer):
+            member.work.rounds_counted += 1
+            if members.public:
+                took_ms = undecided.announced_ms[payload.peer] - undecided.instants.opened
+                member.work.book(payload.samples, max(took_ms, payload.compute_ms))
+
+
+def close(state: RunState, undecided: UndecidedRound, members: Membership) -> None:
+    """The round is decided: strike authors whose payloads could not be had, and remember the
+    members that may still prove themselves punctual.
+    """
+    decided_ms = undecided.instants.commit_by
+    available = {payload.peer for payload in undecided.available(members.roster)}
+    for payload in undecided.payloads():
+        if payload.peer in available:
+            members.note_copies(payload.peer, decided_ms, copied=True)
+        elif undecided.reached == "commit_by" and not undecided.disturbed:
+            members.note_copies(payload.peer, decided_ms, copied=False)
+    state.closed_early = [each for each in state.closed_early if each.publish_by_ms > state.last_ms]
+    if undecided.reached in ("opened", "bell") and undecided.silent:
+        publish_by_ms = undecided.instants.publish_by
+        state.closed_early.append(
+            ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent))
+        )
+
+
+def announced_after(state: RunState, said: Announced, members: Membership, now_ms: int) -> None:
+    """A member announces a round that closed without it: before `publish_by` it is punctual."""
+    for closed in state.closed_early:
+        if closed.round == said.round and said.peer in closed.silent:
+            closed.silent.discard(said.peer)
+            if now_ms <= closed.publish_by_ms:
+                members.note_punctual(said.peer)

@@ -1,0 +1,93 @@
+"""Standing: what a key has earned or was given. In a run that is open to the public only standing
+decides; whatever is decided by counting free keys belongs to whoever makes the most of them.
+
+    fresh ------------------------> counted
+      |    COUNTED_ROUNDS payloads     |
+      '---------> vouched <------------'
+                   the operator's word
+
+Standing belongs to the key, outlives its sessions and is part of the run's state. A fresh key works
+and its payloads are applied, in bounded number (`coordinator.machine.opening`); nobody waits for
+it, and it gives no receipt, no vote on a state, no quorum and no pace.
+
+A payload is committed only when most of its witnesses hold it, decoded and with the right header.
+They are drawn among the assigned members with standing by a hash that contains a secret of the
+coordinator's: nobody can make payloads until its friends are drawn.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocol.ids import Digest, PeerId
+
+COUNTED_ROUNDS = 50
+"""Committed payloads of its own after which a key is counted. Each is a round of real work that
+most of its witnesses have decoded, and at most one fresh payload in three is taken: ten keys with
+standing cost an attacker at least five hundred payloads in the places of honest newcomers."""
+
+KEYS_MAX = 4096
+"""Keys whose payloads are remembered, as many as a run may have members."""
+
+WITNESSES = 9
+"""Witnesses drawn for a payload; most of them must hold it. Of members of which a quarter lie, five
+of nine are liars in 5 of 100 draws; more witnesses would wait for slower members."""
+
+SALT_BYTES = 32
+"""Length of the secret that draws witnesses."""
+
+Word = Literal["fresh", "counted", "vouched"]
+
+RANKS: dict[Word, int] = {"fresh": 0, "counted": 1, "vouched": 2}
+"""Order of the words: a key is not blamed on the word of lower ones alone."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """The standing of all keys of a run, and the secret that draws witnesses."""
+
+    vouched: set[PeerId] = field(default_factory=set)
+    payloads: dict[PeerId, int] = field(default_factory=dict)
+    """Committed payloads by author, up to `COUNTED_ROUNDS`."""
+    salt: bytes = b""
+
+    def word(self, peer: PeerId) -> Word:
+        """The standing of a key."""
+        if peer in self.vouched:
+            return "vouched"
+        return "counted" if self.payloads.get(peer, 0) >= COUNTED_ROUNDS else "fresh"
+
+    def has(self, peer: PeerId) -> bool:
+        """Whether the key is counted or vouched."""
+        return self.word(peer) != "fresh"
+
+    def credit(self, author: PeerId) -> None:
+        """A payload of this author was committed. Beyond `KEYS_MAX` the oldest fresh key is
+        forgotten; when there is none, the author is.
+        """
+        if author not in self.payloads and len(self.payloads) >= KEYS_MAX:
+            oldest = next((peer for peer in self.payloads if not self.has(peer)), None)
+            if oldest is None:
+                return
+            del self.payloads[oldest]
+        self.payloads[author] = min(COUNTED_ROUNDS, self.payloads.get(author, 0) + 1)
+
+    def drawn_first(self, round: int, peers: Iterable[PeerId], about: bytes = b"") -> list[PeerId]:
+        """The peers in the order in which they are drawn in a round, for the purpose `about`."""
+
+        def place(peer: PeerId) -> bytes:
+            return hashlib.sha256(
+                b"%b:%d:%b:%b" % (self.salt, round, about, peer.encode())
+            ).digest()
+
+        return sorted(peers, key=place)
+
+    def witnesses(self, round: int, digest: Digest, peers: Iterable[PeerId]) -> frozenset[PeerId]:
+        """The witnesses of a payload among these peers."""
+        return frozenset(self.drawn_first(round, peers, digest)[:WITNESSES])
+
+
+def most(witnesses: int) -> int:
+    """The number of witnesses that must hold a payload: more than half of them."""
+    return witnesses // 2 + 1 if witnesses else 0
