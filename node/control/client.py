@@ -107,8 +107,7 @@ class CoordinatorClient:
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
-        self.sessions_lost = 0
-        self._key = key
+        self._key, self.sessions_lost = key, 0
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
         self.notice = ""
@@ -277,11 +276,10 @@ class CoordinatorClient:
             await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     def _lose(self, reason: str) -> None:
-        level = logging.DEBUG if self._state is SessionState.LOST else logging.WARNING  # once
         self._state = SessionState.LOST
         self.sessions_lost += 1
         self._words = f"{reason}; {SessionState.LOST.value}"
-        log.log(level, "session lost", extra={"reason": reason})
+        log.warning("session lost", extra={"reason": reason})
         self._channel.renew()
 
     def reopen(self) -> None:
