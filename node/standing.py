@@ -11,6 +11,8 @@ of the coordinator's clock.
 
 from dataclasses import dataclass
 
+from protocol import wire_pb2 as wire
+
 CATCHING_UP = ("catches up", "discards its state")
 """First words of the agenda's phases while the node is behind the log."""
 
@@ -25,6 +27,7 @@ class _Round:
     share: int = 0
     """Samples leased to this node."""
     muted: str = ""
+    """The reason why nothing of it will count; empty when it will."""
     announced_ms: int | None = None
     worked_ms: int = 0
 
@@ -57,12 +60,16 @@ class Standing:
 
     # ---- what happens
 
-    def opened(
-        self, round: int, *, bell_ms: int, publish_by_ms: int, share: int, muted: str
-    ) -> None:
-        """A round was opened for this node; `muted`: why nothing of it will count."""
+    def opened(self, opened: wire.RoundOpened) -> None:
+        """A round was opened for this node."""
         self._told_earlier = self.told  # an opened round is newer
-        self._opened = _Round(round, bell_ms, publish_by_ms, share, muted)
+        self._opened = _Round(
+            opened.round,
+            opened.bell_ms,
+            opened.publish_by_ms,
+            sum(share.count for share in opened.shares),
+            opened.reason if opened.muted else "",
+        )
 
     def announced(self, round: int, at_ms: int, worked_ms: int) -> None:
         """The node has told the coordinator of its work, which took `worked_ms`."""
@@ -104,7 +111,7 @@ class Standing:
         if offline:
             return "no session", offline
         if _behind(phase):
-            return "catching up", phase
+            return "catching up", phase.removeprefix("catches up: ")
         if self._opened.muted:
             return "muted", self._opened.muted
         told = self.told[0]

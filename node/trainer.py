@@ -171,13 +171,7 @@ class Trainer:
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
         context.status.note = opened.reason
-        context.status.standing.opened(
-            opened.round,
-            bell_ms=opened.bell_ms,
-            publish_by_ms=opened.publish_by_ms,
-            share=sum(share.count for share in opened.shares),
-            muted=opened.reason if opened.muted else "",
-        )
+        context.status.standing.opened(opened)
         context.swarm.open(opened.round)
         self._recovery.end()
         if not context.status.rounds_trained:  # the file may be from a process that ended well
@@ -242,8 +236,8 @@ class Trainer:
             await self._context.swarm.publish(pending.round, payload, samples)
         self._pending.announce(pending.round)
         self._context.client.send(pending.announcement)
-        now_ms = self._context.client.now_ms()
-        self._context.status.standing.announced(pending.round, now_ms, self._compute_ms)
+        at_ms, standing = self._context.client.now_ms(), self._context.status.standing
+        standing.announced(pending.round, at_ms, self._compute_ms)
 
     async def _announce_again(self, pending: Pending) -> None:
         """An undecided round from before a restart. Its payload is made again from the saved

@@ -40,6 +40,11 @@ log = logging.getLogger("lockstep.join")
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
 
+ASKED_TO_LEAVE = "this node was asked to leave"
+"""The reason of a node that its owner has ended."""
+
+AGAIN = "left after its round; the same command goes on from here"
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -85,7 +90,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         reason, status = run_event_loop(_join(settings, options, key, limited))
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
-        messages.print(reason, soft_wrap=True)
+        messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
 
 
 def be_nice(niceness: int) -> None:
@@ -104,7 +109,7 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
             f"this machine: counted in {rounds['counted']} of {rounds['trained']} rounds, "
             f"{status.get('tokens', 0):,} tokens, {up} up, {down} down"
         )
-    if (checkpoint := place / "checkpoint").is_dir():
+    if (checkpoint := place / "checkpoint").is_dir() and int(status.get("round", -1)) >= 0:
         lines.append(
             f"the model after round {status.get('round')}: {checkpoint}; "
             f"try: {own_command()} generate {shlex.quote(str(checkpoint))}"

@@ -34,6 +34,8 @@ def state_words(status: Mapping[str, Any]) -> str:
     """The node's place in its run with the reason, as one sentence."""
     standing = status.get("standing", {})
     state, reason = str(standing.get("state", "starting")), str(standing.get("reason", ""))
+    if reason.startswith(state):  # "waiting for members: 1 of 2 are ready"
+        return reason
     return f"{state}: {reason}" if reason else state
 
 

@@ -107,8 +107,7 @@ class CoordinatorClient:
         """The members as the coordinator last named them: the only list of this node."""
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
-        self.sessions_lost = 0
-        self._key = key
+        self._key, self.sessions_lost = key, 0
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
         self.notice = ""

@@ -3,11 +3,24 @@
 import pytest
 
 from node.standing import Standing
+from protocol import wire_pb2 as wire
+
+
+def opened(round: int, *, bell_ms: int, publish_by_ms: int, muted: str = "") -> wire.RoundOpened:
+    shares = [wire.Share(first=0, count=5), wire.Share(first=9, count=3)]
+    return wire.RoundOpened(
+        round=round,
+        bell_ms=bell_ms,
+        publish_by_ms=publish_by_ms,
+        shares=shares,
+        muted=bool(muted),
+        reason=muted,
+    )
 
 
 def working(round: int = 5, muted: str = "") -> Standing:
     standing = Standing()
-    standing.opened(round, bell_ms=4_000, publish_by_ms=6_000, share=8, muted=muted)
+    standing.opened(opened(round, bell_ms=4_000, publish_by_ms=6_000, muted=muted))
     return standing
 
 
@@ -53,7 +66,7 @@ def test_a_muted_node_knows_why_and_when_it_counts_again() -> None:
     standing.announced(5, 9_000, 9_000)
     standing.left_out(5)
     assert standing.words("waits for a round", "") == ("muted", why)
-    standing.opened(6, bell_ms=1, publish_by_ms=2, share=8, muted="")
+    standing.opened(opened(6, bell_ms=1, publish_by_ms=2))
     assert standing.words("trains round 6", "")[0] == "training"
 
 
@@ -61,18 +74,22 @@ def test_what_the_coordinator_told_holds_until_a_round_opens() -> None:
     standing = Standing()
     standing.told = ("waiting", "waiting for members: 1 of 2 are ready")
     assert standing.words("waits for a round", "") == standing.told
-    standing.opened(0, bell_ms=4_000, publish_by_ms=6_000, share=8, muted="")
+    standing.opened(opened(0, bell_ms=4_000, publish_by_ms=6_000))
     assert standing.words("trains round 0", "")[0] == "training"
     standing.told = ("held", "its state after round 3 was wrong")
     assert standing.words("waits for a round", "") == standing.told
 
 
 @pytest.mark.parametrize(
-    "phase", ["catches up: round 3 of 90", "17 rounds behind", "discards its state"]
+    ("phase", "reason"),
+    [
+        ("catches up: round 3 of 90", "round 3 of 90"),
+        ("17 rounds behind", "17 rounds behind"),
+        ("discards its state", "discards its state"),
+    ],
 )
-def test_a_node_behind_the_log_catches_up_whatever_was_before(phase: str) -> None:
-    standing = working()
-    assert standing.words(phase, "") == ("catching up", phase)
+def test_a_node_behind_the_log_catches_up_whatever_was_before(phase: str, reason: str) -> None:
+    assert working().words(phase, "") == ("catching up", reason)
 
 
 def test_a_lost_session_comes_first() -> None:
@@ -89,6 +106,7 @@ def test_before_anything_it_starts() -> None:
 def test_the_bell_is_told_while_a_round_is_in_work() -> None:
     standing = working()
     assert standing.bell_in_ms(1_000) == 3_000
+    assert standing.share == 8
     standing.announced(5, 2_000, 2_000)
     assert standing.bell_in_ms(2_000) is None
     assert Standing().bell_in_ms(0) is None

@@ -56,6 +56,11 @@ def test_a_long_reason_is_folded_and_not_cut() -> None:
     assert "end" in text
 
 
+def test_a_reason_that_says_the_state_stands_alone() -> None:
+    waiting = {"state": "waiting", "reason": "waiting for members: 1 of 2 are ready"}
+    assert state_words({"standing": waiting}) == "waiting for members: 1 of 2 are ready"
+
+
 def test_a_node_that_starts_is_shown_too() -> None:
     text = printed(render({"phase": "opens its data", "coordinator": "example:50700"}))
     assert "at example:50700" in text

@@ -1,0 +1,30 @@
+"""The last words of a node: the work of this machine, and where the model is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lockstep.commands.join import farewell
+from tests.lockstep.volunteer.test_screen import STATUS
+
+
+def test_the_last_words_name_the_work_and_the_model(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    work, model = farewell(STATUS, tmp_path)
+    assert work == ("this machine: counted in 9 of 12 rounds, 12,345 tokens, 1 MB up, 2 kB down")
+    assert model.startswith(f"the model after round 11: {tmp_path / 'checkpoint'}; try: ")
+
+
+def test_a_node_that_did_nothing_boasts_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    assert farewell({"round": -1, "rounds": {"trained": 0}}, tmp_path) == []
+
+
+def test_other_programs_go_first_and_a_nicer_start_stays() -> None:
+    code = (
+        "import os; from lockstep.commands.join import be_nice\n"
+        "be_nice(10); be_nice(0); print(os.getpriority(os.PRIO_PROCESS, 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
