@@ -142,7 +142,7 @@ class CoordinatorService(Calls):
             with self._door.awaiting_hello(host):
                 async with asyncio.timeout(HELLO_S):
                     hello = await anext(requests)
-            joined = self._joined(hello, nonce)
+            joined = self._joined(hello, nonce, host)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))
             return
@@ -241,7 +241,7 @@ class CoordinatorService(Calls):
                 break
         session.close()
 
-    def _joined(self, message: wire.NodeMessage, nonce: bytes) -> Joined:
+    def _joined(self, message: wire.NodeMessage, nonce: bytes, host: str) -> Joined:
         """The event in a hello whose proof is right."""
         hello, run_id = message.hello, self._sequencer.rounds.run_id
         if message.WhichOneof("kind") != "hello":
@@ -256,7 +256,7 @@ class CoordinatorService(Calls):
                 f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
             )
         peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
-        return wire_messages.joined(peer, hello)
+        return wire_messages.joined(peer, hello, host)
 
     # ---- effects
 
