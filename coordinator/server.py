@@ -152,7 +152,7 @@ class CoordinatorService(Calls):
             with self._door.awaiting_hello(host):
                 async with asyncio.timeout(HELLO_S):
                     hello = await anext(requests)
-            joined = self._joined(hello, nonce)
+            joined = self._joined(hello, nonce, host)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))
             return
@@ -279,7 +279,7 @@ class CoordinatorService(Calls):
             self.relays.leave(peer)
             self._tell_relays(gone=peer)
 
-    def _joined(self, message: wire.NodeMessage, nonce: bytes) -> Joined:
+    def _joined(self, message: wire.NodeMessage, nonce: bytes, host: str) -> Joined:
         """The event in a hello whose proof is right."""
         hello, run_id = message.hello, self._sequencer.rounds.run_id
         if message.WhichOneof("kind") != "hello":
@@ -294,7 +294,7 @@ class CoordinatorService(Calls):
                 f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
             )
         peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
-        return wire_messages.joined(peer, hello)
+        return wire_messages.joined(peer, hello, host)
 
     # ---- effects
 

@@ -24,6 +24,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.membership import Member, Membership
 from protocol import wire_pb2 as wire
+from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
@@ -45,9 +46,10 @@ LINE_OVERHEAD_BYTES = 8
 """Bytes that a line of a list adds to its message beyond its own."""
 
 
-def joined(peer: PeerId, hello: wire.Hello) -> Joined:
+def joined(peer: PeerId, hello: wire.Hello, host: str) -> Joined:
     """The event in a hello whose proof is right; `RemoteProtocolError` for too many, too long or
-    unprintable texts.
+    unprintable texts. Addresses that would lead their readers to themselves are left out, unless
+    the node, seen at `host`, is on this machine or in a private network of it.
     """
     if len(hello.addresses) > ADDRESSES_MAX:
         raise RemoteProtocolError(
@@ -55,7 +57,10 @@ def joined(peer: PeerId, hello: wire.Hello) -> Joined:
         )
     for text in (*hello.addresses, hello.name, hello.hardware, hello.software):
         require_plain(text, peer)
-    addresses, about = tuple(hello.addresses), (hello.name, hello.hardware, hello.software)
+    addresses = tuple(
+        address for address in hello.addresses if is_near(host) or not leads_back(address)
+    )
+    about = (hello.name, hello.hardware, hello.software)
     return Joined(peer, addresses, *about, hello.instance)
 
 

@@ -22,7 +22,7 @@ PART_BYTES = 256 * 1024
 uplink."""
 
 MEMBERS_MAX = 4096
-"""Members of a run at most: a member list of this length still fits one message."""
+"""Members of a run at most; their list is told in pages."""
 
 ADDRESSES_MAX = 8
 """Addresses that one node may announce."""

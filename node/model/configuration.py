@@ -220,7 +220,7 @@ def _checked_inside(path: str, value: Any) -> Any:
     for name, inner in value.items():
         if name in _PRECISION_FIELDS and inner in _PRECISIONS:
             continue
-        if name in _REFUSED_FIELDS:
+        if name in _REFUSED_FIELDS or str(name).startswith("_"):
             raise SettingsError(
                 f"{path}.{name}: expected no {name}: it could load code or leave float32"
             )

@@ -33,3 +33,22 @@ def host_of(peer: str) -> str:
     if ip.version == 4:
         return str(ip)
     return str(ipaddress.ip_network((ip, IPV6_HOST_BITS), strict=False))
+
+
+def leads_back(address: str) -> bool:
+    """Whether an announced address leads to the machine, or the cable, of the node that dials it
+    and not to the node that announced it.
+    """
+    host = address.split("/")[2] if address.count("/") > 2 else address.rpartition(":")[0]
+    ip = ip_of(host)
+    if ip is None:
+        return host.rstrip(".").lower() == "localhost"
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast
+
+
+def is_near(host: str) -> bool:
+    """Whether a host, as `host_of` names it, is this machine or in a private network of it: a
+    container's gateway, for one, stands for its machine.
+    """
+    ip = ip_of(host.partition("/")[0])
+    return ip is None or ip.is_private or ip.is_unspecified

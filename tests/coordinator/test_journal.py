@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import FORMAT, Journal
+from coordinator.journal import FORMAT, SNAPSHOTS_KEPT, Journal
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -222,6 +222,14 @@ class SlowDigests(list[RecordDigest]):
         self.reached.set()
         assert self.may_write.wait(20)
         return iter(())
+
+
+def test_only_the_newest_snapshots_stay(journal: Journal) -> None:
+    for number in range(2 * SNAPSHOTS_KEPT):
+        journal.append([(number, Lapsed(A))], [], [], b"state %d" % number)
+    assert journal.newest_snapshot() == (2 * SNAPSHOTS_KEPT, b"state %d" % (2 * SNAPSHOTS_KEPT - 1))
+    kept = [sequence for sequence, _ in journal.snapshots()]
+    assert kept == list(range(SNAPSHOTS_KEPT + 1, 2 * SNAPSHOTS_KEPT + 1))
 
 
 @pytest.fixture

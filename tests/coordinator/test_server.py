@@ -521,7 +521,7 @@ async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path
             await goodbye.wait()
             yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
 
-        joined = wire_messages.joined(node.peer, wire.Hello())
+        joined = wire_messages.joined(node.peer, wire.Hello(), "127.0.0.1")
         reader = asyncio.create_task(process.service.read_node(joined, stale, old_stream()))
         await node.ping()
         goodbye.set()

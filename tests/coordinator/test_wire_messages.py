@@ -122,7 +122,7 @@ def test_a_dishonest_message_is_refused(message: wire.NodeMessage, words: str) -
 
 def test_a_hello_becomes_an_event() -> None:
     hello = wire.Hello(addresses=["a:1", "b:2"], name="n", hardware="h", software="s")
-    assert wire_messages.joined(A, hello) == Joined(A, ("a:1", "b:2"), "n", "h", "s")
+    assert wire_messages.joined(A, hello, "9.9.9.9") == Joined(A, ("a:1", "b:2"), "n", "h", "s")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_hello_becomes_an_event() -> None:
 )
 def test_a_hello_is_bounded(hello: wire.Hello, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"{A}: {words}"):
-        wire_messages.joined(A, hello)
+        wire_messages.joined(A, hello, "9.9.9.9")
 
 
 def test_an_opening_tells_a_member_its_own_share_only() -> None:
@@ -217,3 +217,9 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
     message = wire_messages.committed_message(sign_commit(commit, key), holders)
     assert min(map(len, holders)) >= 1
     assert message.ByteSize() < MESSAGE_BYTES_MAX
+
+
+def test_an_address_that_leads_back_to_its_reader_is_told_to_nobody_but_neighbours() -> None:
+    hello = wire.Hello(addresses=["127.0.0.1:22", "192.0.2.1:1", "localhost:80", "node:1"])
+    assert wire_messages.joined(A, hello, "9.9.9.9").addresses == ("192.0.2.1:1", "node:1")
+    assert wire_messages.joined(A, hello, "127.0.0.1").addresses == tuple(hello.addresses)

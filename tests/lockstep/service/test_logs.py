@@ -73,7 +73,9 @@ def test_the_lines_of_a_traceback_are_indented() -> None:
 
 def records(count: int, message: str, **fields: str) -> list[logging.LogRecord]:
     return [
-        logging.makeLogRecord({"msg": message, "reason": f"text {number}", **fields})
+        logging.makeLogRecord(
+            {"msg": message, "levelno": logging.INFO, "reason": f"text {number}", **fields}
+        )
         for number in range(count)
     ]
 

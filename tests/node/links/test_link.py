@@ -522,7 +522,9 @@ def test_a_peer_that_acknowledges_slowly_is_served_to_the_end() -> None:
 def test_a_peer_that_never_reads_is_dropped_after_the_longest_write() -> None:
     async def main() -> None:
         async with scripted() as (member, other):
-            message = member.message(*[bytes([number % 256]) * 32 for number in range(OFFERS_MAX)])
+            # with the signatures that it lacks a full message is larger than twice this one
+            digests = [bytes([number % 256]) * 32 for number in range(2 * OFFERS_MAX)]
+            message = member.message(*digests)
             began_ms = loop_ms()
             link = link_of(member, PEER_OF_SCRIPTED)
             offers = [asyncio.create_task(link.offer(message)) for _ in range(8)]

@@ -154,3 +154,27 @@ def test_special_tokens_that_must_be_numbers_stay_though_the_vocabulary_is_small
 def test_a_type_whose_own_defaults_are_invalid_is_refused_in_words() -> None:
     with pytest.raises(SettingsError, match=r"gemma4_assistant"):
         model_config("gemma4_assistant", {"vocab_size": 257})
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        {"attn_implementation": "x"},
+        {"_attn_implementation": "x"},
+        {"auto_map": {"AutoModel": "x.y"}},
+        {"quantization_config": {"bits": 4}},
+        {"dtype": "int8"},
+        {"deeper": [{"torch_dtype": "int8"}]},
+    ],
+)
+def test_a_field_that_loads_code_or_leaves_float32_is_refused_at_every_depth(
+    inside: dict[str, Any],
+) -> None:
+    with pytest.raises(SettingsError, match=r"model\.config\.rope_parameters\..*expected no"):
+        model_config("llama", {"rope_parameters": inside})
+
+
+def test_a_precision_inside_is_left_out_as_at_the_top() -> None:
+    inside = {"rope_type": "default", "rope_theta": 10_000.0, "dtype": "bfloat16"}
+    config = model_config("llama", {"rope_parameters": inside, "dtype": "bfloat16"})
+    assert "dtype" not in config.rope_parameters

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.border.networks import host_of
+from protocol.border.networks import host_of, is_near, leads_back
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,39 @@ from protocol.border.networks import host_of
 )
 def test_a_peer_has_the_host_that_it_is_counted_by(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+@pytest.mark.parametrize(
+    ("address", "back"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("[::1]:1", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("0.0.0.0:1", True),
+        ("169.254.169.254:80", True),
+        ("[fe80::1%eth0]:1", True),
+        ("localhost:1", True),
+        ("LOCALHOST.:1", True),
+        ("/ip4/127.0.0.1/tcp/4001", True),
+        ("/ip6/::1/tcp/4001/p2p/x", True),
+        ("192.168.1.1:80", False),
+        ("192.0.2.1:1", False),
+        ("node-1:50701", False),
+        ("/dns4/example.org/tcp/1", False),
+        ("/ip4/192.0.2.1/tcp/1", False),
+        ("", False),
+    ],
+)
+def test_an_address_that_leads_back_to_the_dialling_machine_is_known(
+    address: str, back: bool
+) -> None:
+    assert leads_back(address) is back
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [("127.0.0.1", True), ("::/64", True), ("", True), ("172.17.0.1", True), ("9.9.9.9", False)],
+)
+def test_a_visitor_from_near_by_is_known(host: str, near: bool) -> None:
+    assert is_near(host) is near
