@@ -213,6 +213,8 @@ class SimulatedCoordinator:
         self.referee = Referee(self.rounds)
         self.journal.referee = self.referee
         self.restarts = -1
+        self.trust: list[Event] = []
+        """The operator's word, given at each start."""
         self._emitted = 0
         self._lost: object = None
 
@@ -261,6 +263,8 @@ class SimulatedCoordinator:
                 sequencer, self.journal, self.journal.public_key, dict
             )  # type: ignore[arg-type]
             self.switchboard.servicer = self._service
+            for event in self.trust:
+                sequencer.post(event)
             await sequencer.run()
         except StorageError as error:
             self.world.say("the coordinator gives up: %s", error)
