@@ -113,7 +113,7 @@ class Referee:
         match event:
             case Left(peer) | Lapsed(peer):
                 self._went(peer)
-            case InstantReached(round, instant) if round in self._pages and instant != "bell":
+            case InstantReached(round, "publish_by" | "commit_by") if round in self._pages:
                 self._pages[round].late = True
             case Holding(peer, round, digests) if round in self._pages and peer in self._live:
                 for digest in digests:

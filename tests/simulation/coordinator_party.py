@@ -251,6 +251,8 @@ class SimulatedCoordinator:
         self.restarts = -1
         self.sequencer: Sequencer | None = None
         """Of the present life, once it takes events."""
+        self.trust: list[Event] = []
+        """The operator's word, given at each start."""
         self._emitted = 0
         self._lost: object = None
 
@@ -304,6 +306,8 @@ class SimulatedCoordinator:
                 OpenDoor(Path()),
             )
             self.switchboard.servicer, self.sequencer = self._service, sequencer
+            for event in self.trust:
+                sequencer.post(event)
             await sequencer.run()
         except StorageError as error:
             self.world.say("the coordinator gives up: %s", error)

@@ -325,7 +325,7 @@ PLANTED: list[tuple[Plant, str]] = [
     (a_round_is_decided_twice, "is decided|does not follow"),
     (a_heartbeat_revives, "members differ|is no member|a replay says"),
     (effects_leave_before_the_journal, "effects leave before"),
-    (heartbeats_decide_something, "a replay says|does not rebuild"),
+    (heartbeats_decide_something, "a replay says|does not rebuild|does not replay"),
     (the_newest_is_decided_first, "is decided, expected round"),
     (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
     (everything_is_reclaimed, "second time|is in"),
@@ -372,6 +372,9 @@ class Aim:
 
 AIMS = {
     the_snapshot_is_of_another_round: Aim(
+        ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
+    ),
+    a_catch_up_forgets_the_momentum: Aim(
         ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
     ),
     it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut"), voids=False),

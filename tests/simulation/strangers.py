@@ -1,0 +1,217 @@
+"""A public run among strangers: honest nodes that the operator vouches for, and hostile members.
+
+No other fault is made, so that what it costs is what the strangers cost: the same seed without them
+is the quiet run. The checkers judge invariants 8 to 10 of the design:
+
+- apply is total: no honest node ends, and in the end all have every commit;
+- free keys decide nothing: every commit has a quorum of members with standing and names no payload
+  that no honest node made; no honest node is removed or told to start over;
+- silence is cheap: at least nine tenths of the quiet run's commits are made.
+"""
+
+import functools
+from dataclasses import dataclass
+from itertools import cycle
+
+from coordinator.machine.events import (
+    AskResync,
+    Effect,
+    Event,
+    Evict,
+    RecordDigest,
+    Salted,
+    Vouched,
+)
+from node.links.frames import PART_BYTES_MAX
+from protocol.ids import PeerId
+from protocol.runfile import RunSpec
+from tests.simulation.auditor import Auditor
+from tests.simulation.checkers import Referee, Violation, require
+from tests.simulation.coordinator_party import SimulatedCoordinator
+from tests.simulation.faults import WEATHERS
+from tests.simulation.hostile import KINDS, HostileMember, Ring
+from tests.simulation.machinery import installed
+from tests.simulation.network import Network
+from tests.simulation.node_party import TOP_K, Place, SimulatedNode
+from tests.simulation.session import Switchboard
+from tests.simulation.world import World
+
+SETTLE_MS, MEASURED_MS, CATCH_UP_MS = 10_000, 15_000, 3_000
+"""Time for which members come together, for which commits are counted, and within which all nodes
+have the last one of them."""
+
+HONEST_MIN = 2
+COMMITS_PERCENT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The members of one run."""
+
+    seed: int
+    honest: int = 4
+    hostile: int = 0
+    kind: str = "mixed"
+    """One of `KINDS`, or "mixed": some of each."""
+    vouched: bool = False
+    """The hostile members have standing: somebody vouched for them."""
+    trust: str = "public"
+
+
+def spec_of(overlap: int, trust: str) -> RunSpec:
+    """A run of short rounds."""
+    return RunSpec.model_validate(
+        {
+            "algorithm": {"top_k": TOP_K, "early_top_k": TOP_K},
+            "schedule": {"steps": 5000, "learning_rate": 0.004, "warmup_steps": 5},
+            "rounds": {
+                "compute_ms": 1000,
+                "publish_ms": 500,
+                "exchange_ms": 1000,
+                "overlap": overlap,
+                "overlap_from": 0,
+                "quorum": HONEST_MIN,
+                "batch_samples_max": 32,
+                "share_samples_first": 4,
+            },
+            "membership": {
+                "trust": trust,
+                "start_members": HONEST_MIN,
+                "members_max": 32,
+                "lease_ms": 3000,
+                "heartbeat_ms": 500,
+                "warmup_rounds": 0,
+                "neighbours": 4,
+            },
+        }
+    )
+
+
+class StrictReferee(Referee):
+    """Judges also what free keys and liars may not bring about."""
+
+    honest: frozenset[PeerId] = frozenset()
+
+    def saw(self, event: Event, effects: object, *, judge_books: bool = True) -> None:
+        told: list[Effect] = list(effects)  # type: ignore[call-overload]
+        for effect in told:
+            if isinstance(effect, Evict | AskResync):
+                require(effect.peer not in self.honest, effect, "meets an honest node")
+        super().saw(event, told, judge_books=judge_books)
+
+
+class Strangers:
+    """The parties of one run, with or without its hostile members."""
+
+    def __init__(self, cast: Cast) -> None:
+        self.cast = cast
+        self.world = World(cast.seed)
+        chance = self.world.random
+        self.spec = spec_of(chance.randint(0, 1), cast.trust)
+        self.network = Network(self.world, WEATHERS[0])
+        self.switchboard = Switchboard(self.network)
+        self.error: Exception | None = None
+        self.coordinator = SimulatedCoordinator(
+            self.world, self.switchboard, self.spec, self._failed
+        )
+        journal = self.coordinator.journal
+        self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
+        place = Place(
+            self.world,
+            self.network,
+            self.switchboard,
+            self.auditor,
+            self._failed,
+            1,
+            PART_BYTES_MAX,
+        )
+        self.nodes = [SimulatedNode(place, chance.choice([15, 30, 60])) for _ in range(cast.honest)]
+        salt = chance.randbytes(32)
+        ring = Ring(lambda: _newest(journal.digests))
+        kinds = KINDS if cast.kind == "mixed" else (cast.kind,)
+        self.hostile = [
+            HostileMember(self.world, self.network, self.switchboard, kind, ring)
+            for _, kind in zip(range(cast.hostile), cycle(kinds), strict=False)
+        ]
+        trusted = [node.peer for node in self.nodes]
+        trusted += [member.peer for member in self.hostile if cast.vouched]
+        self.coordinator.trust = [Salted(salt), *map(Vouched, trusted)]
+        referee = StrictReferee(self.coordinator.rounds)
+        referee.honest = frozenset(node.peer for node in self.nodes)
+        self.coordinator.referee = journal.referee = referee
+
+    def _failed(self, who: str, error: Exception) -> None:
+        self.error = self.error or error
+
+    def run(self) -> int:
+        """Play it; returns the number of commits in the measured time."""
+        with installed(self.world, PART_BYTES_MAX):
+            try:
+                return self._play()
+            except Exception as error:
+                lines = "\n".join(self.world.history(300))
+                raise Violation(f"{self.cast}: {error}\n{lines}") from error
+            finally:
+                self.world.end()
+
+    def _play(self) -> int:
+        self.coordinator.start()
+        # the strangers are there first, where they may do most harm
+        for member in self.hostile:
+            self.world.after(1, member.start)
+        for node in self.nodes:
+            self.world.after(500 + 100 * self.nodes.index(node), node.start)
+        commits = self.coordinator.referee.commits
+        self._pass(SETTLE_MS)
+        before = len(commits)
+        self._pass(MEASURED_MS)
+        made = len(commits) - before
+        target = commits[-1].round if commits else -1
+        self._pass(CATCH_UP_MS)
+        self._judge(target)
+        return made
+
+    def _pass(self, milliseconds: int) -> None:
+        until_ms = self.world.now_ms + milliseconds
+        self.world.run_until(lambda: self.error is not None, until_ms)
+        if self.error is not None:
+            raise self.error
+
+    def _judge(self, target: int) -> None:
+        """Invariants 8 and 9; the auditor and the referee have judged every step of the way."""
+        behind = [node.in_words() for node in self.nodes if node.head_round < target]
+        require(not behind, "without the commit of round", target, behind)
+        standing = self.coordinator.rounds.members.standing
+        honest = {node.peer for node in self.nodes}
+        for commit in self.coordinator.referee.commits:
+            authors = [entry.author for entry in commit.entries]
+            deciding = sum(standing.has(author) for author in authors)
+            require(deciding >= self.spec.rounds.quorum, "round", commit.round, "by", authors)
+            unknown = [e.author for e in commit.entries if e.digest not in self.auditor.payloads]
+            require(not unknown, "round", commit.round, "counts payloads of", unknown)
+            require(honest & set(authors), "round", commit.round, "by hostile members alone")
+
+
+def _newest(digests: dict[int, RecordDigest]) -> tuple[int, int] | None:
+    said = digests.get(max(digests, default=0))
+    return (said.round, said.state_digest) if said and said.reports else None
+
+
+@functools.lru_cache(maxsize=64)
+def quiet_commits(seed: int, honest: int) -> int:
+    """Commits of the same run without strangers."""
+    return Strangers(Cast(seed, honest)).run()
+
+
+def judge(cast: Cast) -> str:
+    """The verdict on a run among strangers; empty if all is well."""
+    try:
+        quiet = quiet_commits(cast.seed, cast.honest)
+        made = Strangers(cast).run()
+        require(
+            100 * made >= COMMITS_PERCENT * quiet,
+            f"{cast}: {made} commits, {quiet} in the quiet run",
+        )
+    except Violation as violation:
+        return str(violation)
+    return ""

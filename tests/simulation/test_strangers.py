@@ -1,0 +1,42 @@
+"""What strangers can do to a public run: nothing that counts.
+
+`SEEDS` seeds of every kind of stranger, without standing in large number and with standing as a
+third of the members that have it, are for `make test-slow`.
+"""
+
+import pytest
+
+from tests.simulation.hostile import KINDS
+from tests.simulation.strangers import Cast, judge
+
+SEEDS = 10
+
+FRESH, STANDING = 12, 2
+"""Hostile members without standing, three for each honest one; and with standing, a third of those
+that have it."""
+
+
+@pytest.mark.timeout(600)
+def test_strangers_of_every_kind_cost_a_public_run_next_to_nothing() -> None:
+    assert judge(Cast(1, hostile=FRESH)) == ""
+
+
+@pytest.mark.timeout(600)
+def test_a_third_with_standing_that_confirm_each_others_lies_get_nothing_counted() -> None:
+    assert judge(Cast(1, hostile=STANDING, kind="receipts", vouched=True)) == ""
+
+
+@pytest.mark.timeout(600)
+def test_the_checkers_see_what_the_same_strangers_do_to_a_run_that_trusts_everybody() -> None:
+    verdict = judge(Cast(1, hostile=STANDING, kind="receipts", trust="known"))
+    assert "counts payloads of" in verdict or "without the commit of round" in verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("vouched", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_stranger_stops_steers_or_slows_a_public_run(kind: str, vouched: bool) -> None:
+    hostile = STANDING if vouched else FRESH
+    casts = [Cast(seed, hostile=hostile, kind=kind, vouched=vouched) for seed in range(SEEDS)]
+    assert [verdict for cast in casts if (verdict := judge(cast))] == []
