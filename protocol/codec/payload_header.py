@@ -1,8 +1,8 @@
 """The header of a payload container: who sent it, in which round, and the size of what follows.
 
-    magic              4 bytes, which name the form of the container
-    header length      uint16, little-endian
-    header             msgpack array, see `_Head`
+magic              4 bytes, which name the form of the container
+header length      uint16, little-endian
+header             msgpack array, see `_Head`
 """
 
 import struct

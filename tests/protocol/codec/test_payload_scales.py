@@ -59,9 +59,7 @@ def test_scales_come_back_with_their_chunks(
     shape = PayloadShape(chunks, top_k, 1, scaled=True)
     generator = np.random.default_rng(seed)
     counts = np.where(generator.random(chunks) < full, top_k, generator.integers(0, top_k, chunks))
-    sent = with_scales(
-        random_coefficients(shape, counts, seed), generator.integers(0, 256, chunks)
-    )
+    sent = with_scales(random_coefficients(shape, counts, seed), generator.integers(0, 256, chunks))
     container = encode(HEADER, sent, shape)
     assert len(container) <= shape.bytes_max
     received = decode(container, shape)[1]
