@@ -35,6 +35,7 @@ from node.links.uplink import Uplink
 from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
+from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
@@ -133,7 +134,7 @@ class NodeProcess:
         status.phase = "builds the model"
         await asyncio.to_thread(try_model, info, device)
         replica = await asyncio.to_thread(
-            Replica, info.spec, info.run_id, device, settings.micro_batch
+            replica_for, info.spec, info.run_id, device, settings.micro_batch
         )
         vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
         require_fits(replica.trainee.model, vocabulary, length)
