@@ -215,23 +215,10 @@ def _try_64_cells() -> Iterator[Cell]:
     yield replace(_SIGN, learning_rate=0.002, authors=8)
 
 
-_LOCAL = Cell("local_steps", 0.012, 300, top_k=192, local_steps=5)
-
-
 def _local_cells() -> Iterator[Cell]:
-    """Local steps beside the defaults at equal bytes, and dense Muon beside AdamW."""
-    yield _LOCAL
+    """Local steps, and the defaults at about the same bytes of a step."""
+    yield Cell("local_steps", 0.012, 300, top_k=192, local_steps=5)
     yield replace(DEFAULTS, steps=300)
-    yield Cell("muon", 0.006, 300)
-    yield Cell("adamw", 0.0015, 300, adam_decays=(0.9, 0.99))
-
-
-def _local_80_cells() -> Iterator[Cell]:
-    """The defaults at the rounds, tokens and bytes of local steps: a batch five times as large."""
-    yield from (
-        replace(DEFAULTS, steps=60, top_k=192, learning_rate=rate, warmup_steps=10)
-        for rate in (0.006, 0.003)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +243,5 @@ SWEEPS = {
     "tries32": Sweep(_try_32_cells, Task(batch_samples=32), _TRIES),
     "tries64": Sweep(_try_64_cells, Task(batch_samples=64), _TRIES),
     "local": Sweep(_local_cells, Task(point_steps=50), _LOCAL_STEPS),
-    "local80": Sweep(_local_80_cells, Task(batch_samples=80, point_steps=10), _LOCAL_STEPS),
 }
 """Sweeps by name."""
