@@ -37,6 +37,7 @@ from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.own_data import open_corpus
 from node.owner_view import owner_view
+from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
@@ -375,7 +376,7 @@ def build_replica(
 ) -> Replica:
     """The replica at genesis; `SettingsError` when the run file cannot be trained here."""
     try_model(info, device)
-    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    replica = replica_for(info.spec, info.run_id, device, settings.micro_batch)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     return replica

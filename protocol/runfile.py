@@ -73,8 +73,11 @@ class DataSpec(_Section):
 class AlgorithmSpec(_Section):
     """The optimizer: how gradients become the update."""
 
-    name: Literal["demo"] = "demo"
-    """The algorithm; DeMo is the only one."""
+    name: Literal["demo", "local_steps"] = "demo"
+    """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
+    many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
+    moved; of this section only `top_k`, `early_rounds`, `early_top_k` and `local_samples` count
+    then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
     """beta: the largest share of the momentum that is left after one round."""
@@ -120,6 +123,18 @@ class AlgorithmSpec(_Section):
     """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
     square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
     ("even")."""
+
+    local_samples: int = Field(default=8, ge=1, le=1_000_000)
+    """Samples of one local step, with the name "local_steps". Experimental."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether payloads hold movements of parameters, with scales, and no votes."""
+        return self.name == "local_steps"
+
+    def weight_of(self, samples: int) -> int:
+        """The weight in a commit of a node that trained this many samples."""
+        return max(1, samples) if self.moves else 1
 
     def top_k_at(self, round: int) -> int:
         """K of a round."""
@@ -304,12 +319,26 @@ class RunSpec(_Section):
         votes = (
             members.members_max * 2 ** (self.algorithm.value_bits - 1) * self.algorithm.vote_rounds
         )
+        if self.algorithm.moves:
+            self._require_local_steps()
         if votes > VOTE_SUM_MAX:
             raise ValueError(
                 f"members_max * largest value * vote_rounds is {votes}, above the exact bound "
                 f"{VOTE_SUM_MAX}"
             )
         return self
+
+    def _require_local_steps(self) -> None:
+        algorithm, rounds = self.algorithm, self.rounds
+        for name in ("value_bits", "vote_rounds"):
+            if (found := getattr(algorithm, name)) != 1:
+                raise ValueError(f"algorithm.{name} must be 1 with local_steps, got {found}")
+        samples = rounds.batch_samples_max + self.membership.members_max
+        if samples > VOTE_SUM_MAX:
+            raise ValueError(
+                f"rounds.batch_samples_max and membership.members_max add up to {samples}, above "
+                f"{VOTE_SUM_MAX}: local_steps weigh nodes by their samples"
+            )
 
 
 def parse_run_file(text: str, origin: str = "run file") -> RunSpec:

@@ -70,10 +70,11 @@ from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (
     UndecidedRound,
     check_announcement,
+    entry_of,
     mean_loss,
     unused_part,
 )
-from protocol.codec.commits import Commit, Entry, commit_digest
+from protocol.codec.commits import Commit, commit_digest
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
@@ -368,10 +369,7 @@ class Rounds:
 
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
         state, totals = self.state, self.state.totals
-        entries = tuple(
-            Entry(payload.peer, Digest(payload.digest), payload.payload_bytes, 1, payload.samples)
-            for payload in counted
-        )
+        entries = tuple(entry_of(payload, self.spec.algorithm) for payload in counted)
         rate, decay = scalars(self.spec.schedule, totals.committed)
         commit = Commit(
             self.run_id, undecided.round, totals.committed, entries, rate, decay, state.head

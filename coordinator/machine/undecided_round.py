@@ -15,8 +15,10 @@ from coordinator.machine.events import Announced, Assignment, Instant
 from coordinator.machine.pacing import Needs
 from coordinator.machine.receipts import Receipts
 from protocol.clock import Instants
+from protocol.codec.commits import Entry
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId
+from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
 
 RECEIPTS_PER_AUTHOR = 2
@@ -233,6 +235,17 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
         if rest.count:
             unused.append(rest)
     return unused
+
+
+def entry_of(payload: Announced, algorithm: AlgorithmSpec) -> Entry:
+    """What a commit says of a payload that counts."""
+    return Entry(
+        payload.peer,
+        Digest(payload.digest),
+        payload.payload_bytes,
+        algorithm.weight_of(payload.samples),
+        payload.samples,
+    )
 
 
 def mean_loss(counted: list[Announced]) -> float:

@@ -26,6 +26,7 @@ from lockstep.service.signals import run_event_loop
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
+from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.replica.snapshot import file_sha256
 from node.system.device import use_threads
@@ -208,7 +209,7 @@ class Audit:
     ) -> None:
         self._record, self._findings, self._published = record, findings, published
         info = record.info
-        self._replica = Replica(info.spec, info.run_id, torch.device("cpu"), 1)
+        self._replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1)
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1

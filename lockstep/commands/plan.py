@@ -142,7 +142,8 @@ def setting_of(spec: RunSpec, size: Size, options: PlanOptions) -> Setting:
 
 
 def _shape(spec: RunSpec, size: Size) -> PayloadShape:
-    return PayloadShape(size.chunks, spec.algorithm.top_k, spec.algorithm.value_bits)
+    algorithm = spec.algorithm
+    return PayloadShape(size.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves)
 
 
 def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Compute:

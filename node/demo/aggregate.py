@@ -24,7 +24,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.vote_sum import RULES, Contribution, Rule, Votes
 from protocol.errors import LocalProtocolError
 
-__all__ = ["RULES", "Rule", "apply", "look_ahead", "update"]
+__all__ = ["RULES", "Rule", "apply", "look_ahead", "require_exact", "update"]
 
 
 def apply(
@@ -43,15 +43,22 @@ def apply(
     anything changed, for anything that could make bits differ between nodes. Takes two strips of
     extra memory, six with the rule "orthogonal"; on an accelerator more, and all votes.
     """
-    for name, tensor in parameters.items():
-        if tensor.dtype != torch.float32:
-            raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
-    for name, value in (("learning_rate", learning_rate), ("decay", decay)):
-        if not math.isfinite(value) or float(np.float32(value)) != value:
-            raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
+    require_exact(parameters, {"learning_rate": learning_rate, "decay": decay})
     views = layout.views(parameters)
     update(layout, views, contributions, (learning_rate, decay), rule=rule, backend=backend)
     layout.write_back(views, parameters)
+
+
+def require_exact(parameters: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
+    """`LocalProtocolError` for parameters that are not float32, or scalars that are not finite
+    float32 values: nodes could make different bits of them.
+    """
+    for name, tensor in parameters.items():
+        if tensor.dtype != torch.float32:
+            raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
+    for name, value in scalars.items():
+        if not math.isfinite(value) or float(np.float32(value)) != value:
+            raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
 
 
 def update(

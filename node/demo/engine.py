@@ -22,7 +22,7 @@ to judge the gradients; `extract` never does, only `Extraction.body` and `coeffi
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +34,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.device_packing import coefficients_of
 from node.demo.vote_sum import Rule
-from protocol.codec.payload import VALUE_BITS, Body, Coefficients, PayloadShape
+from protocol.codec.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
@@ -125,17 +125,31 @@ class Extraction:
     """Packs it."""
 
     reclaimed: bool = False
+    scales: Tensor | None = None
+    """uint8 [chunks] on the host: the codes of the chunks' scales; None where only signs are
+    sent."""
+
     _coefficients: Coefficients | None = None
 
     def body(self, shape: PayloadShape) -> Body:
         """The payload's body. Waits for the device, and copies the bytes to the host."""
+        if self.scales is not None:
+            return body_of(self.coefficients, shape)
         return self.backend.pack(self.indices, self.values, shape)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `Engine.revive` needs after a restart, by name."""
+        found = {name: getattr(self, name) for name in EXTRACTED}
+        return found if self.scales is None else {**found, "scales": self.scales}
 
     @property
     def coefficients(self) -> Coefficients:
         """The coefficients to send. The first call waits for the device and copies to the host."""
         if self._coefficients is None:
-            self._coefficients = coefficients_of(self.indices, self.values)
+            found = coefficients_of(self.indices, self.values)
+            if self.scales is not None:
+                found = replace(found, scales=self.scales.numpy())
+            self._coefficients = found
         return self._coefficients
 
 
@@ -189,7 +203,7 @@ class Engine:
         """
         views = self.layout.views(gradients)
         self._require_finite(views, GRADIENT_MAX)
-        decay = self.settings.decay(self.accumulations + 1)
+        decay = self._decay(self.accumulations + 1)
         self.backend.accumulate(views, self.momentum, decay, active)
         self._accumulations += 1
         self._changes += 1
@@ -227,9 +241,8 @@ class Engine:
             momentum.scatter_(1, places, extraction.previous)
         else:
             since = range(extraction.accumulations + 1, self.accumulations + 1)
-            decay = math.prod(self.settings.decay(accumulation) for accumulation in since)
-            taken = extraction.previous * (extraction.values != 0) * self.settings.alpha
-            momentum.scatter_add_(1, places, taken * decay)
+            decay = math.prod(self._decay(accumulation) for accumulation in since)
+            momentum.scatter_add_(1, places, self._taken(extraction) * decay)
         extraction.reclaimed = True
         self._changes += 1
 
@@ -240,19 +253,10 @@ class Engine:
         if the momentum had not changed between save and send. An entry whose sign differs from the
         sent one stays: then the gradients since the save were sent, and those are not in here.
         """
-        chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
-        indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
-        filled = (
-            np.arange(top_k) < coefficients.counts[:, None]
-        )  # [chunks, k]: chunk by chunk, as the entries come
-        indices[filled], values[filled] = coefficients.indices, coefficients.values
-        device = self.momentum.device
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
-        places = transposed(torch.from_numpy(indices).to(device))
+        places, values = self._slots(coefficients)
         kept = momentum.gather(1, places)
-        same_sign = (
-            kept.sign() == torch.from_numpy(values).to(device).sign()
-        )  # never in an unused slot, but for zeros
+        same_sign = kept.sign() == values.sign()  # never in an unused slot, but for zeros
         momentum.scatter_add_(
             1, places, kept * same_sign * -self.settings.alpha
         )  # an unused slot adds 0 to place 0
@@ -302,6 +306,26 @@ class Engine:
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self._state = object()
+
+    def _slots(self, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        """Places in the transposed chunk and values, int64 [chunks, k] each; 0 in unused slots."""
+        chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
+        indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
+        filled = (
+            np.arange(top_k) < coefficients.counts[:, None]
+        )  # [chunks, k]: chunk by chunk, as the entries come
+        indices[filled], values[filled] = coefficients.indices, coefficients.values
+        device = self.momentum.device
+        places = transposed(torch.from_numpy(indices).to(device))
+        return places, torch.from_numpy(values).to(device)
+
+    def _decay(self, accumulation: int) -> float:
+        """What the n-th accumulation, counted from 1, leaves of the momentum."""
+        return self.settings.decay(accumulation)
+
+    def _taken(self, extraction: Extraction) -> Tensor:
+        """float32 [chunks, k]: what an extraction took out of the momentum."""
+        return extraction.previous * (extraction.values != 0) * self.settings.alpha
 
     def _extraction(
         self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int

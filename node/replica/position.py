@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from node.demo.engine import EXTRACTED, Engine, Extraction
+from node.demo.engine import Engine, Extraction
 from protocol import wire_pb2 as wire
 from protocol.ids import Digest
 
@@ -68,7 +68,7 @@ def pending_tensors(pending: Pending) -> dict[str, Tensor]:
     """The tensors of an undecided round, by the names under which they are saved."""
     extraction = pending.extraction
     return (
-        {f"pending/{pending.round}/{name}": getattr(extraction, name) for name in EXTRACTED}
+        {f"pending/{pending.round}/{name}": each for name, each in extraction.tensors().items()}
         if extraction
         else {}
     )

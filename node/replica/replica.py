@@ -14,7 +14,7 @@ so that nothing is sent twice.
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.vote_sum import Contribution
-from node.model.training import TrainingModel, build_model
+from node.model.local_steps import LocalSteps
+from node.model.training import GradientAccumulation, Tokens, TrainingModel, build_model
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import (
@@ -73,7 +74,7 @@ class Replica:
         )
         algorithm = spec.algorithm
         self.payload_bytes_max = PayloadShape(
-            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits
+            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits, algorithm.moves
         ).bytes_max
         """Bytes of the largest payload of any round."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
@@ -97,13 +98,15 @@ class Replica:
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)
         self.committed = (
-            {name: t.clone() for name, t in working.items()}
-            if self._spec.rounds.overlap
-            else working
+            {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )
         self.forget_momentum()
         self._earlier.forget()
         self.digest = state_digest(self.committed)
+
+    def _works_apart(self) -> bool:
+        """Whether gradients are taken elsewhere than at the committed parameters."""
+        return self._spec.rounds.overlap > 0
 
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
@@ -111,9 +114,22 @@ class Replica:
     def shape_at(self, round: int) -> PayloadShape:
         """The shape of every payload of a round."""
         algorithm = self._spec.algorithm
-        return PayloadShape(self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits)
+        return PayloadShape(
+            self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
+        )
 
     # ---- upstream of the payload: local
+
+    def begin(
+        self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
+    ) -> GradientAccumulation | LocalSteps:
+        """Put the model where the first gradients of a round are taken, and begin its passes.
+
+        `pending` is that of `stand_at`; `rate_bits` are learning rate and decay of the round, which
+        only steps of the node's own need.
+        """
+        self.stand_at(pending)
+        return self.trainee.passes(batches)
 
     def stand_at(self, pending: Pending | None) -> None:
         """Put the model where the next gradients are taken: at the committed parameters or, with
@@ -178,11 +194,17 @@ class Replica:
         contributions = self._earlier.joined(commit.round, commit.step, counted)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
-            apply(
-                self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update
-            )
+            self._step(contributions, rates, self.shape_at(commit.round).top_k)
         self.digest = state_digest(self.committed)
         return self.digest
+
+    def _step(
+        self, contributions: Sequence[Contribution], rates: tuple[float, float], top_k: int
+    ) -> None:
+        """Change the committed parameters; `rates` are learning rate and decay, `top_k` is the k of
+        the round.
+        """
+        apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
 
     def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
         try:
@@ -214,8 +236,7 @@ class Replica:
 
     def save(self, path: Path, position: Position) -> None:
         """Keep the state over a restart; `StorageError` leaves the older file in place."""
-        local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
-        local[_SIZES] = self.scaling.state
+        local = self._local_tensors()
         for pending in position.pending:
             local |= pending_tensors(pending)
         about = {
@@ -283,13 +304,22 @@ class Replica:
             if name.startswith(_VOTES)
         }
         self._earlier.restore(votes, self.shape_at)
-        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
-        self.scaling.load(tensors[_SIZES])
+        self._load_local(tensors)
         self.has_momentum = about["has_momentum"]
         pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
         unsaved_rounds, voids = about["unsaved_rounds"], restored_voids(about["voids"])
         return Position(about["next_round"], head, head_round, pending, unsaved_rounds, *voids)
+
+    def _local_tensors(self) -> dict[str, Tensor]:
+        """The local part of the state, to be saved."""
+        local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        return {**local, _SIZES: self.scaling.state}
+
+    def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `_local_tensors` returned; other tensors are there too."""
+        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
+        self.scaling.load(tensors[_SIZES])
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data

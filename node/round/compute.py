@@ -9,7 +9,9 @@ one round late:
     overlap 1    compute r | extract | pass pass (at a guess of r) | apply r | pass pass | extract
                                      '- exchange r ..............'
 
-Where gradients are taken is a node's own business; the commits are applied in their order.
+Where gradients are taken is a node's own business; the commits are applied in their order. With
+local steps the passes move the model as they go, and what they moved takes the place of gradients
+(`node.replica.local_steps`).
 """
 
 import asyncio
@@ -40,8 +42,9 @@ async def train_round(
     it applied or reclaimed that round.
     """
     replica = context.replica
-    passes = await asyncio.to_thread(replica.trainee.passes, _batches(context, opened))
-    await asyncio.to_thread(replica.stand_at, pending)
+    rate_bits = opened.learning_rate_bits, opened.decay_bits
+    batches = _batches(context, opened)
+    passes = await asyncio.to_thread(replica.begin, batches, pending, rate_bits)
     leased, late = sum(share.count for share in opened.shares), 0
     while await asyncio.to_thread(passes.next):
         if context.ledger.next_round < opened.round:
@@ -63,8 +66,12 @@ async def train_round(
 
 
 def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
-    """The round's share in micro-batches: int64 [samples, sequence_length + 1]."""
+    """The round's share in micro-batches, or in batches of one local step each: int64 [samples,
+    sequence_length + 1].
+    """
     spec, size = context.info.spec, context.replica.trainee.micro_batch_max
+    if spec.algorithm.moves:
+        size = spec.algorithm.local_samples
     for share in opened.shares:
         for first in range(share.first, share.first + share.count, size):
             count = min(size, share.first + share.count - first)
@@ -72,8 +79,8 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
 
 
 def _accumulate(context: RoundContext, round: int, passes: Passes) -> RoundWork | None:
-    work = passes.finish()
     try:
+        work = passes.finish()
         context.replica.accumulate()
     except GradientError as error:
         log.warning("round without gradients", extra={"round": round, "reason": str(error)})

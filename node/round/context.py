@@ -52,9 +52,6 @@ class TrainedModel(Protocol):
 
     micro_batch_max: int
 
-    def passes(self, batches: Iterable[Any]) -> Passes:
-        """Begin the passes of a round."""
-
 
 class Reclaiming(Protocol):
     """The owner of the momentum."""
@@ -86,6 +83,11 @@ class TrainableReplica(Protocol):
 
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
+
+    def begin(
+        self, batches: Iterable[Any], pending: Pending | None, rate_bits: tuple[int, int]
+    ) -> Passes:
+        """Put the model where a round's first gradients are taken, and begin the round's passes."""
 
     def stand_at(self, pending: Pending | None) -> None:
         """Put the model where the next gradients are taken."""

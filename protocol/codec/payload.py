@@ -1,18 +1,18 @@
 """The payload container: one node's coefficients of one round, for all chunks, as bytes.
 
-    b"LSP1"
-    header length      uint16, little-endian
-    header             msgpack array, see `payload_header.Head`
+    head               payload_header.py: b"LSP1", or b"LSPS" with scales; who sent it, when
     planes (bits.py), each of whole bytes with zero padding:
       short bitmap     1 bit per chunk: it has fewer than top_k coefficients   | only if there are
       short counts     (top_k - 1).bit_length() bits per such chunk            | such chunks
+      scales           1 byte per chunk that has coefficients (scales.py)      | only with scales
       remainders       rice_parameter(top_k) bits per coefficient
       quotients        unary, as long as what is left of the container
       values           value_bits bits per coefficient
 
 Indices of a chunk ascend. They are sent as gaps: the first index, then each difference minus one,
 so that disorder and duplicates cannot be written down; a chunk's last index must stay below 4096. A
-value is a sign bit above the magnitude minus one: zero cannot be written down either.
+value is a sign bit above the magnitude minus one: zero cannot be written down either. A chunk
+without coefficients has no scale, and every byte is a scale.
 
 The encoding is canonical: equal coefficients give equal bytes, and `decode` accepts exactly the
 bytes that `encode` makes, so one set of coefficients has one digest. The container is
@@ -41,17 +41,23 @@ from protocol.codec.bits import (
     unpack,
     unpack_unary,
 )
-from protocol.codec.payload_header import ROUND_MAX, Blob, Head, Header, head_bytes, read_head
+from protocol.codec.payload_header import (
+    MAGIC,
+    MAGIC_SCALED,
+    ROUND_MAX,
+    Blob,
+    Header,
+    Sizes,
+    head_bytes,
+    read_head,
+)
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
-from protocol.limits import (
-    CHUNK_ENTRIES,
-    CHUNKS_MAX,
-    PAYLOAD_BYTES_LIMIT,
-    PROTOCOL_VERSION,
-)
+from protocol.limits import CHUNK_ENTRIES, CHUNKS_MAX, PAYLOAD_BYTES_LIMIT
 
 __all__ = [
+    "MAGIC",
+    "MAGIC_SCALED",
     "ROUND_MAX",
     "VALUE_BITS",
     "Blob",
@@ -85,6 +91,9 @@ class PayloadShape:
     value_bits: int
     """Bits per value: 1, 2, 4 or 8."""
 
+    scaled: bool = False
+    """Whether each chunk states the size of its values; without it only their proportions count."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= CHUNKS_MAX:
             raise SettingsError(f"expected 1 to {CHUNKS_MAX} chunks, got {self.chunks}")
@@ -98,6 +107,12 @@ class PayloadShape:
                 f"{self.bytes_max} "
                 f"from {self}: lower top_k or value_bits"
             )
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the header of a payload of this shape states."""
+        magic = MAGIC_SCALED if self.scaled else MAGIC
+        return Sizes(magic, self.chunks, self.top_k, self.value_bits)
 
     @property
     def value_max(self) -> int:
@@ -127,8 +142,9 @@ class PayloadShape:
 
         worst_bits = max(chunk_bits(self.top_k), self.count_bits + chunk_bits(self.top_k - 1))
         rows = self.count_bits + rice_bits + 1 + self.value_bits
-        head = _head_bytes(Header(RunId("0" * 32), ROUND_MAX, PeerId("0" * 32)), self, self.chunks)
-        return len(head) + row_bytes(self.chunks) + row_bytes(self.chunks * worst_bits) + rows
+        widest = Header(RunId("0" * 32), ROUND_MAX, PeerId("0" * 32))
+        head = len(head_bytes(widest, self.sizes, self.chunks)) + self.chunks * self.scaled
+        return head + row_bytes(self.chunks) + row_bytes(self.chunks * worst_bits) + rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +159,10 @@ class Coefficients:
 
     values: npt.NDArray[np.int16]
     """[n]: signed values without zero, of magnitude at most value_max."""
+
+    scales: npt.NDArray[np.uint8] | None = None
+    """[chunks]: the code of each chunk's scale, 0 for a chunk without coefficients; None without
+    scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +185,7 @@ def encode(header: Header, coefficients: Coefficients, shape: PayloadShape) -> b
 
 def sealed(header: Header, body: Body, shape: PayloadShape) -> bytes:
     """The container of a body that was packed for this shape."""
-    return _head_bytes(header, shape, body.short_chunks) + body.planes
+    return head_bytes(header, shape.sizes, body.short_chunks) + body.planes
 
 
 def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
@@ -179,6 +199,8 @@ def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
         pack_unary(gaps >> np.uint16(rice_bits)),
         pack(_codes(coefficients.values, shape), shape.value_bits),
     ]
+    if coefficients.scales is not None:
+        planes.insert(0, coefficients.scales[counts > 0])
     short = counts < shape.top_k
     short_chunks = int(np.count_nonzero(short))
     if short_chunks:
@@ -198,8 +220,9 @@ def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
         raise RemoteProtocolError(
             f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}"
         )
-    header, short_chunks, body = _read_head(view, shape)
-    counts, body = _read_counts(body, short_chunks, shape)
+    header, short_chunks, planes = read_head(view, shape.sizes)
+    counts, body = _read_counts(np.frombuffer(planes, np.uint8), short_chunks, shape)
+    scales, body = _read_scales(body, counts, shape)
     count = int(counts.sum(dtype=np.int64))
     rice_bits = rice_parameter(shape.top_k)
     remainders_end = plane_bytes(count, rice_bits)
@@ -213,47 +236,12 @@ def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
     gaps |= unpack(body[:remainders_end], count, rice_bits)
     indices = indices_of(gaps, counts)
     values = _values(unpack(body[values_start:], count, shape.value_bits), shape)
-    return header, Coefficients(counts, indices, values)
+    return header, Coefficients(counts, indices, values, scales)
 
 
 def bits_per_value(container_bytes: int, values: int) -> float:
     """Bits of a container per value in it, everything included; 0.0 for one without values."""
     return 8 * container_bytes / values if values else 0.0
-
-
-def _head_bytes(header: Header, shape: PayloadShape, short_chunks: int) -> bytes:
-    """Magic, header length and header."""
-    return head_bytes(
-        Head(
-            PROTOCOL_VERSION,
-            bytes.fromhex(header.run_id),
-            header.round,
-            bytes.fromhex(header.author),
-            shape.chunks,
-            shape.top_k,
-            shape.value_bits,
-            short_chunks,
-        )
-    )
-
-
-def _read_head(view: memoryview, shape: PayloadShape) -> tuple[Header, int, Plane]:
-    """Header, number of short chunks, and the bytes after the header."""
-    head, end = read_head(view)
-    found = (head.chunks, head.top_k, head.value_bits)
-    if found != (shape.chunks, shape.top_k, shape.value_bits):
-        raise RemoteProtocolError(f"expected {shape}, got chunks, top_k and value_bits of {found}")
-    if not 0 <= head.short_chunks <= shape.chunks:
-        raise RemoteProtocolError(
-            f"expected 0 to {shape.chunks} short chunks, got {head.short_chunks}"
-        )
-    header = head.plain()
-    # msgpack can write one number in several ways; only ours is the payload.
-    if _head_bytes(header, shape, head.short_chunks) != view[:end]:
-        raise RemoteProtocolError(
-            f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}"
-        )
-    return header, head.short_chunks, np.frombuffer(view[end:], np.uint8)
 
 
 def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[Numbers, Plane]:
@@ -277,6 +265,21 @@ def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[N
     counts = np.full(shape.chunks, shape.top_k, np.uint16)
     counts[short] = short_counts
     return counts, body[end:]
+
+
+def _read_scales(
+    body: Plane, counts: Numbers, shape: PayloadShape
+) -> tuple[npt.NDArray[np.uint8] | None, Plane]:
+    """Scales of all chunks, uint8[chunks], None without; and the bytes after their plane."""
+    if not shape.scaled:
+        return None, body
+    filled = counts > 0
+    end = int(np.count_nonzero(filled))
+    if body.size < end:
+        raise RemoteProtocolError(f"expected {end} bytes of scales, got {body.size}")
+    scales = np.zeros(shape.chunks, np.uint8)
+    scales[filled] = body[:end]
+    return scales, body[end:]
 
 
 def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
@@ -303,6 +306,23 @@ def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
     if least < -shape.value_max or most > shape.value_max or not values.all():
         raise LocalProtocolError(
             f"expected values of magnitude 1 to {shape.value_max}, got {least} to {most}, or a zero"
+        )
+    _check_scales(coefficients.scales, counts, shape)
+
+
+def _check_scales(
+    scales: npt.NDArray[np.uint8] | None, counts: Numbers, shape: PayloadShape
+) -> None:
+    """`LocalProtocolError` for scales that are not those of chunks with these counts."""
+    if scales is None:
+        if shape.scaled:
+            raise LocalProtocolError("expected a scale for each chunk, got none")
+        return
+    found = (scales.dtype.name, scales.shape)
+    if not shape.scaled or found != ("uint8", (shape.chunks,)) or scales[counts == 0].any():
+        expected = f"uint8 scales of {shape.chunks} chunks, 0 for empty ones"
+        raise LocalProtocolError(
+            f"expected {expected if shape.scaled else 'no scales'}, got {found[0]} of {found[1]}"
         )
 
 

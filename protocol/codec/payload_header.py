@@ -1,7 +1,8 @@
-"""The first bytes of a payload container: magic, header length, header.
+"""The header of a payload container: who sent it, in which round, and the size of what follows.
 
-Without numpy, so that a relay can read whose payload it holds. `protocol.codec.payload` has the
-picture, and what follows these bytes.
+magic              4 bytes, which name the form of the container
+header length      uint16, little-endian
+header             msgpack array, see `_Head`
 """
 
 import struct
@@ -16,7 +17,12 @@ from protocol.ids import PeerId, RunId
 from protocol.limits import PAYLOAD_HEADER_BYTES_MAX, PROTOCOL_VERSION
 
 MAGIC: Final = b"LSP1"
-"""First bytes of every payload container."""
+"""First bytes of a payload container without scales."""
+
+MAGIC_SCALED: Final = b"LSPS"
+"""First bytes of a payload container with a scale for each chunk."""
+
+Blob = bytes | bytearray | memoryview
 
 ROUND_MAX: Final = 2**63 - 1
 """Rounds are signed 64-bit integers in messages."""
@@ -25,8 +31,6 @@ _OPENING: Final = struct.Struct("<4sH")
 
 _HEAD_ITEMS_MAX: Final = 16
 """Fields of a header at most, in any version."""
-
-Blob = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,23 @@ class Header:
             raise LocalProtocolError(f"expected a round from 0 to {ROUND_MAX}, got {self.round}")
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The form of a container and the sizes that its header states."""
+
+    magic: bytes
+    chunks: int
+    top_k: int
+    value_bits: int
+
+
 class _Version(msgspec.Struct, array_like=True, frozen=True):
     """The field that any version of the header starts with."""
 
     version: int
 
 
-class Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
+class _Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
     """The header on the wire: an array of eight, in this order."""
 
     run_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -64,31 +78,64 @@ class Head(_Version, array_like=True, frozen=True, forbid_unknown_fields=True):
     value_bits: int
     short_chunks: int
 
-    def plain(self) -> Header:
-        """Run, round and author."""
-        return Header(RunId(self.run_id.hex()), self.round, PeerId(self.author.hex()))
 
-
-def head_bytes(head: Head) -> bytes:
+def head_bytes(header: Header, sizes: Sizes, short_chunks: int) -> bytes:
     """Magic, header length and header."""
+    head = _Head(
+        PROTOCOL_VERSION,
+        bytes.fromhex(header.run_id),
+        header.round,
+        bytes.fromhex(header.author),
+        sizes.chunks,
+        sizes.top_k,
+        sizes.value_bits,
+        short_chunks,
+    )
     fields = packed(head)
-    return _OPENING.pack(MAGIC, len(fields)) + fields
+    return _OPENING.pack(sizes.magic, len(fields)) + fields
+
+
+def read_head(view: memoryview, sizes: Sizes) -> tuple[Header, int, memoryview]:
+    """Header, number of short chunks, and the bytes after the header.
+
+    `RemoteProtocolError` for any bytes that `head_bytes` does not make for these sizes.
+    """
+    head, end = _read_fields(view, (sizes.magic,))
+    found = (head.chunks, head.top_k, head.value_bits)
+    if found != (expected := (sizes.chunks, sizes.top_k, sizes.value_bits)):
+        raise RemoteProtocolError(f"expected chunks, top_k, value_bits of {expected}, got {found}")
+    if not 0 <= head.short_chunks <= sizes.chunks:
+        raise RemoteProtocolError(
+            f"expected 0 to {sizes.chunks} short chunks, got {head.short_chunks}"
+        )
+    header = Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
+    # msgpack can write one number in several ways; only ours is the payload.
+    if head_bytes(header, sizes, head.short_chunks) != view[:end]:
+        raise RemoteProtocolError(
+            f"expected the shortest msgpack header, got {bytes(view[:end]).hex()}"
+        )
+    return header, head.short_chunks, view[end:]
 
 
 def read_header(container: Blob) -> Header:
-    """The header of a container of any shape; what follows it is not read. Raises as `decode`."""
-    return read_head(memoryview(container).cast("B"))[0].plain()
+    """The header of a container of any form and shape; what follows it is not read. Raises as
+    `read_head`.
+    """
+    head, _ = _read_fields(memoryview(container).cast("B"), (MAGIC, MAGIC_SCALED))
+    return Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
 
 
-def read_head(view: memoryview) -> tuple[Head, int]:
+def _read_fields(view: memoryview, magics: tuple[bytes, ...]) -> tuple[_Head, int]:
     """The fields of the header and its end, in bytes."""
     if view.nbytes < _OPENING.size:
         raise RemoteProtocolError(
             f"expected a payload of at least {_OPENING.size} bytes, got {view.nbytes}"
         )
     magic, length = _OPENING.unpack_from(view)
-    if magic != MAGIC:
-        raise RemoteProtocolError(f"expected a payload that starts with {MAGIC!r}, got {magic!r}")
+    if magic not in magics:
+        raise RemoteProtocolError(
+            f"expected a payload that starts with {' or '.join(map(repr, magics))}, got {magic!r}"
+        )
     end = _OPENING.size + length
     if length > PAYLOAD_HEADER_BYTES_MAX or end > view.nbytes:
         most = min(PAYLOAD_HEADER_BYTES_MAX, view.nbytes - _OPENING.size)
@@ -98,7 +145,7 @@ def read_head(view: memoryview) -> tuple[Head, int]:
     return _parse_head(view[_OPENING.size : end]), end
 
 
-def _parse_head(fields: memoryview) -> Head:
+def _parse_head(fields: memoryview) -> _Head:
     """The header's fields, of the right types; the version is judged before what it may have
     changed.
     """
@@ -109,7 +156,7 @@ def _parse_head(fields: memoryview) -> Head:
             raise RemoteProtocolError(
                 f"expected a payload of protocol version {PROTOCOL_VERSION}, got version {version}"
             )
-        return converted(plain, Head)
+        return converted(plain, _Head)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(
             f"expected a payload header, got {bytes(fields).hex()}: {error}"

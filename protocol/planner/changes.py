@@ -40,7 +40,7 @@ def largest_hidden_k(setting: Setting, shape: PayloadShape) -> int | None:
     room_s = setting.compute.demo_s
 
     def hidden(top_k: int) -> bool:
-        size = payload_bytes(PayloadShape(shape.chunks, top_k, shape.value_bits))
+        size = payload_bytes(PayloadShape(shape.chunks, top_k, shape.value_bits, shape.scaled))
         return exchange_s(setting.network, size, setting.calibration) <= room_s
 
     if not hidden(1):
@@ -137,7 +137,7 @@ def _k_max(shape: PayloadShape) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            PayloadShape(shape.chunks, middle, shape.value_bits)
+            PayloadShape(shape.chunks, middle, shape.value_bits, shape.scaled)
         except SettingsError:
             high = middle
         else:

@@ -26,7 +26,9 @@ def index_bits(top_k: int) -> float:
 def payload_bytes(shape: PayloadShape) -> float:
     """Expected bytes of a payload of full chunks."""
     coefficients = shape.chunks * shape.top_k
-    return HEADER_BYTES + coefficients * (index_bits(shape.top_k) + shape.value_bits) / 8
+    scales = shape.chunks * shape.scaled
+    bits = coefficients * (index_bits(shape.top_k) + shape.value_bits)
+    return HEADER_BYTES + scales + bits / 8
 
 
 def _gap_reaches(length: int, top_k: int) -> float:

@@ -31,6 +31,8 @@ def rounds_to_loss(method: MethodName, algorithm: AlgorithmSpec) -> int | None:
         case "all-reduce":
             return ALL_REDUCE
         case "demo" | "demo-overlap":
+            if algorithm.moves:
+                return None
             overlap = int(method == "demo-overlap")
             return DEMO.get((algorithm.update, algorithm.top_k, overlap))
         case "gossip-adam" | "diloco":

@@ -16,7 +16,7 @@ from coordinator.journal import Journal
 from lockstep.run_file import read_run_file
 from lockstep.service.keys import load_or_create_key
 from node.gossip.payload_log import PayloadLog
-from node.replica.replica import Replica
+from node.replica.factory import replica_for
 from protocol.codec.commits import check_link, commit_digest, genesis_digest, open_commit
 from protocol.handshake import public_bytes
 from protocol.runfile import run_id
@@ -31,7 +31,7 @@ def main(directory: Path, threads: int, order: int) -> None:
     payloads = PayloadLog(
         directory / "node-0" / "payloads", spec.retention.log_rounds, spec.retention.log_bytes_max
     )
-    replica = Replica(spec, run, torch.device("cpu"), 1)
+    replica = replica_for(spec, run, torch.device("cpu"), 1)
     head, head_round, count = genesis_digest(run), -1, 0
     for row in journal.commits(-1, 1000):
         commit = open_commit(row.signed, key)

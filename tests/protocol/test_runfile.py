@@ -100,7 +100,10 @@ def test_what_is_written_is_read() -> None:
             "rounds.payload_bytes_max: expected greater than or equal to 1024",
         ),
         ("[algorithm]\nvalue_bits = 3", "algorithm.value_bits: expected 1, 2, 4 or 8, found 3"),
-        ("[algorithm]\nname = 'adam'", "algorithm.name: expected 'demo', found 'adam'"),
+        (
+            "[algorithm]\nname = 'adam'",
+            "algorithm.name: expected 'demo' or 'local_steps', found 'adam'",
+        ),
         (
             "[algorithm]\nmomentum_decay = 1.0",
             "algorithm.momentum_decay: expected less than 1, found 1.0",
@@ -140,6 +143,18 @@ def test_all_mistakes_are_told_at_once() -> None:
         (
             "[membership]\nlease_ms = 3999\nheartbeat_ms = 2000",
             "fields together: membership.lease_ms 3999 must be at least twice heartbeat_ms 2000",
+        ),
+        (
+            "[algorithm]\nname = 'local_steps'\nvalue_bits = 2",
+            "algorithm.value_bits must be 1 with local_steps, got 2",
+        ),
+        (
+            "[algorithm]\nname = 'local_steps'\nvote_rounds = 2",
+            "algorithm.vote_rounds must be 1 with local_steps, got 2",
+        ),
+        (
+            "[algorithm]\nname = 'local_steps'\n[rounds]\nbatch_samples_max = 16776960",
+            "add up to 16777216, above 16777215: local_steps weigh nodes by their samples",
         ),
     ],
 )
@@ -293,7 +308,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "e09eae5c4390a455027046ae977cfb11"
+    assert run_id(RunSpec(), KEY) == "e5c6a9023d7b9b43d35125aecce48020"
 
 
 def test_a_run_file_is_frozen() -> None:

@@ -148,6 +148,12 @@ class Replica:
         self.faulty = False
         self.digest = self._digest()
 
+    def begin(
+        self, batches: Iterable[range], pending: Pending | None, rate_bits: tuple[int, int]
+    ) -> "GradientAccumulation":
+        """Begin the passes of a round."""
+        return self.trainee.passes(batches)
+
     def stand_at(self, pending: Pending | None) -> None:
         """Nothing to do: gradients do not depend on parameters."""
 

@@ -8,7 +8,7 @@ tables and figures, names what differs from the defaults of a run file.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
@@ -16,7 +16,7 @@ from node.demo.gradient_scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
 
-Method = Literal["adamw", "signum", "demo"]
+Method = Literal["adamw", "muon", "signum", "demo", "local_steps"]
 Guess = Literal["none", "own", "payload", "last"]
 Transform = Literal["exact", "float", "off"]
 
@@ -142,13 +142,16 @@ class Cell:
     seed: int = 0
     """Seed of the initial weights and of the data order."""
 
+    local_steps: int = 1
+    """H, the batches of a round of local steps."""
+
     warmup_steps: int = 50
     shape: Literal["cosine", "linear", "constant"] = "cosine"
     final_fraction: float = 0.1
 
     def __post_init__(self) -> None:
         _ = self.demo, self.schedule, self.algorithm  # judge their own fields
-        if self.method not in ("adamw", "signum", "demo") or self.transform not in (
+        if self.method not in get_args(Method) or self.transform not in (
             "exact",
             "float",
             "off",
@@ -186,6 +189,11 @@ class Cell:
             )
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
+        if self.local_steps < 1 or (self.local_steps > 1 and self.method != "local_steps"):
+            raise SettingsError(
+                f"expected local_steps of at least 1, and of 1 with {self.method}, "
+                f"got {self.local_steps}"
+            )
         if self.authors < 1:
             raise SettingsError(f"expected at least 1 author, got {self.authors}")
 

@@ -215,6 +215,19 @@ def _try_64_cells() -> Iterator[Cell]:
     yield replace(_SIGN, learning_rate=0.002, authors=8)
 
 
+def _local_cells() -> Iterator[Cell]:
+    """Local steps, and the defaults at about the same bytes of a step; twenty rounds of them."""
+    local = Cell("local_steps", 0.012, 300, top_k=192, local_steps=5)
+    yield local
+    yield replace(DEFAULTS, steps=300)
+    yield replace(local, steps=100, warmup_steps=15)
+
+
+def _local_80_cells() -> Iterator[Cell]:
+    """The defaults in the twenty rounds of local steps: a batch five times as large."""
+    yield replace(DEFAULTS, steps=20, top_k=192, learning_rate=0.006, warmup_steps=3)
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Cells that are trained on one task and may be compared."""
@@ -228,10 +241,15 @@ class Sweep:
 _TRIES = "docs/results/data/parity-tries.jsonl.xz"
 
 
+_LOCAL_STEPS = "docs/results/data/local-steps.jsonl"
+
+
 SWEEPS = {
     "study": Sweep(study_cells, Task(), "docs/results/data/parity.jsonl"),
     "tries": Sweep(try_cells, Task(), _TRIES),
     "tries32": Sweep(_try_32_cells, Task(batch_samples=32), _TRIES),
     "tries64": Sweep(_try_64_cells, Task(batch_samples=64), _TRIES),
+    "local": Sweep(_local_cells, Task(point_steps=50), _LOCAL_STEPS),
+    "local80": Sweep(_local_80_cells, Task(batch_samples=80, point_steps=10), _LOCAL_STEPS),
 }
 """Sweeps by name."""

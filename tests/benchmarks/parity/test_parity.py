@@ -26,6 +26,7 @@ from protocol.schedule import scalars
 from tests.benchmarks.parity import task
 from tests.benchmarks.parity.cells import Cell, Guess, Method, Task
 from tests.benchmarks.parity.demo import DemoAuthors, update_signs
+from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import train
 from tests.support.tiny import tiny_corpus
@@ -238,7 +239,13 @@ def test_traffic_is_the_containers_up_and_the_others_down(corpus: Corpus) -> Non
 
 @pytest.mark.parametrize(
     ("method", "learning_rate", "bits"),
-    [("adamw", 0.01, 16), ("signum", 0.003, 1), ("demo", 0.01, None)],
+    [
+        ("adamw", 0.01, 16),
+        ("muon", 0.02, 16),
+        ("signum", 0.003, 1),
+        ("demo", 0.01, None),
+        ("local_steps", 0.03, None),
+    ],
 )
 def test_every_method_learns_and_counts_its_bytes(
     corpus: Corpus, method: Method, learning_rate: float, bits: int | None
@@ -255,6 +262,20 @@ def test_every_method_learns_and_counts_its_bytes(
         if bits is None
         else result.last.up_bytes == 7 * -(-dense * bits // 56)
     )
+
+
+def test_local_steps_send_once_in_a_round_and_what_is_left_with_the_last_step(
+    corpus: Corpus,
+) -> None:
+    cell = Cell("local_steps", 0.03, 7, top_k=64, authors=2, local_steps=3, warmup_steps=0)
+    authors = LocalStepsAuthors(Fixture(TASK, cell, corpus))
+    before = {name: tensor.clone() for name, tensor in authors.committed.items()}
+    sent, moved = [], []
+    for _ in range(cell.steps):
+        sent.append(authors.step().up_bytes > 0)
+        moved.append(any(not torch.equal(before[n], t) for n, t in authors.committed.items()))
+        before = {name: tensor.clone() for name, tensor in authors.committed.items()}
+    assert sent == moved == [False, False, True, False, False, True, True]
 
 
 def test_numbers_that_are_not_finite_end_a_cell_and_are_its_result(
@@ -298,6 +319,8 @@ def test_a_cell_that_would_repeat_its_text_or_cut_a_sample_is_refused(corpus: Co
         {"transform": "fft"},
         {"top_k": 0},
         {"authors": 0},
+        {"local_steps": 0},
+        {"local_steps": 2},
     ],
 )
 def test_a_cell_outside_its_bounds_is_refused(odd: dict[str, object]) -> None:

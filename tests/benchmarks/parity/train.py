@@ -15,6 +15,7 @@ from node.demo.engine import GradientError
 from tests.benchmarks.parity.baselines import AdamW, Signum
 from tests.benchmarks.parity.cells import Cell, Task
 from tests.benchmarks.parity.demo import DemoAuthors, Traffic
+from tests.benchmarks.parity.local_steps import DenseMuon, LocalStepsAuthors
 from tests.benchmarks.parity.results import Point, Result, save
 from tests.benchmarks.parity.task import Fixture, open_corpus
 
@@ -31,8 +32,10 @@ class Trainer(Protocol):
 
 TRAINERS: dict[str, Callable[[Fixture], Trainer]] = {
     "adamw": AdamW,
+    "muon": DenseMuon,
     "signum": Signum,
     "demo": DemoAuthors,
+    "local_steps": LocalStepsAuthors,
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -13,12 +14,14 @@ from coordinator.machine.undecided_round import (
     RECEIPTS_PER_AUTHOR,
     UndecidedRound,
     check_announcement,
+    entry_of,
     mean_loss,
     unused_part,
 )
 from protocol.clock import Instants
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
 from tests.coordinator.machine.driver import A, B, C, D, payload_digest
 
@@ -44,6 +47,17 @@ def announced(undecided: UndecidedRound, *peers: PeerId) -> None:
 
 def available(undecided: UndecidedRound, *members: PeerId) -> list[PeerId]:
     return [payload.peer for payload in undecided.available(members)]
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "weight"), [("demo", 7, 1), ("local_steps", 7, 7), ("local_steps", 0, 1)]
+)
+def test_authors_of_local_steps_weigh_by_their_samples_and_votes_weigh_the_same(
+    name: Literal["demo", "local_steps"], samples: int, weight: int
+) -> None:
+    payload = Announced(A, 0, payload_digest(A, 0), 10, samples, 100, 1.0)
+    entry = entry_of(payload, AlgorithmSpec(name=name))
+    assert (entry.author, entry.samples, entry.weight) == (A, samples, weight)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-FILES = ("test_extremes.py", "test_equal_bits.py", "test_cpu_kernels.py", "kernels")
+FILES = (
+    "test_extremes.py",
+    "test_equal_bits.py",
+    "test_cpu_kernels.py",
+    "kernels",
+    "local_steps/test_aggregate.py",
+)
 ELSEWHERE = "not compiler and not machine_code"
 """Leaves out what starts processes of its own, and is the same for every target."""
 

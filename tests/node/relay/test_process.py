@@ -23,10 +23,9 @@ from node.relay.settings import RelaySettings
 from node.transports.factory import make_transports
 from protocol import wire_pb2 as wire
 from protocol.codec.announcement import announce, offered_payload
-from protocol.codec.payload_header import Head, head_bytes
+from protocol.codec.payload_header import MAGIC, Header, Sizes, head_bytes
 from protocol.errors import SettingsError, UnavailableError
-from protocol.ids import sha256
-from protocol.limits import PROTOCOL_VERSION
+from protocol.ids import PeerId, sha256
 from tests.coordinator.client import ScriptedNode, quiet_spec, running
 from tests.node.links import net
 from tests.node.links.net import Member, grpc, key_of
@@ -222,8 +221,8 @@ def test_grpc_takes_the_port_and_libp2p_the_next_so_that_both_can_be_opened_on_a
 async def test_what_one_node_offers_reaches_another_that_cannot_be_dialled(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:
-    head = Head(PROTOCOL_VERSION, bytes.fromhex(coordinator.run_id), 0, bytes(16), 1, 1, 1, 0)
-    payload = head_bytes(head) + PAYLOAD
+    header = Header(coordinator.run_id, 0, PeerId("0" * 32))
+    payload = head_bytes(header, Sizes(MAGIC, 1, 1, 1), 0) + PAYLOAD
     async with (
         relaying(tmp_path, coordinator) as relay,
         Neighbour(coordinator, 1) as author,

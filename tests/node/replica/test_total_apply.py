@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -9,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Coefficients, Header, encode
 from protocol.ids import PeerId, sha256
 from protocol.runfile import AlgorithmSpec, ScheduleSpec
-from protocol.schedule import scalars
+from protocol.schedule import float32_bits, scalars
 from tests.node.links.net import RUN
 from tests.support.tiny import tiny_spec
 
@@ -25,15 +27,18 @@ VERSION_2 = b"LSP1\x02\x00\x91\x02"
 """Eight bytes: magic, a header of two bytes, and in it the version of a later release."""
 
 
-def replica() -> Replica:
-    algorithm = AlgorithmSpec(top_k=4, update="sign")
+def replica(name: str) -> Replica:
+    algorithm = AlgorithmSpec(name=name, top_k=4, update="sign")  # type: ignore[arg-type]
     spec = tiny_spec().model_copy(update={"algorithm": algorithm})
-    return Replica(spec, RUN, torch.device("cpu"), 1)
+    return replica_for(spec, RUN, torch.device("cpu"), 1)
+
+
+ALGORITHMS = ("demo", "local_steps")
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[Replica, Replica]:
-    return replica(), replica()
+def pairs() -> dict[str, tuple[Replica, Replica]]:
+    return {name: (replica(name), replica(name)) for name in ALGORITHMS}
 
 
 def honest(replica: Replica, author: PeerId, round: int = ROUND) -> bytes:
@@ -41,7 +46,8 @@ def honest(replica: Replica, author: PeerId, round: int = ROUND) -> bytes:
     shape = replica.shape_at(round)
     ones = torch.ones(shape.chunks, dtype=torch.int16).numpy()
     places = torch.arange(shape.chunks, dtype=torch.int32).remainder(4096).numpy()
-    coefficients = Coefficients(ones.astype("u2"), places.astype("u2"), ones)
+    scales = places.astype("u1") if shape.scaled else None
+    coefficients = Coefficients(ones.astype("u2"), places.astype("u2"), ones, scales)
     return encode(Header(RUN, round, author), coefficients, shape)
 
 
@@ -74,8 +80,9 @@ headers = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """An honest payload with some bytes changed, cut or added."""
-    blob = bytearray(honest(_SAMPLE, draw(st.sampled_from(AUTHORS)), draw(st.integers(2, 4))))
+    """An honest payload of either algorithm with some bytes changed, cut or added."""
+    sample = draw(st.sampled_from(_SAMPLES))
+    blob = bytearray(honest(sample, draw(st.sampled_from(AUTHORS)), draw(st.integers(2, 4))))
     for _ in range(draw(st.integers(0, 4))):
         place = draw(st.integers(0, len(blob) - 1))
         blob[place] = draw(st.integers(0, 255))
@@ -84,26 +91,48 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(blob[:cut] if draw(st.booleans()) else blob) + tail
 
 
-_SAMPLE = replica()
+_SAMPLES = [replica(name) for name in ALGORITHMS]
 
 hostile = st.one_of(st.binary(max_size=200), headers, mutated(), st.just(VERSION_2))
 
 
-@settings(deadline=None, max_examples=300)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@settings(deadline=None, max_examples=200)
 @given(st.lists(hostile, min_size=1, max_size=3))
 def test_any_bytes_lead_two_replicas_to_the_same_state(
-    pair: tuple[Replica, Replica], payloads: list[bytes]
+    pairs: dict[str, tuple[Replica, Replica]], name: str, payloads: list[bytes]
 ) -> None:
     commit = commit_of(payloads)
-    digests = {replica.apply(commit, payloads) for replica in pair}
+    digests = {replica.apply(commit, payloads) for replica in pairs[name]}
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("junk", [b"", VERSION_2, b"LSP1\xff\xff", framed(b"\x91" * 250)])
 def test_a_payload_that_does_not_decode_leaves_the_step_of_the_others(
-    pair: tuple[Replica, Replica], junk: bytes
+    pairs: dict[str, tuple[Replica, Replica]], name: str, junk: bytes
 ) -> None:
-    first, second = pair
+    first, second = pairs[name]
     good = honest(first, AUTHORS[0])
     mixed, alone = [good, junk], [good]
     assert first.apply(commit_of(mixed), mixed) == second.apply(commit_of(alone), alone)
+
+
+def test_a_payload_of_the_other_algorithm_counts_for_nothing() -> None:
+    for name, other in (ALGORITHMS, ALGORITHMS[::-1]):
+        ours, alone = replica(name), replica(name)
+        good, foreign = honest(ours, AUTHORS[0]), honest(replica(other), AUTHORS[1])
+        assert ours.apply(commit_of([good, foreign]), [good, foreign]) == alone.apply(
+            commit_of([good]), [good]
+        )
+
+
+@pytest.mark.parametrize("weight", [1, 2**24 - 4])
+@pytest.mark.parametrize("rate", [0.0, 3.0e38])
+def test_movements_of_any_commit_leave_replicas_equal(weight: int, rate: float) -> None:
+    ours, other = replica("local_steps"), replica("local_steps")
+    payloads = [honest(ours, author) for author in AUTHORS]
+    commit = commit_of(payloads)
+    entries = (replace(commit.entries[0], weight=weight), *commit.entries[1:])
+    odd = replace(commit, entries=entries, learning_rate_bits=float32_bits(rate))
+    assert ours.apply(odd, payloads) == other.apply(odd, payloads)

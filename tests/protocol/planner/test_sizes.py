@@ -71,14 +71,19 @@ def test_bits_of_an_index_are_those_of_the_design(top_k: int, bits: float) -> No
 
 
 @pytest.mark.parametrize("top_k", [1, 6, 32, 500, 4096])
-@pytest.mark.parametrize("value_bits", [1, 4])
-def test_expected_bytes_are_those_of_encoded_payloads(top_k: int, value_bits: int) -> None:
+@pytest.mark.parametrize(("value_bits", "scaled"), [(1, False), (4, False), (1, True)])
+def test_expected_bytes_are_those_of_encoded_payloads(
+    top_k: int, value_bits: int, scaled: bool
+) -> None:
     random = np.random.default_rng(top_k)
-    shape = PayloadShape(200, top_k, value_bits)
+    shape = PayloadShape(200, top_k, value_bits, scaled)
     rows = [np.sort(random.permutation(4096)[:top_k]) for _ in range(shape.chunks)]
     indices = np.concatenate(rows).astype(np.uint16)
     coefficients = Coefficients(
-        np.full(shape.chunks, top_k, np.uint16), indices, np.ones(len(indices), np.int16)
+        np.full(shape.chunks, top_k, np.uint16),
+        indices,
+        np.ones(len(indices), np.int16),
+        np.full(shape.chunks, 200, np.uint8) if scaled else None,
     )
     blob = encode(Header(RunId("0" * 32), 300, PeerId("1" * 32)), coefficients, shape)
     assert payload_bytes(shape) == pytest.approx(len(blob), rel=0.01, abs=20)

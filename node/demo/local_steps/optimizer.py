@@ -1,0 +1,101 @@
+"""The optimizers of local steps: Muon for matrices, AdamW for embeddings, gains and the rest.
+
+Both are torch's own. Their state is one node's: it need not be equal on two nodes, and it is saved
+with the node's state. A Muon step is scaled to the root mean square of an AdamW step
+(`match_rms_adamw`), so that one learning rate serves both, and so that no entry moves much further
+than the rate in a step, which is what replicas allow an author (`aggregate.code_max`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protocol.errors import LocalProtocolError, SettingsError
+
+ADAM_DECAYS = (0.9, 0.99)
+
+MUON_MOMENTUM = 0.95
+
+
+class LocalOptimizer:
+    """Muon and AdamW for the parameters of one model."""
+
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        """`parameters`: those of the model that are trained, by name. `SettingsError` when this
+        torch has no Muon.
+        """
+        muon: Any = getattr(torch.optim, "Muon", None)
+        if muon is None:
+            raise SettingsError(
+                f"algorithm.name: local_steps need torch 2.9 or later, got {torch.__version__}; "
+                "update it, or join another run"
+            )
+        self._parameters = dict(parameters)
+        tables = _tables(model)
+        matrices: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for parameter in self._parameters.values():
+            is_matrix = parameter.ndim == 2 and id(parameter) not in tables
+            (matrices if is_matrix else rest).append(parameter)
+        self._optimizers: list[torch.optim.Optimizer] = []
+        if matrices:
+            self._optimizers.append(
+                muon(
+                    matrices,
+                    weight_decay=0.0,
+                    momentum=MUON_MOMENTUM,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
+        if rest:
+            self._optimizers.append(torch.optim.AdamW(rest, betas=ADAM_DECAYS, weight_decay=0.0))
+
+    def step(self, learning_rate: float) -> None:
+        """One step of every parameter by its `.grad`."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """The state's tensors by parameter and kind, not copied; none before the first step."""
+        return {
+            f"{name}/{kind}": tensor
+            for name, parameter in self._parameters.items()
+            for optimizer in self._optimizers
+            for kind, tensor in optimizer.state.get(parameter, {}).items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned. `LocalProtocolError` for a state of other parameters."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        for key, tensor in state.items():
+            name, _, kind = key.rpartition("/")
+            parameter = self._parameters.get(name)
+            if parameter is None or tensor.shape not in (parameter.shape, torch.Size([])):
+                raise LocalProtocolError(
+                    f"expected an optimizer's state of this model, got {key} of "
+                    f"{tuple(tensor.shape)}"
+                )
+            # AdamW counts its steps on the host, wherever its parameters are.
+            held = tensor if tensor.ndim else tensor.cpu()
+            self._owner(parameter).state[parameter][kind] = held
+
+    def _owner(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if any(parameter is each for each in group["params"]):
+                    return optimizer
+        raise AssertionError("every parameter has an optimizer")
+
+
+def _tables(model: nn.Module) -> set[int]:
+    """Identities of parameters with a row per token or position: embeddings, and what makes logits
+    of hidden states.
+    """
+    found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    output: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    return found | ({id(output.weight)} if output is not None else set())

@@ -1,0 +1,154 @@
+"""The replica of a run with local steps: a round moves the model, and what it moved is sent.
+
+    begin        the model stands at the committed parameters
+    passes       each batch moves it by one step of the node's own optimizer
+    accumulate   what it was moved goes into the residual
+    extract      signs and scales of the residual are sent
+    apply        the mean of everybody's movements moves the committed parameters, exactly
+
+With overlap a round begins while the one in front of it is undecided. The model then goes on from
+where this node's own steps left it; when the commit comes, it is put to the new committed
+parameters and what it was moved since the round began. What was moved is counted from there.
+
+Residual and optimizer are local, and saved with the state; what leaves the residual and comes back
+does so as with the momentum of DeMo.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from node.demo.engine import STATE, Extraction
+from node.demo.local_steps.aggregate import Movement, apply, code_max
+from node.demo.local_steps.optimizer import LocalOptimizer
+from node.demo.local_steps.residual import Residual
+from node.demo.vote_sum import Contribution
+from node.model.local_steps import LocalSteps
+from node.model.training import Tokens
+from node.replica.position import Pending
+from node.replica.replica import Replica
+from protocol.schedule import float32_value
+
+_RESIDUAL = "residual/"
+_OPTIMIZER = "optimizer/"
+
+
+class LocalStepsReplica(Replica):
+    """State of one node for one run with local steps, on one device."""
+
+    engine: Residual
+    _optimizer: LocalOptimizer
+    _passes: LocalSteps | None
+    """The steps of the newest round."""
+    _rate: float
+    """Learning rate of the newest round."""
+    _start: Mapping[str, Tensor]
+    """Where the newest round began: the committed parameters or, with overlap, a copy."""
+    _is_ahead: bool
+    """Whether the model stands where this node's own steps of an undecided round left it."""
+
+    # ---- upstream of the payload: local
+
+    def begin(
+        self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
+    ) -> LocalSteps:
+        goes_on = self._is_ahead and pending is not None and pending.extraction is not None
+        if not goes_on:
+            self._stand_at(self.committed)
+        if self._spec.rounds.overlap:
+            at = self._working_tensors() if goes_on else self.committed
+            self._start = {name: tensor.clone() for name, tensor in at.items()}
+        self._is_ahead = False
+        self._rate = float32_value(rate_bits[0])
+        self._passes = LocalSteps(self.trainee, batches, self._optimizer, self._rate)
+        return self._passes
+
+    def stand_at(self, pending: Pending | None) -> None:
+        """Between two passes, when the round in front was settled: go on from the new committed
+        parameters with what was moved since the round began.
+        """
+        if self._start is self.committed:
+            return  # nothing is settled within a round
+        with torch.no_grad():
+            for name, working in self._working_tensors().items():
+                working.sub_(self._start[name]).add_(self.committed[name])
+                self._start[name].copy_(self.committed[name])
+
+    def accumulate(self) -> None:
+        """Add what the steps just made have moved to the residual. The gradients' memory takes it.
+
+        `GradientError` leaves the residual as it was.
+        """
+        moved: dict[str, Tensor | None] = {}
+        with torch.no_grad():
+            for name, working in self._working_tensors().items():
+                gradient = self.trainee.parameters[name].grad
+                moved[name] = torch.sub(self._start[name], working, out=gradient)
+        self.engine.accumulate(moved)
+        self._is_ahead = self._spec.rounds.overlap > 0
+        self.has_momentum = True
+
+    def extract(self, round: int) -> Extraction:
+        top_k = self._spec.algorithm.top_k_at(round)
+        samples = self._passes.samples if self._passes else 0
+        return self.engine.extract(top_k=top_k, code_max=self._code_max(samples, self._rate, top_k))
+
+    def forget_momentum(self) -> None:
+        """Begin again without a residual and without the optimizer's state."""
+        self.engine = Residual(self.layout, self._spec.algorithm.top_k_max, self.trainee.device)
+        self._optimizer = LocalOptimizer(self.trainee.model, self.trainee.parameters)
+        self._passes = None
+        self._rate = 0.0
+        self._start = self.committed
+        self._is_ahead = False
+        self.has_momentum = False
+
+    # ---- downstream of the commit: the same bits everywhere
+
+    def _step(
+        self, contributions: Sequence[Contribution], rates: tuple[float, float], top_k: int
+    ) -> None:
+        learning_rate, decay = rates
+        movements = [
+            Movement(
+                each.weight, self._code_max(each.weight, learning_rate, top_k), each.coefficients
+            )
+            for each in contributions
+        ]
+        apply(self.layout, self.committed, movements, decay)
+
+    def _code_max(self, samples: int, learning_rate: float, top_k: int) -> int:
+        """Code of the largest scale that an author of this many samples may have."""
+        steps = -(-samples // self._spec.algorithm.local_samples)
+        return code_max(learning_rate, steps, top_k)
+
+    # ---- on disk
+
+    def _local_tensors(self) -> dict[str, Tensor]:
+        local = {_RESIDUAL + name: tensor for name, tensor in self.engine.state_dict().items()}
+        state = self._optimizer.state()
+        return local | {_OPTIMIZER + name: tensor for name, tensor in state.items()}
+
+    def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
+        self.engine.load_state_dict({name: tensors[_RESIDUAL + name] for name in STATE})
+        self._optimizer.load(
+            {
+                name.removeprefix(_OPTIMIZER): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(_OPTIMIZER)
+            }
+        )
+
+    # ---- the model
+
+    def _works_apart(self) -> bool:
+        return True
+
+    def _stand_at(self, parameters: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, working in self._working_tensors().items():
+                working.copy_(parameters[name])
+
+    def _working_tensors(self) -> dict[str, Tensor]:
+        return {name: self._working(name) for name in self.committed}

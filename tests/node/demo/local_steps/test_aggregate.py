@@ -1,0 +1,236 @@
+"""A step of movements: the bits written down here on any device, and near what was moved."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.demo.local_steps.aggregate import (
+    MANTISSA_MAX,
+    Movement,
+    MovementSum,
+    apply,
+    code_max,
+    range_bits,
+    scaled_weights,
+)
+from protocol.codec.payload import Coefficients
+from protocol.codec.scales import scales_of
+from protocol.errors import LocalProtocolError
+from protocol.limits import VOTE_SUM_MAX
+from tests.node.demo import reference
+from tests.node.demo.test_equal_bits import LAYOUT, contribution, digest_of, parameters, scrambled
+
+DECAY = float(np.float32(0.9996))
+GOLDEN = "c9711afc037f5ff07107a55168bb992921102a03ca7e4579fddfa08a1631bf52"
+"""SHA-256 of the parameters after three steps, in float32, little-endian, by name."""
+
+
+def movement(seed: int, samples: int, top_k: int, *, spread: int = 12, cap: int = 255) -> Movement:
+    """Signs of scales that span `spread` powers of two around 2^-8; every fifth chunk has none."""
+    sent = contribution(seed, 1, top_k, 1).coefficients
+    codes = 4 * (48 - spread // 2) + scrambled(LAYOUT.chunks, seed + 400) % (4 * spread)
+    scales = codes.astype(np.uint8) * (sent.counts > 0).astype(np.uint8)
+    return Movement(samples, cap, replace(sent, scales=scales))
+
+
+STEPS = (
+    [movement(1, 8, 32), movement(2, 8, 32), movement(3, 24, 192)],
+    [movement(4, 70_001, 300), movement(5, 3, 4096), movement(6, 1, 1, cap=190)],
+    [movement(7, 1, 192, spread=40), movement(8, 2, 4096, spread=40), movement(9, 2, 64, cap=-1)],
+)
+
+
+def step_by_hand(
+    found: dict[str, reference.Floats], movements: Sequence[Movement]
+) -> dict[str, reference.Floats]:
+    """A step in 64-bit whole numbers, chunk by chunk."""
+    counted = [each for each in movements if each.code_max >= 0]
+    weights = scaled_weights([each.samples for each in counted])
+    bits, share = range_bits(sum(weights)), np.float32(1 / sum(weights))
+    chunks = reference.to_chunks(found)
+    for chunk in range(LAYOUT.chunks):
+        parts = [
+            (weight, *part_of(each, chunk))
+            for each, weight in zip(counted, weights, strict=True)
+            if each.coefficients.counts[chunk]
+        ]
+        largest = max((exponent for _, exponent, *_ in parts), default=0)
+        sums = np.zeros(4096, np.int64)
+        for weight, exponent, mantissa, places, signs in parts:
+            if exponent >= largest - bits:
+                sums[places] += (weight * mantissa << bits - largest + exponent) * signs
+        entries, first = reference.halved(sums.reshape(64, 64))
+        halfway, second = reference.halved(reference.T.T @ entries)
+        whole = (halfway @ reference.T).astype(np.float32)
+        moved = whole * np.ldexp(share, first + second + largest - bits - 21)
+        chunks[chunk] = chunks[chunk] * np.float32(DECAY) - moved.astype(np.float32)
+    tensors = reference.from_chunks(chunks, {name: each.shape for name, each in found.items()})
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
+def part_of(movement: Movement, chunk: int) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """Exponent and mantissa of a chunk's scale as it counts, places and signs."""
+    sent = movement.coefficients
+    assert sent.scales is not None
+    start = int(sent.counts[:chunk].sum(dtype=np.int64))
+    here = slice(start, start + int(sent.counts[chunk]))
+    code = min(int(sent.scales[chunk]), movement.code_max)
+    return code // 4 - 56, 4 + code % 4, sent.indices[here], sent.values[here].astype(np.int64)
+
+
+def after(steps: Sequence[Sequence[Movement]], **how: int | bool) -> dict[str, torch.Tensor]:
+    found = parameters()
+    for movements in steps:
+        apply(LAYOUT, found, movements, DECAY, **how)  # type: ignore[arg-type]
+    return found
+
+
+def digest(found: dict[str, torch.Tensor]) -> str:
+    return digest_of({name: tensor.numpy() for name, tensor in found.items()})
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("strip_chunks", [1, 7, 1000])
+def test_three_steps_end_at_the_digest_written_down(flat: bool, strip_chunks: int) -> None:
+    assert digest(after(STEPS, flat=flat, strip_chunks=strip_chunks)) == GOLDEN
+
+
+def test_neither_threads_nor_the_order_of_authors_changes_a_bit() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert digest(after([step[::-1] for step in STEPS])) == GOLDEN
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_reference_ends_at_the_same_digest() -> None:
+    found = {name: tensor.numpy() for name, tensor in parameters().items()}
+    for movements in STEPS:
+        found = step_by_hand(found, movements)
+    assert digest_of(found) == GOLDEN
+
+
+def test_a_step_is_the_weighted_mean_of_what_was_moved() -> None:
+    movements = [replace(each, code_max=255) for each in STEPS[0]]
+    before, after_step = parameters(), parameters()
+    apply(LAYOUT, after_step, movements, 1.0)
+    sums = np.zeros((LAYOUT.chunks, 4096))
+    for each in movements:
+        sent = each.coefficients
+        rows = np.repeat(np.arange(LAYOUT.chunks), sent.counts)
+        assert sent.scales is not None
+        sizes = np.repeat(scales_of(sent.scales), sent.counts).astype(np.float64)
+        sums[rows, sent.indices] += each.samples / 40 * sizes * sent.values
+    moved = reference.D.T @ sums.reshape(-1, 64, 64) @ reference.D
+    found = LAYOUT.gather({name: before[name] - after_step[name] for name in before}).numpy()
+    inside = LAYOUT.gather({name: torch.ones_like(before[name]) for name in before}).numpy()
+    peaks = np.abs(sums).max(axis=1)[:, None, None]
+    assert (np.abs(found - moved * inside) <= peaks * 0.005 + 2e-7).all()
+    assert np.abs(moved).max() > 0.01, "it moved at all"
+
+
+def alone(codes: int, *, samples: int = 8, cap: int = 255, sign: int = 1) -> Movement:
+    """One author that says the constant of every chunk, and nothing else."""
+    ones = np.ones(LAYOUT.chunks, np.uint16)
+    signs = np.full(LAYOUT.chunks, sign, np.int16)
+    scales = np.full(LAYOUT.chunks, codes, np.uint8)
+    return Movement(samples, cap, Coefficients(ones, ones * 0, signs, scales))
+
+
+def moved_by(*movements: Movement) -> float:
+    """What a step takes from every entry of a parameter that starts at zero."""
+    found = {name: torch.zeros(shape) for name, shape in LAYOUT.shapes.items()}
+    apply(LAYOUT, found, movements, 1.0)
+    values = torch.cat([tensor.reshape(-1) for tensor in found.values()])
+    assert values.unique().numel() == 1
+    return -float(values[0])
+
+
+def test_an_author_moves_by_its_scale_and_no_more_than_its_cap() -> None:
+    one = 56 * 4  # the code of 1.0: the constant coefficient is 64 times an entry
+    assert moved_by(alone(one)) == pytest.approx(1 / 64, rel=0.02)
+    assert moved_by(alone(255, cap=one)) == moved_by(alone(one))
+    assert moved_by(alone(one, cap=-1)) == 0.0
+    assert moved_by(alone(one), alone(one, sign=-1)) == 0.0
+    honest = [alone(one) for _ in range(3)]
+    assert moved_by(*honest, alone(255, cap=one, sign=-1)) == pytest.approx(0.5 / 64, rel=0.02)
+
+
+def test_authors_weigh_by_their_samples_and_those_without_a_cap_do_not_count() -> None:
+    one = 56 * 4
+    three_to_one = moved_by(alone(one, samples=300), alone(one, samples=100, sign=-1))
+    assert three_to_one == pytest.approx(0.5 / 64, rel=0.02)
+    assert moved_by(alone(one), alone(one, cap=-1, samples=1000)) == moved_by(alone(one))
+
+
+def test_scales_too_far_below_the_largest_say_nothing() -> None:
+    large, near, far = (alone(56 * 4 - 4 * distance) for distance in (0, 12, 13))
+    strip = torch.empty(LAYOUT.chunks, 64, 64)
+    counted = []
+    for other in (near, far):
+        MovementSum(LAYOUT, [large, other]).sum_strip(0, strip)
+        counted.append(strip.sum().item() / LAYOUT.chunks)
+    assert counted == [8 * 4 * 2**12 + 8 * 4, 8 * 4 * 2**12]
+    assert moved_by(large, far) == moved_by(large) / 2
+
+
+def test_a_commit_without_movements_only_decays() -> None:
+    found, before = parameters(), parameters()
+    before["bias"][0] = found["bias"][0] = -0.0
+    apply(LAYOUT, found, [], DECAY)
+    for name, tensor in found.items():
+        assert torch.equal((before[name] * DECAY).view(torch.int32), tensor.view(torch.int32))
+
+
+@given(st.lists(st.integers(1, VOTE_SUM_MAX), min_size=1, max_size=4096))
+def test_no_sum_reaches_what_float32_cannot_count(samples: list[int]) -> None:
+    weights = scaled_weights(samples)
+    assert min(weights) >= 1
+    bits = range_bits(sum(weights))
+    assert 9 <= bits <= 12
+    assert sum(weights) * MANTISSA_MAX << bits <= VOTE_SUM_MAX
+    assert (np.diff(np.array(weights)[np.argsort(samples, kind="stable")]) >= 0).all()
+
+
+def test_4096_authors_with_any_samples_are_counted_exactly() -> None:
+    assert range_bits(sum(scaled_weights([1] * 4096))) == 9
+    assert range_bits(sum(scaled_weights([8] * 73))) == 12
+
+
+@given(st.floats(2.0**-30, 10, width=32), st.integers(1, 10_000), st.integers(1, 4096))
+def test_the_cap_is_the_largest_scale_that_the_steps_could_have_made(
+    rate: float, steps: int, top_k: int
+) -> None:
+    scales = scales_of(np.arange(256, dtype=np.uint8)).astype(np.float64)
+    reach = 64 * rate * steps / np.sqrt(top_k)
+    found = code_max(rate, steps, top_k)
+    assert found == 255 or scales[found + 1] > reach * (1 - 1e-12)
+    assert found == -1 or scales[found] <= reach * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.0, -1.0])
+def test_without_a_rate_nothing_could_have_moved(rate: float) -> None:
+    assert code_max(rate, 5, 192) == -1
+
+
+def test_movements_that_do_not_fit_are_our_own_fault() -> None:
+    good = alone(200)
+    sent = good.coefficients
+    for wrong, reason in (
+        (replace(sent, scales=None), "with scales, got none"),
+        (replace(sent, counts=sent.counts[1:]), "counts and scales"),
+        (replace(sent, values=sent.values * 2), "expected signs"),
+        (replace(sent, indices=sent.indices + np.uint16(4096)), "places below 4096"),
+    ):
+        with pytest.raises(LocalProtocolError, match=reason):
+            apply(LAYOUT, parameters(), [replace(good, coefficients=wrong)], 1.0)
+    with pytest.raises(LocalProtocolError, match="at least 1 sample"):
+        apply(LAYOUT, parameters(), [replace(good, samples=0)], 1.0)
+    with pytest.raises(LocalProtocolError, match="float32"):
+        apply(LAYOUT, parameters(), [good], 0.1)

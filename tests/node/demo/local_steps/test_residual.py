@@ -1,0 +1,176 @@
+"""What was moved is sent or stays, and no more than once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from node.demo.chunks import ChunkLayout
+from node.demo.local_steps.aggregate import Movement, apply
+from node.demo.local_steps.residual import Residual
+from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, sealed
+from protocol.codec.scales import scales_of
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId, RunId
+from tests.node.demo import reference
+
+SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}
+LAYOUT = ChunkLayout.from_shapes(SHAPES)
+SHAPE = PayloadShape(LAYOUT.chunks, 24, 1, scaled=True)
+
+pytestmark = pytest.mark.usefixtures("each_backend")
+
+
+def moved(seed: int) -> dict[str, Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) * 0.01 for name, shape in SHAPES.items()}
+
+
+def residual_after(rounds: int) -> Residual:
+    residual = Residual(LAYOUT, 24, "cpu")
+    for seed in range(rounds):
+        residual.accumulate(moved(seed))
+    return residual
+
+
+def said(sent: Coefficients) -> np.ndarray:
+    """Float64 [chunks, 64, 64], transposed as a residual is: s * q."""
+    found = np.zeros((LAYOUT.chunks, 4096))
+    assert sent.scales is not None
+    rows = np.repeat(np.arange(LAYOUT.chunks), sent.counts)
+    sizes = np.repeat(scales_of(sent.scales), sent.counts).astype(np.float64)
+    found[rows, sent.indices] = sizes * sent.values
+    return found.reshape(-1, 64, 64).swapaxes(1, 2)
+
+
+def test_the_residual_is_the_transform_of_all_that_was_moved() -> None:
+    residual = residual_after(2)
+    tensors = [
+        {name: tensor.numpy() for name, tensor in moved(seed).items() if tensor is not None}
+        for seed in range(2)
+    ]
+    total = sum(reference.to_chunks(each) for each in tensors)
+    expected = (reference.D @ total @ reference.D.T).swapaxes(1, 2)
+    np.testing.assert_allclose(residual.momentum, expected, atol=2e-3)  # bfloat16 on some
+
+
+def test_signs_of_the_largest_leave_with_their_mean_magnitude_and_the_rest_stays() -> None:
+    residual = residual_after(1)
+    before = residual.momentum.clone().numpy().astype(np.float64)
+    sent = residual.extract().coefficients
+    np.testing.assert_allclose(residual.momentum, before - said(sent), atol=1e-7)
+    assert sent.scales is not None
+    for chunk in range(LAYOUT.chunks):
+        largest = np.sort(np.abs(before[chunk]).ravel())[-24:]
+        assert scales_of(sent.scales)[chunk] == pytest.approx(largest.mean(), rel=0.13)
+        assert np.abs(said(sent)[chunk]).sum() > 0
+
+
+def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
+    """Error feedback: after many rounds without a movement little is left to say."""
+    residual, found = residual_after(1), {name: torch.zeros(s) for name, s in SHAPES.items()}
+    whole = residual.momentum.square().sum()
+    for _ in range(40):
+        sent = residual.extract(top_k=1500).coefficients
+        apply(LAYOUT, found, [Movement(1, 255, sent)], 1.0)
+    assert residual.momentum.square().sum() < 0.01 * whole
+    for name, tensor in moved(0).items():
+        assert tensor is not None
+        assert (found[name] + tensor).square().mean() < 0.03 * tensor.square().mean()
+
+
+def test_a_reclaimed_extraction_never_left_bit_for_bit() -> None:
+    residual = residual_after(2)
+    before = residual.momentum.clone()
+    extraction = residual.extract()
+    assert not torch.equal(residual.momentum, before)
+    residual.reclaim(extraction)
+    assert torch.equal(residual.momentum, before)
+    with pytest.raises(LocalProtocolError, match="second time"):
+        residual.reclaim(extraction)
+
+
+def test_a_late_reclaim_comes_back_whole_because_nothing_decays() -> None:
+    residual, other = residual_after(1), residual_after(1)
+    extraction = residual.extract()
+    for each in (residual, other):
+        each.accumulate(moved(7))
+    residual.reclaim(extraction)
+    torch.testing.assert_close(residual.momentum, other.momentum, atol=1e-6, rtol=1e-5)
+
+
+def test_a_cap_cuts_what_is_said_and_keeps_the_rest() -> None:
+    residual = residual_after(1)
+    before = residual.momentum.clone().numpy().astype(np.float64)
+    free = residual_after(1).extract().coefficients
+    assert free.scales is not None
+    cap = int(free.scales.min()) - 3
+    sent = residual.extract(code_max=cap).coefficients
+    assert sent.scales is not None
+    assert set(sent.scales.tolist()) == {cap}
+    np.testing.assert_allclose(residual.momentum, before - said(sent), atol=1e-7)
+
+
+@pytest.mark.parametrize("code_max", [-1, 255])
+def test_nothing_is_said_of_a_chunk_without_a_movement_or_without_a_cap(code_max: int) -> None:
+    residual = residual_after(1)
+    if code_max > 0:
+        residual.momentum[2:5].zero_()
+    before = residual.momentum.clone()
+    sent = residual.extract(code_max=code_max).coefficients
+    assert sent.scales is not None
+    silent = range(2, 5) if code_max > 0 else range(LAYOUT.chunks)
+    for chunk in range(LAYOUT.chunks):
+        assert (sent.counts[chunk] == 0) == (chunk in silent)
+    assert (sent.scales[list(silent)] == 0).all()
+    assert torch.equal(residual.momentum[list(silent)], before[list(silent)])
+
+
+def test_the_payload_of_an_extraction_decodes_to_it() -> None:
+    extraction = residual_after(1).extract()
+    header = Header(RunId("ab" * 16), 3, PeerId("01" * 16))
+    found_header, found = decode(sealed(header, extraction.body(SHAPE), SHAPE), SHAPE)
+    assert found_header == header
+    for name in ("counts", "indices", "values", "scales"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(extraction.coefficients, name))
+
+
+def test_a_saved_residual_and_its_extraction_go_on_bit_for_bit() -> None:
+    residual, again = residual_after(2), Residual(LAYOUT, 24, "cpu")
+    extraction = residual.extract()
+    again.load_state_dict({name: each.clone() for name, each in residual.state_dict().items()})
+    saved: Mapping[str, Tensor] = {name: t.clone() for name, t in extraction.tensors().items()}
+    revived = again.revive(saved, residual.age(extraction))
+    for name in ("counts", "indices", "values", "scales"):
+        np.testing.assert_array_equal(
+            getattr(revived.coefficients, name), getattr(extraction.coefficients, name)
+        )
+    residual.reclaim(extraction)
+    again.reclaim(revived)
+    assert torch.equal(residual.momentum, again.momentum)
+
+
+def test_after_a_kill_no_more_is_withdrawn_than_is_there() -> None:
+    saved, ahead = residual_after(1), residual_after(1)
+    ahead.accumulate({name: -5 * tensor for name, tensor in moved(3).items() if tensor is not None})
+    sent = ahead.extract().coefficients
+    before = saved.momentum.clone()
+    saved.withdraw(sent)
+    change = saved.momentum - before
+    assert (change != 0).any()
+    assert (saved.momentum.abs() <= before.abs()).all()
+    assert (saved.momentum * before >= 0).all(), "no sign turned round"
+    untouched = torch.from_numpy(said(sent) == 0)
+    assert torch.equal(saved.momentum[untouched], before[untouched])
+
+
+def test_a_second_withdrawal_of_small_scales_takes_what_is_left() -> None:
+    saved = residual_after(1)
+    sent = residual_after(1).extract().coefficients
+    assert sent.scales is not None
+    huge = replace(sent, scales=np.full(LAYOUT.chunks, 255, np.uint8))
+    saved.withdraw(huge)
+    assert (saved.momentum[torch.from_numpy(said(sent) != 0)] == 0).all()

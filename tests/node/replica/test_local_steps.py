@@ -1,0 +1,183 @@
+"""A replica with local steps: equal on every node, and nothing that was moved is lost or sent
+twice.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from node.data.corpus import Corpus
+from node.demo.engine import GradientError
+from node.replica.factory import replica_for
+from node.replica.local_steps import LocalStepsReplica
+from node.replica.position import Pending, Position
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry, genesis_digest
+from protocol.codec.payload import Header, sealed
+from protocol.ids import PeerId, sha256
+from protocol.runfile import AlgorithmSpec
+from protocol.schedule import float32_bits
+from tests.node.links.net import RUN
+from tests.support.tiny import tiny_corpus, tiny_spec
+
+AUTHORS = [PeerId(f"{number:032x}") for number in range(1, 4)]
+RATE_BITS = (float32_bits(0.01), float32_bits(1.0))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus.open(tiny_corpus(tmp_path_factory.mktemp("corpus")))
+
+
+def replica(overlap: int = 0, **algorithm: Any) -> LocalStepsReplica:
+    settings = {"name": "local_steps", "top_k": 24, "local_samples": 2, **algorithm}
+    spec = tiny_spec(overlap=overlap).model_copy(update={"algorithm": AlgorithmSpec(**settings)})
+    found = replica_for(spec, RUN, torch.device("cpu"), 1)
+    assert isinstance(found, LocalStepsReplica)
+    return found
+
+
+def work(
+    replica: LocalStepsReplica, corpus: Corpus, part: int, pending: Pending | None = None
+) -> int:
+    """A round of three steps, one of them cut short; returns the samples."""
+    batches = [corpus.batch(part * 6 + first, 2, 32, 0) for first in (0, 2, 4)]
+    passes = replica.begin(batches, pending, RATE_BITS)
+    for _ in range(5):
+        assert passes.next()
+    samples = passes.finish().samples
+    replica.accumulate()
+    return samples
+
+
+def sent(
+    replica: LocalStepsReplica, round: int, author: PeerId, samples: int
+) -> tuple[Entry, bytes, Pending]:
+    extraction, shape = replica.extract(round), replica.shape_at(round)
+    payload = sealed(Header(RUN, round, author), extraction.body(shape), shape)
+    announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
+    pending = Pending(wire.NodeMessage(announced=announced), extraction, RATE_BITS)
+    return Entry(author, sha256(payload), len(payload), samples, samples), payload, pending
+
+
+def commit(round: int, *entries: Entry) -> Commit:
+    return Commit(RUN, round, round, entries, *RATE_BITS, genesis_digest(RUN))
+
+
+def test_replicas_that_trained_apart_are_equal_after_each_commit_and_learn(
+    corpus: Corpus,
+) -> None:
+    nodes, verifier = [replica() for _ in range(3)], replica()
+    validation = corpus.batch(500, 8, 32, 0)
+    before = verifier.trainee.evaluate(validation)
+    for round in range(6):
+        made = [
+            sent(node, round, AUTHORS[number], work(node, corpus, round * 3 + number))
+            for number, node in enumerate(nodes)
+        ]
+        decided = commit(round, *(entry for entry, *_ in made))
+        payloads = [payload for _, payload, _ in made]
+        digests = {node.apply(decided, payloads) for node in (*nodes, verifier)}
+        assert len(digests) == 1
+    verifier.begin([], None, RATE_BITS)
+    assert verifier.trainee.evaluate(validation) < before - 0.3
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_saved_replica_goes_on_bit_for_bit_with_its_undecided_payload(
+    corpus: Corpus, tmp_path: Path, overlap: int
+) -> None:
+    node, again = replica(overlap), replica(overlap)
+    entry, payload, _ = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
+    node.apply(commit(0, entry), [payload])
+    samples = work(node, corpus, 1)
+    *_, pending = sent(node, 1, AUTHORS[0], samples)
+    position = Position(1, genesis_digest(RUN), 0, (pending,))
+    node.save(tmp_path / "state", position)
+    loaded = again.load(tmp_path / "state")
+    assert loaded is not None
+    revived = loaded.pending[0].extraction
+    assert pending.extraction is not None
+    assert revived is not None
+    assert revived.body(node.shape_at(1)) == pending.extraction.body(node.shape_at(1))
+    assert again.digest == node.digest
+    for each, extraction in ((node, pending.extraction), (again, revived)):
+        each.engine.reclaim(extraction)
+        work(each, corpus, 2)
+    assert torch.equal(again.engine.momentum, node.engine.momentum)
+
+
+def test_an_older_state_withdraws_what_was_sent_since(corpus: Corpus, tmp_path: Path) -> None:
+    node, again = replica(), replica()
+    samples = work(node, corpus, 0)
+    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1))
+    entry, payload, _ = sent(node, 0, AUTHORS[0], samples)
+    assert again.load(tmp_path / "state") is not None
+    size = again.engine.momentum.square().sum()
+    again.withdraw(0, payload)
+    assert again.engine.momentum.square().sum() < size
+    assert again.apply(commit(0, entry), [payload]) == node.apply(commit(0, entry), [payload])
+
+
+def test_a_scale_above_what_the_samples_allow_is_cut_by_every_replica(corpus: Corpus) -> None:
+    node = replica()
+    entry, payload, _ = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
+    fewer = replace(entry, weight=1, samples=1)
+    moved = []
+    for each in (entry, fewer):
+        judge = replica(top_k=24)
+        before = {name: tensor.clone() for name, tensor in judge.committed.items()}
+        judge.apply(replace(commit(0, each), learning_rate_bits=float32_bits(1e-4)), [payload])
+        moved.append(sum((judge.committed[name] - before[name]).square().sum() for name in before))
+    assert 6.0 < float(moved[0] / moved[1]) < 13.5, "nine, but for steps of a fifth in scales"
+
+
+def test_gradients_that_blow_up_leave_the_residual_and_the_committed_parameters(
+    corpus: Corpus,
+) -> None:
+    node = replica()
+    work(node, corpus, 0)
+    residual, digest = node.engine.momentum.clone(), node.digest
+    passes = node.begin([corpus.batch(0, 2, 32, 0)], None, RATE_BITS)
+    with torch.no_grad():
+        next(iter(node.trainee.parameters.values())).fill_(float("inf"))
+    while passes.next():
+        pass
+    with pytest.raises(GradientError):
+        passes.finish()
+    assert torch.equal(node.engine.momentum, residual)
+    assert node.digest == digest
+    work(node, corpus, 1)
+    assert node.engine.momentum.isfinite().all(), "the next round begins at the committed ones"
+
+
+def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_commit(
+    corpus: Corpus,
+) -> None:
+    node = replica(overlap=1)
+    working = node.trainee.parameters
+    genesis = {name: tensor.clone() for name, tensor in node.committed.items()}
+    entry, payload, pending = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
+    own = {name: parameter.detach().clone() for name, parameter in working.items()}
+    batches = [corpus.batch(first, 2, 32, 0) for first in (20, 22)]
+    passes = node.begin(batches, pending, RATE_BITS)
+    assert all(torch.equal(own[name], parameter) for name, parameter in working.items())
+    assert passes.next()
+    assert passes.next()
+    since = {name: parameter.detach() - own[name] for name, parameter in working.items()}
+    node.apply(commit(0, entry), [payload])
+    node.stand_at(None)
+    for name, parameter in working.items():
+        torch.testing.assert_close(parameter.detach(), node.committed[name] + since[name])
+    residual = node.engine.momentum.clone()
+    passes.finish()
+    node.accumulate()
+    grown = node.engine.momentum - residual
+    expected = node.layout.gather(since)
+    torch.testing.assert_close(grown.square().sum(), expected.square().sum(), rtol=0.02, atol=1e-6)
+    assert any(not torch.equal(node.committed[name], genesis[name]) for name in genesis)
+    node.begin([], None, RATE_BITS)
+    assert all(torch.equal(node.committed[n], parameter) for n, parameter in working.items())
