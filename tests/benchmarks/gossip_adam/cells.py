@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.benchmarks.gossip_adam.train import Cell
 
-FIRST, SHORT = 50, 200
+FIRST, SHORT, LONG = 50, 200, 400
 SEEDS = (0, 1, 2)
 RATE_SEED = 9
 """The seed of the cells that chose the rates; not one of the study's."""
@@ -39,6 +39,8 @@ ROWS = {
     "plain, int8": replace(PLAIN, wire="int8"),
     "plain, mixing-only rounds": replace(PLAIN, critical=1.2),
     "accumulate 4": WINDOWS,
+    "synchronous Adam, 400 steps": replace(SYNCHRONOUS, steps=LONG),
+    "plain, 400 steps": replace(PLAIN, steps=LONG),
 }
 """The study's cells by title, with seed 0: one-peer exponential, float16 and 200 steps where not
 named.
@@ -52,6 +54,10 @@ COMPARISONS = {
         "synchronous Adam, 50 steps",
     ),
     "plain, against synchronous Adam": ("plain", "synchronous Adam"),
+    "plain, against synchronous Adam, 400 steps": (
+        "plain, 400 steps",
+        "synchronous Adam, 400 steps",
+    ),
     "accumulate 4, against synchronous Adam": ("accumulate 4", "synchronous Adam"),
     "int8 differences, against whole float16": ("plain, int8", "plain"),
     "with mixing-only rounds, against without": ("plain, mixing-only rounds", "plain"),
