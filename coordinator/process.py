@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
-from coordinator.door import Door, connections_max
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.events import Salted, Vouched
+from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.rounds import Rounds
-from coordinator.machine.standing import SALT_BYTES
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.server import CoordinatorService
+from coordinator.service.door import Door, connections_max
+from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
 from protocol.border.join_link import JoinLink, is_loopback

@@ -4,7 +4,7 @@ from typing import Any
 
 from coordinator.journal import RecordedCommit
 from coordinator.machine.head_state import held_by_nobody
-from coordinator.machine.membership import Member
+from coordinator.machine.members.member import Member
 from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
-from protocol.validation import problems_text
+from protocol.validation import problems_text, require_utf8
 
 RUN_FILE_VERSION = 1
 
@@ -350,10 +350,7 @@ def parse_run_file(text: str, origin: str = "run file") -> RunSpec:
         raise SettingsError(
             f"{origin}: expected at most {RUN_FILE_BYTES_MAX} bytes, got {len(text.encode())}"
         )
-    is_utf16 = len(text) >= 4 and "\0" in text[:4]
-    if is_utf16 or "\ufffd" in text:  # which is what a reader makes of other encodings
-        found = "UTF-16" if is_utf16 else "another encoding"
-        raise SettingsError(f"{origin}: expected UTF-8, found {found}: save it as UTF-8")
+    require_utf8(text, origin)
     try:
         values = tomllib.loads(text.removeprefix("\ufeff"))  # editors on Windows begin with a mark
     except (ValueError, RecursionError) as error:  # too deep, or a number with too many digits

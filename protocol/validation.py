@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from protocol.errors import SettingsError
 from protocol.limits import TEXT_BYTES_MAX
 
 
@@ -32,3 +33,11 @@ def _in_words(problem: Mapping[str, Any], unknown_field: str) -> str:
     if not problem["loc"]:
         return f"{field}: {expected}"
     return f"{field}: expected {expected}, found {problem['input']!r}"
+
+
+def require_utf8(text: str, origin: str) -> None:
+    """`SettingsError` for text that a reader of UTF-8 made of another encoding."""
+    is_utf16 = len(text) >= 4 and "\0" in text[:4]
+    if is_utf16 or "\ufffd" in text:  # which stands for what does not decode
+        found = "UTF-16" if is_utf16 else "another encoding"
+        raise SettingsError(f"{origin}: expected UTF-8, found {found}: save it as UTF-8")

@@ -18,7 +18,7 @@ Rules
 from collections.abc import Callable
 
 from coordinator.machine.events import Announced
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
 from coordinator.machine.undecided_round import UndecidedRound

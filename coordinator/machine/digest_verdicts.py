@@ -33,7 +33,7 @@ from coordinator.machine.events import (
     RecordDigest,
     TellMembers,
 )
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from protocol.ids import PeerId
 
 DIFFERENCES_MAX = 2

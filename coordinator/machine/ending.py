@@ -1,6 +1,6 @@
 """The end of a run: who is waited for after its last step, and for how long."""
 
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec

@@ -9,7 +9,8 @@ member was ready for a lease, although some member has waited for as long. Membe
 discard their states are another matter: they make them again from the log.
 """
 
-from coordinator.machine.membership import FormerMember, Member, Membership
+from coordinator.machine.members.member import FormerMember, Member
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.ids import PeerId
 from protocol.validation import plain_text

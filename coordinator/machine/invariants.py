@@ -10,8 +10,8 @@ from typing import Any
 
 from coordinator.machine.digest_verdicts import DIFFERENCES_MAX, RECORDS_MAX, DigestVerdicts
 from coordinator.machine.digest_votes import ROUNDS_KEPT, DigestReports, DigestTally
-from coordinator.machine.membership import MembershipState
-from coordinator.machine.receipts import Receipts
+from coordinator.machine.members.member import MembershipState
+from coordinator.machine.payloads.receipts import Receipts
 from coordinator.machine.run_state import RunState
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.errors import LocalProtocolError

@@ -8,7 +8,8 @@ overlap 1 a round is exchanged while the next is computed; with overlap 0, and b
 from coordinator.machine import closing
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
-from coordinator.machine.membership import Member, Membership
+from coordinator.machine.members.member import Member
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import samples_per_share
 from coordinator.machine.run_state import RunState
 from coordinator.machine.undecided_round import UndecidedRound

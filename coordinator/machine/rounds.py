@@ -13,8 +13,8 @@ Rules
 - `coordinator.machine.opening` says when the next round opens.
 - A payload counts when a member that was asked to work announced it by `publish_by` and
   `copies_min` other members hold it; in a public run most of its drawn witnesses
-  (`coordinator.machine.standing`). With fewer such payloads than the quorum the round is skipped,
-  and authors reclaim theirs.
+  (`coordinator.machine.members.standing`). With fewer such payloads than the quorum the round is
+  skipped, and authors reclaim theirs.
 - A round closes early when every member that is waited for has announced and all payloads that are
   waited for have their copies (`coordinator.machine.closing`). A payload that died with its
   author's process, before any other member held it, is not waited for.
@@ -22,7 +22,7 @@ Rules
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
 - `coordinator.machine.digest_verdicts` judges a member whose state differs.
-- A committed payload that nobody has becomes void (`coordinator.machine.voids`).
+- A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused
   ones return to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until
@@ -35,7 +35,7 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import closing, ending, head_state, opening, voiding
+from coordinator.machine import closing, ending, head_state, opening
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -63,8 +63,9 @@ from coordinator.machine.events import (
     Vouched,
 )
 from coordinator.machine.invariants import validate
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import next_pace
+from coordinator.machine.payloads import voiding
 from coordinator.machine.run_state import RunState, new_state
 from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (

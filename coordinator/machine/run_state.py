@@ -7,10 +7,10 @@ therefore saved and restored without further code; it needs a new `coordinator.j
 from dataclasses import dataclass, field
 
 from coordinator.machine.digest_verdicts import DigestVerdicts
-from coordinator.machine.membership import MembershipState
+from coordinator.machine.members.member import MembershipState
 from coordinator.machine.pacing import Pace
+from coordinator.machine.payloads.voids import Voids
 from coordinator.machine.undecided_round import UndecidedRound
-from coordinator.machine.voids import Voids
 from protocol.clock import stated_slot
 from protocol.codec.commits import genesis_digest
 from protocol.ids import Digest, PeerId, RunId

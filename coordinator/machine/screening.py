@@ -21,7 +21,7 @@ from coordinator.machine.events import (
     Ready,
     Refuse,
 )
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.ids import Digest

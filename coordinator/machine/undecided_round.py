@@ -13,7 +13,7 @@ from typing import Literal
 
 from coordinator.machine.events import Announced, Assignment, Instant
 from coordinator.machine.pacing import Needs
-from coordinator.machine.receipts import Receipts
+from coordinator.machine.payloads.receipts import Receipts
 from protocol.clock import Instants
 from protocol.codec.commits import Entry
 from protocol.errors import RemoteProtocolError

@@ -22,7 +22,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.wire_messages import commits_reply
+from coordinator.service.wire_messages import commits_reply
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.control.client import CoordinatorClient

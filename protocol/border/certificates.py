@@ -30,7 +30,7 @@ NAME = "lockstep.invalid"
 """The name in every certificate: it names nobody, and no name server knows it."""
 
 OID = x509.ObjectIdentifier("2.25.279246563104783962351298045931163420411")
-"""Of the extension; an arc that needs no registration (ITU-T X.667)."""
+"""The object identifier of the extension, in an arc that needs no registration (ITU-T X.667)."""
 
 BYTES_MAX = 4096
 """Bytes of a certificate at most; ours have some 500."""

@@ -29,7 +29,6 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import wire_messages
 from coordinator.journal import Journal
 from coordinator.machine.events import (
     Admit,
@@ -44,6 +43,7 @@ from coordinator.machine.events import (
     TellMembers,
 )
 from coordinator.machine.rounds import Rounds
+from coordinator.service import wire_messages
 from coordinator.state_snapshot import encode_state
 from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.door import Door
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
@@ -28,7 +27,8 @@ from coordinator.machine.events import (
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.server import CoordinatorService
+from coordinator.service.door import Door
+from coordinator.service.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, SignedCommit, open_commit

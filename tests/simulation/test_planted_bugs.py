@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine import rounds, voiding
-from coordinator.machine.membership import Membership
+from coordinator.machine import rounds
+from coordinator.machine.members.membership import Membership
+from coordinator.machine.payloads import voiding
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.undecided_round import UndecidedRound
 from coordinator.sequencer import Outcome, Sequencer

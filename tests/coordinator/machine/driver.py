@@ -23,7 +23,8 @@ from coordinator.machine.events import (
     SkipRound,
     VoidPayload,
 )
-from coordinator.machine.membership import FIRST_STEP_MS, Member
+from coordinator.machine.members.member import Member
+from coordinator.machine.members.membership import FIRST_STEP_MS
 from coordinator.machine.rounds import Rounds
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.machine.events import Restarted
 from coordinator.machine.head_state import held_by_nobody
-from coordinator.machine.membership import FORMER_KEPT
+from coordinator.machine.members.membership import FORMER_KEPT
 from coordinator.status_document import status
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import A, B, C, D, Driver

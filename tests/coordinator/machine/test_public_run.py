@@ -17,7 +17,7 @@ from coordinator.machine.events import (
     TellMembers,
     Vouched,
 )
-from coordinator.machine.standing import COUNTED_ROUNDS, WITNESSES, Standing, most
+from coordinator.machine.members.standing import COUNTED_ROUNDS, WITNESSES, Standing, most
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import (

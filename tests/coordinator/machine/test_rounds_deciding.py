@@ -6,7 +6,7 @@ from coordinator.machine.events import (
     Heartbeat,
     SkipRound,
 )
-from coordinator.machine.receipts import HOLDERS_TOLD_MAX
+from coordinator.machine.payloads.receipts import HOLDERS_TOLD_MAX
 from protocol.codec.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from protocol.shuffle import Share

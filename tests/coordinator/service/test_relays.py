@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.machine.events import Admit, Joined, Refuse
-from coordinator.relays import RELAYS_MAX, Relays
+from coordinator.service.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, until_after
@@ -116,7 +116,7 @@ async def test_a_relay_hears_rounds_without_a_share(tmp_path: Path) -> None:
 async def test_a_relay_too_many_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.relays.RELAYS_MAX", 1)
+    monkeypatch.setattr("coordinator.service.relays.RELAYS_MAX", 1)
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as one,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.sessions import (
+from coordinator.service.sessions import (
     OUTBOX_MESSAGES_MAX,
     SHARED_MESSAGES_MAX,
     TOLD_EVERY_MS,

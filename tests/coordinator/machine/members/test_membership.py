@@ -17,7 +17,7 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
-from coordinator.machine.membership import FIRST_STEP_MS, LAPSES_KEPT_LEASES, Membership
+from coordinator.machine.members.membership import FIRST_STEP_MS, LAPSES_KEPT_LEASES, Membership
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C

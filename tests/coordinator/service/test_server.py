@@ -10,11 +10,11 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from coordinator import door, server, sessions, wire_messages
 from coordinator.machine.events import Evict
 from coordinator.process import CoordinatorProcess
 from coordinator.sequencer import Outcome
-from coordinator.sessions import NodeSession
+from coordinator.service import door, server, sessions, wire_messages
+from coordinator.service.sessions import NodeSession
 from node.control.members import MemberList
 from protocol import wire_pb2 as wire
 from protocol.handshake import public_bytes, sign_hello

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from coordinator import door as door_module
-from coordinator.calls import Replies
-from coordinator.door import (
+from coordinator.service import door as door_module
+from coordinator.service.calls import Replies
+from coordinator.service.door import (
     CALLS_PER_HOST,
     CATCH_UP_PER_HOST,
     JOINS_PER_HOST,

@@ -5,7 +5,7 @@ hinder it while they are a third at most.
 import pytest
 
 from coordinator.machine.events import AskResync, Effect, RecordDigest, Restarted, VoidDue
-from coordinator.machine.voids import LEAST_MS, PATIENCE_MS, SLOTS
+from coordinator.machine.payloads.voids import LEAST_MS, PATIENCE_MS, SLOTS
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.codec.chain import entry_digest
 from tests.coordinator.machine.driver import (

@@ -22,8 +22,7 @@ Rules
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from typing import assert_never
 
 from coordinator.machine.events import (
     Admit,
@@ -40,8 +39,8 @@ from coordinator.machine.events import (
     Restarted,
     TellMembers,
 )
-from coordinator.machine.pacing import smoothed_speed
-from coordinator.machine.standing import RANKS, Standing
+from coordinator.machine.members.member import FormerMember, Member, MembershipState
+from coordinator.machine.members.standing import RANKS, Standing
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 
@@ -65,76 +64,6 @@ it: five minutes with the default, in which a node fetches some gigabytes or sho
 UNCOPIED_MAX = 2
 """Rounds in a row in which an announced payload was not to be had, after which no round waits for
 the copies of its author; one may be a lost link."""
-
-
-@dataclass(slots=True)
-class WorkRecord:
-    """Measured work of one member."""
-
-    speed: int = 0
-    """Thousandths of a sample per second; 0 while unknown."""
-    samples: int = 0
-    rounds_counted: int = 0
-    loss: float | None = None
-    """Loss of the newest announcement with samples, in nats per token."""
-    uncopied: int = 0
-    """Rounds in a row whose time ended before the announced payload had its copies."""
-
-    def book(self, samples: int, took_ms: int) -> None:
-        """The member trained these samples in this time."""
-        self.samples += samples
-        if samples:
-            self.speed = smoothed_speed(self.speed, samples, took_ms)
-
-
-@dataclass(slots=True)
-class Member:
-    """One row of the member list."""
-
-    peer: PeerId
-    addresses: tuple[str, ...]
-    name: str
-    hardware: str
-    software: str
-    state: Literal["catching up", "ready"]
-    joined_ms: int
-    lease_until_ms: int
-    connected: bool = True
-    instance: int = 0
-    """The process that opened the member's newest session; 0 when it did not say."""
-    round: int = -1
-    """Newest round that the member's state includes, as far as it has said."""
-    strikes: int = 0
-    warmup_left: int = 0
-    first_ready_ms: int = 0
-    """Time at which the node was ready for the first time since it joined; 0 before that."""
-    progress_ms: int = 0
-    """Time at which its state last came nearer to the log's head, or it joined."""
-    listed: bool = True
-    """Whether others are told of it."""
-    work: WorkRecord = field(default_factory=WorkRecord)
-
-
-@dataclass(frozen=True, slots=True)
-class FormerMember:
-    """A node that left or lapsed with a state of the run."""
-
-    name: str
-    round: int
-    """Newest round that its state included, as far as it had said."""
-    gone_ms: int
-
-
-@dataclass(slots=True)
-class MembershipState:
-    """The members by id, when nodes whose lease ran out lapsed, the nodes that went with the newest
-    states, and what every key has earned.
-    """
-
-    roster: dict[PeerId, Member] = field(default_factory=dict)
-    lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
-    former: dict[PeerId, FormerMember] = field(default_factory=dict)
-    standing: Standing = field(default_factory=Standing)
 
 
 class Membership:

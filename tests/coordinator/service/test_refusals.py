@@ -1,6 +1,6 @@
 """Refusals of the run file: counted by node, bounded, and safe to print."""
 
-from coordinator.refusals import NODES_KEPT, REASON_MAX, RunRefusals
+from coordinator.service.refusals import NODES_KEPT, REASON_MAX, RunRefusals
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import A, B, C
 

@@ -22,7 +22,8 @@ from coordinator.machine.events import (
     Ready,
     TellMembers,
 )
-from coordinator.machine.membership import Member, Membership
+from coordinator.machine.members.member import Member
+from coordinator.machine.members.membership import Membership
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain

@@ -1,7 +1,7 @@
-"""What a void does to the state of a run; `coordinator.machine.voids` says when there is one."""
+"""The effects of a void on the state of a run; `voids` beside it says when there is one."""
 
 from coordinator.machine.events import Effect, VoidDue, VoidPayload
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.codec.chain import Void, entry_digest
 from protocol.ids import PeerId, RunId

@@ -28,7 +28,7 @@ Rules
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from coordinator.machine.membership import Membership
+from coordinator.machine.members.membership import Membership
 from protocol.codec.chain import Void, VoidReason
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId

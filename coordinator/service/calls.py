@@ -12,11 +12,11 @@ import grpc
 import msgspec
 from cachetools import LRUCache
 
-from coordinator import wire_messages
-from coordinator.door import Door
 from coordinator.journal import Journal
-from coordinator.relays import Relays
 from coordinator.sequencer import Sequencer
+from coordinator.service import wire_messages
+from coordinator.service.door import Door
+from coordinator.service.relays import Relays
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
 from protocol.limits import COMMITS_PER_REPLY, PROTOCOL_VERSION

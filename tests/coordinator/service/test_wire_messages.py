@@ -3,7 +3,6 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import wire_messages
 from coordinator.journal import RecordedCommit
 from coordinator.machine.events import (
     Announced,
@@ -16,7 +15,8 @@ from coordinator.machine.events import (
     OpenRound,
     Ready,
 )
-from coordinator.machine.receipts import Receipts
+from coordinator.machine.payloads.receipts import Receipts
+from coordinator.service import wire_messages
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.codec.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit

@@ -1,6 +1,6 @@
 """Receipts of one round: holders, copies, members that come back or go."""
 
-from coordinator.machine.receipts import HOLDERS_TOLD_IN_ALL, HOLDERS_TOLD_MAX, Receipts
+from coordinator.machine.payloads.receipts import HOLDERS_TOLD_IN_ALL, HOLDERS_TOLD_MAX, Receipts
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import A, B, C
 

@@ -12,7 +12,7 @@ decided?" costs the same with a thousand members as with two.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.machine.standing import most
+from coordinator.machine.members.standing import most
 from protocol.ids import Digest, PeerId
 
 HOLDERS_TOLD_MAX = 8

@@ -17,9 +17,6 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from coordinator import wire_messages
-from coordinator.calls import Calls, Context
-from coordinator.door import Door
 from coordinator.journal import Journal
 from coordinator.machine.events import (
     Admit,
@@ -38,10 +35,13 @@ from coordinator.machine.events import (
     TellMembers,
     VoidPayload,
 )
-from coordinator.refusals import RunRefusals
-from coordinator.relays import Relays
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.sessions import Message, NodeSession, SessionTable, SharedEncoding
+from coordinator.service import wire_messages
+from coordinator.service.calls import Calls, Context
+from coordinator.service.door import Door
+from coordinator.service.refusals import RunRefusals
+from coordinator.service.relays import Relays
+from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
 from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire

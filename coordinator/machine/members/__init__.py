@@ -1,0 +1,1 @@
+"""The members: who they are, what they may, and what their keys have earned. Pure."""

@@ -1,0 +1,78 @@
+"""The records of members and of those that went. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coordinator.machine.members.standing import Standing
+from coordinator.machine.pacing import smoothed_speed
+from protocol.ids import PeerId
+
+
+@dataclass(slots=True)
+class WorkRecord:
+    """Measured work of one member."""
+
+    speed: int = 0
+    """Thousandths of a sample per second; 0 while unknown."""
+    samples: int = 0
+    rounds_counted: int = 0
+    loss: float | None = None
+    """Loss of the newest announcement with samples, in nats per token."""
+    uncopied: int = 0
+    """Rounds in a row whose time ended before the announced payload had its copies."""
+
+    def book(self, samples: int, took_ms: int) -> None:
+        """The member trained these samples in this time."""
+        self.samples += samples
+        if samples:
+            self.speed = smoothed_speed(self.speed, samples, took_ms)
+
+
+@dataclass(slots=True)
+class Member:
+    """One row of the member list."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    name: str
+    hardware: str
+    software: str
+    state: Literal["catching up", "ready"]
+    joined_ms: int
+    lease_until_ms: int
+    connected: bool = True
+    instance: int = 0
+    """The process that opened the member's newest session; 0 when it did not say."""
+    round: int = -1
+    """Newest round that the member's state includes, as far as it has said."""
+    strikes: int = 0
+    warmup_left: int = 0
+    first_ready_ms: int = 0
+    """Time at which the node was ready for the first time since it joined; 0 before that."""
+    progress_ms: int = 0
+    """Time at which its state last came nearer to the log's head, or it joined."""
+    listed: bool = True
+    """Whether others are told of it."""
+    work: WorkRecord = field(default_factory=WorkRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerMember:
+    """A node that left or lapsed with a state of the run."""
+
+    name: str
+    round: int
+    """Newest round that its state included, as far as it had said."""
+    gone_ms: int
+
+
+@dataclass(slots=True)
+class MembershipState:
+    """The members by id, when nodes whose lease ran out lapsed, the nodes that went with the newest
+    states, and what every key has earned.
+    """
+
+    roster: dict[PeerId, Member] = field(default_factory=dict)
+    lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
+    former: dict[PeerId, FormerMember] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)

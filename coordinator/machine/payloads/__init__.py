@@ -1,0 +1,1 @@
+"""The payloads of rounds: who holds them, and when one is void. Pure."""
