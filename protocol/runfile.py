@@ -313,12 +313,10 @@ class RunSpec(_Section):
         if self.retention.snapshot_every > self.retention.log_rounds:
             raise ValueError(
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
-                f"{self.retention.log_rounds}: a node that starts from a snapshot "
-                "could not replay the rest"
+                f"{self.retention.log_rounds}: a snapshot's reader could not replay on"
             )
-        votes = (
-            members.members_max * 2 ** (self.algorithm.value_bits - 1) * self.algorithm.vote_rounds
-        )
+        algorithm = self.algorithm
+        votes = members.members_max * 2 ** (algorithm.value_bits - 1) * algorithm.vote_rounds
         if self.algorithm.moves:
             self._require_local_steps()
         if votes > VOTE_SUM_MAX:
