@@ -32,6 +32,9 @@ from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.runfile import RunSpec, parse_run_json, run_id
 
+EVERYWHERE = ("0.0.0.0", "::")
+"""Hosts that stand for every address of this machine."""
+
 log = logging.getLogger(__name__)
 
 FAR_ADDRESS = "192.0.2.1:9"
@@ -82,11 +85,15 @@ def invitation(link: JoinLink) -> str:
             f"only this machine can reach this run, with: {own_command()} join {link.address}; "
             f"start it with --listen 0.0.0.0:{port} for others"
         )
-    hint = ""
-    if host in ("0.0.0.0", "::"):
-        link = replace(link, address=f"{own_host()}:{port}")
-        hint = " (or this machine's public name or address in place of its own)"
-    return f"volunteers join with: lockstep join '{link.text()}'{hint}"
+    everywhere = host in EVERYWHERE
+    hint = " (or this machine's public name or address in place of its own)" if everywhere else ""
+    return f"volunteers join with: lockstep join '{reachable(link).text()}'{hint}"
+
+
+def reachable(link: JoinLink) -> JoinLink:
+    """The link with an address of this machine where it names all of them."""
+    host, port = split_address(link.address)
+    return replace(link, address=f"{own_host()}:{port}") if host in EVERYWHERE else link
 
 
 def own_host() -> str:
@@ -132,7 +139,7 @@ async def _coordinate(
         lambda: process.address,
         options,
         meter=meter,
-        page=Page(process).routes(),
+        page=Page(process, reachable).routes(),
     )
 
 

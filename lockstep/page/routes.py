@@ -10,6 +10,7 @@ The page asks again every second or two (`/status.json` too), so it finds a coor
 restarted without a reload. It takes scripts and data from its own address alone.
 """
 
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from coordinator.process import CoordinatorProcess
-from protocol.border.join_link import is_loopback
+from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import SettingsError
 from protocol.planner.parameters import Size, size_of
 from protocol.runfile import ModelSpec
@@ -42,10 +43,16 @@ _ASSETS = ("page.js", "charts.js", "page.css", "icon.svg", "uplot.js", "uplot.cs
 
 
 class Page:
-    """The routes of one coordinator's page."""
+    """The routes of one coordinator's page. `reachable` makes the link that others can use of the
+    one with the address at which the coordinator listens.
+    """
 
-    def __init__(self, process: CoordinatorProcess) -> None:
-        self._process = process
+    def __init__(
+        self,
+        process: CoordinatorProcess,
+        reachable: Callable[[JoinLink], JoinLink] = lambda link: link,
+    ) -> None:
+        self._process, self._reachable = process, reachable
         folder = files("lockstep.page") / "assets"
         self._files = {name: (folder / name).read_bytes() for name in ("index.html", *_ASSETS)}
 
@@ -75,7 +82,7 @@ class Page:
         )
 
     async def _run(self, _: web.Request) -> web.Response:
-        spec, link = self._process.rounds.spec, self._process.link
+        spec, link = self._process.rounds.spec, self._reachable(self._process.link)
         size = _size(spec.model)
         return _json(
             {

@@ -145,7 +145,10 @@ class Replica:
             else:
                 guess = self.engine.guess(self._spec.algorithm.update, pending.extraction)
                 rates = float32_value(pending.rate_bits[0]), float32_value(pending.rate_bits[1])
-                look_ahead(self.layout, self.committed, guess, working, rates=rates)
+                backend = self.engine.backend
+                look_ahead(
+                    self.layout, self.committed, guess, working, rates=rates, backend=backend
+                )
 
     def accumulate(self) -> None:
         """Add the gradients of the work just done to the momentum.
@@ -204,7 +207,8 @@ class Replica:
         """Change the committed parameters; `rates` are learning rate and decay, `top_k` is the k of
         the round.
         """
-        apply(self.layout, self.committed, contributions, *rates, rule=self._spec.algorithm.update)
+        rule, backend = self._spec.algorithm.update, self.engine.backend
+        apply(self.layout, self.committed, contributions, *rates, rule=rule, backend=backend)
 
     def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
         try:

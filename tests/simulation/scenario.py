@@ -259,10 +259,10 @@ class Scenario:
             lost = [node.peer for node in bound if not node.ended]
             require(not lost, "did not hear of the end:", lost)
         target = commits[-1].round if commits else -1
-        voids = len(self.coordinator.referee.voids)
+        voids = self.coordinator.referee.voids  # a further one may come meanwhile
 
         def there(node: SimulatedNode) -> bool:
-            return node.head_round >= target and node.void_count == voids
+            return node.head_round >= target and node.void_count == len(voids)
 
         self._until(lambda: all(map(there, bound)), limit_ms)
         behind = [node.peer for node in bound if not there(node)]
