@@ -15,12 +15,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the coordinator would have been started with."""
     seen: dict[str, Any] = {}
 
-    def coordinate(run_file: Path, settings: CoordinatorSettings, options: Any) -> None:
+    def coordinate(
+        run_file: Path, settings: CoordinatorSettings, options: Any, *, plain_text: bool
+    ) -> None:
         seen.update(
             run_file=run_file,
             listen=settings.listen,
             directory=settings.directory,
             admin=options.admin,
+            plain_text=plain_text,
         )
 
     monkeypatch.setattr("lockstep.commands.coordinator.coordinate", coordinate)

@@ -49,6 +49,9 @@ class Member:
     warmup_left: int = 0
     first_ready_ms: int = 0
     """Time at which the node was ready for the first time since it joined; 0 before that."""
+    first_step: bool = True
+    """Whether it may still be in its first step: it has announced nothing, and was not late after
+    the time for that."""
     progress_ms: int = 0
     """Time at which its state last came nearer to the log's head, or it joined."""
     listed: bool = True

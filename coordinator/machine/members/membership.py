@@ -136,9 +136,9 @@ class Membership:
 
     def keeps_time(self, peer: PeerId) -> bool:
         """Whether rounds wait for this node, and their slot follows its needs: it decides, is live
-        and has not been late so often that it is muted, although the slot grew meanwhile.
+        and has not been late as often as it can be, although the slot grew meanwhile.
         """
-        punctual = self.live(peer) and self.roster[peer].strikes < self._spec.strikes_to_mute
+        punctual = self.live(peer) and self.roster[peer].strikes < self._most(peer)
         return punctual and self.decides(peer)
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
@@ -253,21 +253,19 @@ class Membership:
     def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike, count one round of warm-up."""
         if member := self.roster.get(peer):
+            member.first_step = False
             member.strikes = max(0, member.strikes - 1)
             member.warmup_left = max(0, member.warmup_left - 1)
 
     def note_late(self, peer: PeerId, now_ms: int) -> None:
         """The member did not announce in time: one strike, but in its first step not the last."""
         if member := self.roster.get(peer):
-            member.strikes = min(self._most(peer, now_ms), member.strikes + 1)
+            member.first_step &= now_ms < member.first_ready_ms + FIRST_STEP_MS
+            member.strikes = min(self._most(peer), member.strikes + 1)
 
-    def _most(self, peer: PeerId, now_ms: int) -> int:
-        """Strikes that a member may have: those that mute it, or one less while it has not
-        announced any work and may be in its first step.
-        """
-        member = self.roster[peer]
-        begins = not member.work.speed and now_ms < member.first_ready_ms + FIRST_STEP_MS
-        return self._spec.strikes_to_mute - begins
+    def _most(self, peer: PeerId) -> int:
+        """Strikes that a member may have: those that mute it, or one less in its first step."""
+        return self._spec.strikes_to_mute - self.roster[peer].first_step
 
     def _remember(self, gone: Member | None, now_ms: int) -> None:
         """Keep the members that went with the newest states."""

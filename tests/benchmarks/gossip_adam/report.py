@@ -19,6 +19,8 @@ from tests.benchmarks.parity.comparison import Difference
 RESULTS = Path("docs/results")
 DATA = RESULTS / "data/gossip-adam.json"
 PAGE = RESULTS / "gossip-adam.md"
+NOTES = RESULTS / "notes/gossip-adam-tries.md"
+PAGES = (PAGE, NOTES)
 FIGURE = RESULTS / "figures/gossip-adam.svg"
 
 Entry = dict[str, Any]
@@ -39,21 +41,18 @@ def add(result: Result) -> None:
 
 def write_page() -> None:
     """Write tables and figure from the data."""
-    PAGE.write_text(page(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(page(path))
     FIGURE.write_bytes(figure())
 
 
-def page(text: str) -> str:
-    """The page with its tables computed anew."""
-    blocks = {
-        "cells": _cells,
-        "comparisons": _comparisons,
-        "distances": _distances,
-        "topologies": _topologies,
-        "rates": _rates,
-        "rounds": rounds_table,
-    }
-    return rendered(text, blocks)
+def page(path: Path) -> str:
+    """A page with its tables computed anew."""
+    if path == NOTES:
+        blocks = {"topologies": _topologies, "rates": _rates, "rounds": rounds_table}
+    else:
+        blocks = {"cells": _cells, "comparisons": _comparisons, "distances": _distances}
+    return rendered(path.read_text(), blocks)
 
 
 def entries(cell: Cell) -> dict[int, Entry]:

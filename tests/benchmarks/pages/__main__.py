@@ -31,7 +31,9 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos},
-    "notes/parity-tries.md": {sweep: partial(parity.tables, sweep) for sweep in SWEEPS},
+    "notes/parity-tries.md": {
+        sweep: partial(parity.tables, sweep) for sweep in SWEEPS if not sweep.startswith("local")
+    },
     "notes/gossip-tries.md": {
         "simulated-1mb": partial(tables.gossip_simulated, "1 MB"),
         "simulated-30kb": partial(tables.gossip_simulated, "30 kB"),

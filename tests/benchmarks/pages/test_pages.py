@@ -50,7 +50,8 @@ def test_prose_fits_100_columns(path: Path) -> None:
 def test_figures_are_few_and_every_one_is_on_a_page() -> None:
     figures = sorted(path.name for path in (pages.RESULTS / "figures").iterdir())
     assert 0 < len(figures) <= 8
-    assert figures == sorted(Path(name).name for name in pages.FILES if name.startswith("figures/"))
+    ours = {Path(name).name for name in pages.FILES if name.startswith("figures/")}
+    assert figures == sorted(ours | {"gossip-adam.svg"})  # which its own benchmark draws
     text = "".join(path.read_text() for path in ALL)
     assert [name for name in figures if f"figures/{name})" not in text] == []
 

@@ -56,7 +56,7 @@ async def test_an_address_that_was_never_right_is_given_up_after_its_time(
     with pytest.raises(UnavailableError, match=f"failure {1 if silent else ''}"):
         await reach(coordinator.call, lambda why: None, 30)
     assert 20 <= clock.seconds <= 30
-    assert coordinator.service.calls == 1 if silent else coordinator.service.calls > 5
+    assert coordinator.calls == 1 if silent else coordinator.calls > 5
 
 
 async def test_an_address_that_was_right_is_asked_without_end_at_growing_pauses(

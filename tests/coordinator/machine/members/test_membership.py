@@ -229,7 +229,7 @@ def test_a_member_that_has_announced_is_in_its_first_step_no_more() -> None:
     members.handle(Ready(A, 0, 0, True), 0)
     member = members.get(A)
     assert member is not None
-    member.work.speed = 1000
+    members.note_punctual(A)
     for _ in range(3):
         members.note_late(A, 1000)
     assert members.muted_reason(member)
