@@ -80,9 +80,14 @@ class Client(CoordinatorClient):
     """The real client, whose stub leads to the simulated coordinator."""
 
     def __init__(
-        self, key: Ed25519PrivateKey, stub: Stub, says: Callable[[wire.NodeMessage], None]
+        self,
+        key: Ed25519PrivateKey,
+        stub: Stub,
+        says: Callable[[wire.NodeMessage], None],
+        instance: int,
     ) -> None:
         super().__init__(parse_link("coordinator:1"), key)
+        self._instance = instance  # drawn in a real process; here a seed is one history
         self._simulated, self._says = stub, says
 
     async def _stub(self, timeout_s: float = 0) -> Any:
@@ -314,7 +319,8 @@ class SimulatedNode:
 
     async def _program(self, process: Process) -> str:
         """As `node.process.NodeProcess`: start, run, finish, stop."""
-        client = Client(self._key, Stub(self.place.switchboard, self.peer), self._says)
+        stub, began = Stub(self.place.switchboard, self.peer), self.place.world.now_ms + 1
+        client = Client(self._key, stub, self._says, began)
         info = await reach(
             client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_S
         )

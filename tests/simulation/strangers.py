@@ -115,7 +115,12 @@ class Strangers:
             self.world, self.switchboard, self.spec, self._failed
         )
         journal = self.coordinator.journal
-        self.auditor = Auditor(journal.commits_by_round.get, lambda: journal.opened_until)
+        self.auditor = Auditor(
+            journal.commits_by_round.get,
+            journal.commit_before,
+            lambda round, digest: (round, digest) in self.coordinator.referee.voids,
+            lambda: journal.opened_until,
+        )
         place = Place(
             self.world,
             self.network,
