@@ -207,7 +207,8 @@ def words(act: Act) -> str:
         case Disallow(peer):
             return f"take {peer} off the list"
         case Token(name, _, uses, _, vouches):
-            return f"create the token {name} for {uses} keys" + (", vouching" if vouches else "")
+            keys = "1 key" if uses == 1 else f"{uses} keys"
+            return f"create the token {name} for {keys}" + (", vouching" if vouches else "")
         case Revoke(name):
             return f"revoke the token {name}"
 

@@ -50,7 +50,8 @@ def audit(directory: Path | None, kept: str, json_path: str | None) -> None:
             f"{clean(acts.words(each.act), acts.NOTICE_MAX)}",
             soft_wrap=True,
         )
-    output.print(f"sound: {len(log.acts)} acts; the newest digest: {log.head.hex()}")
+    count = "1 act" if len(log.acts) == 1 else f"{len(log.acts)} acts"
+    output.print(f"sound: {count}; the newest digest: {log.head.hex()}", soft_wrap=True)
 
 
 def _require_kept(digests: list[Digest], kept: str) -> None:

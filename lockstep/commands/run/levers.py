@@ -14,7 +14,7 @@ from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.orders import Look, send
 from lockstep.commands.run.place import at_work, key_of, target_of
-from lockstep.console import output, write_json
+from lockstep.console import messages, output, write_json
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import sha256, short
@@ -65,7 +65,7 @@ def members(directory: Path | None, json_path: str | None) -> None:
     if json_path is not None:
         write_json(json_path, document)
     if json_path != "-":
-        output.print(_members(document["members"]))
+        output.print(_members(document["members"]) if document["members"] else "no members")
         for line in _refused(document):
             output.print(line, soft_wrap=True)
 
@@ -77,7 +77,9 @@ def create_token(
     secret = secrets.token_hex(TOKEN_BYTES)
     name = name or f"token-{secrets.token_hex(2)}"
     expires_s = int(time.time() + expires_in_s) if expires_in_s else 0
-    tell(directory, acts.Token(name, sha256(secret.encode()), uses, expires_s, vouches))
+    token = acts.Token(name, sha256(secret.encode()), uses, expires_s, vouches)
+    said = send(at_work(directory), token).get("said")
+    messages.print(f"done: {said}; nodes join with: lockstep join LINK --token", soft_wrap=True)
     output.print(secret, soft_wrap=True)
 
 

@@ -64,7 +64,9 @@ def send(directory: Path, order: Order) -> dict[str, Any]:
     try:
         msgspec.convert(msgspec.to_builtins(order), type=Order)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{error}") from None
+        expected, _, place = str(error).partition(" - at `$.")
+        name = place.removesuffix("`") or "order"
+        raise SettingsError(f"{name}: {expected[:1].lower()}{expected[1:]}") from None
     answer = local_socket.ask(directory / SOCKET_NAME, order, "no coordinator")
     if refused := answer.get("refused"):
         raise SettingsError(str(refused))
