@@ -15,7 +15,7 @@ from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic
 from protocol.traffic import MonotonicCounters
 
-PHASES = ("waiting", "computing", "exchanging", "finished")
+PHASES = ("waiting", "paused", "computing", "exchanging", "finished")
 STATES = ("ready", "muted", "held", "catching up", "away")
 
 

@@ -14,10 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
+from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.members.standing import SALT_BYTES
+from coordinator.machine.operator.acts import Admit
 from coordinator.machine.rounds import Rounds
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door, connections_max
@@ -70,6 +72,7 @@ class CoordinatorProcess:
             self.status,
             Door(settings.directory),
         )
+        self.desk = OperatorDesk(self._sequencer, self.service)
         self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
@@ -115,8 +118,12 @@ class CoordinatorProcess:
         return JoinLink(self.address, self.run_id, self._public_key, plain)
 
     async def _settle_trust(self) -> None:
-        """Draw the secret of a public run, once, and vouch for the operator's nodes."""
-        members = self.rounds.members
+        """Draw the secret of a public run, once, vouch for the operator's nodes, and admit whom the
+        settings say.
+        """
+        members, admit = self.rounds.members, self._settings.admit
+        if admit and admit != self.rounds.state.operator.admission.mode:
+            await self.desk.order(msgspec.convert({"type": "admit", "mode": admit}, Admit))
         if members.public and not members.standing.salt:
             await self._sequencer.submit(Salted(secrets.token_bytes(SALT_BYTES)))
         for peer in map(PeerId, self._settings.vouched):

@@ -4,7 +4,9 @@ run agree on are in the run file.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from coordinator.machine.operator.acts import Mode
 from protocol.addresses import check_listen
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import parse_peer_id
@@ -28,6 +30,10 @@ class CoordinatorSettings:
     """Ids of nodes whose word counts in a run that is open to the public; the journal keeps those
     of earlier starts."""
 
+    admit: str = ""
+    """Rule by which the run admits keys: "open", "token" or "list"; empty: that of the journal, at
+    first "open"."""
+
     def __post_init__(self) -> None:
         check_listen(self.listen)
         for peer in self.vouched:
@@ -35,5 +41,7 @@ class CoordinatorSettings:
                 parse_peer_id(peer)
             except RemoteProtocolError as error:
                 raise SettingsError(f"--vouch: {error}") from None
+        if self.admit not in ("", *get_args(Mode)):
+            raise SettingsError(f"--admit: expected open, token or list, got {self.admit!r}")
         if self.goodbye_ms < 0:
             raise SettingsError(f"goodbye_ms: expected 0 or more, got {self.goodbye_ms}")

@@ -30,7 +30,8 @@ def status(
         "state_lost": lost,
         "pace": _pace(state),
         "finished": state.end.finished,
-        "members": [_member(rounds, member, now_ms) for member in rounds.members],
+        "operator": _operator(state),
+        "members": [member_document(rounds, member, now_ms) for member in rounds.members],
         "steps": {
             "committed": totals.committed,
             "skipped": totals.skipped,
@@ -55,7 +56,7 @@ def phase(state: RunState) -> str:
     if state.end.finished:
         return "finished"
     if not state.undecided:
-        return "waiting"
+        return "waiting" if state.operator.paused is None else "paused"
     return "computing" if state.undecided[-1].reached == "opened" else "exchanging"
 
 
@@ -92,7 +93,8 @@ def told_standing(rounds: Rounds, peer: PeerId) -> tuple[str, str]:
     return ("", "") if state.undecided or state.end.finished else ("waiting", state.reason)
 
 
-def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
+def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
+    """One member, as the document shows it."""
     state, reason = standing(rounds, member)
     undecided = rounds.state.undecided[-1] if rounds.state.undecided else None
     if state == "ready" and undecided:
@@ -115,6 +117,21 @@ def _member(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
         "rounds_counted": member.work.rounds_counted,
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
+    }
+
+
+def _operator(state: RunState) -> dict[str, Any]:
+    """What the operator has ordered, as far as it concerns everyone."""
+    operator = state.operator
+    return {
+        "paused": operator.paused is not None,
+        "finishing": operator.finishing is not None,
+        "reason": operator.paused or operator.finishing or "",
+        "admission": operator.admission.mode,
+        "bans": len(operator.bans),
+        "notices": [{"given_s": each.given_s, "text": each.text} for each in operator.notices],
+        "acts": operator.acts,
+        "audit_head": operator.head.hex(),
     }
 
 

@@ -18,6 +18,7 @@ import typer
 from lockstep import DISTRIBUTION, __version__, options
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
+from lockstep.commands.run.options import run_app
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS
@@ -42,6 +43,7 @@ app = typer.Typer(
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app)
 app.add_typer(wan_app)
+app.add_typer(run_app)
 app.command()(plan)
 for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
@@ -185,6 +187,7 @@ def coordinator(
         ),
     ] = False,
     vouch: options.Vouch = None,
+    admit: options.Admission = "",
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
@@ -207,7 +210,7 @@ def coordinator(
         check_file(run_file)
         return
     place = directory or run_file.with_suffix(".coordinator")
-    settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()))
+    settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()), admit=admit)
     coordinate(run_file, settings, ServeOptions(place, admin, follow_parent), plain_text=plain_text)
 
 
@@ -230,6 +233,7 @@ def relay(
     upload_limit: options.UploadLimit = 0,
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 4 * 1024**3,
+    token: options.Token = "",
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
@@ -241,7 +245,9 @@ def relay(
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from node.relay.settings import RelaySettings
+    from protocol.border.join_link import split_token
 
+    url, token = split_token(url, token)
     place = (directory or Path("~/.lockstep/relay")).expanduser()
     settings = RelaySettings(
         coordinator=url,
@@ -252,6 +258,7 @@ def relay(
         log_bytes_max=disk,
         upload_limit=upload_limit,
         peer_limit=peer_limit,
+        token=token,
     )
     home = Home(place, only=directory is not None)
     relay_run(settings, ServeOptions(place, admin, follow_parent), home)

@@ -45,6 +45,17 @@ Vouch = Annotated[
     ),
 ]
 
+Admission = Annotated[
+    str,
+    typer.Option(
+        "--admit",
+        metavar="RULE",
+        envvar="LOCKSTEP_ADMIT",
+        show_default="as before, open at first",
+        help="Whom the run admits: open, token or list (see `lockstep run`).",
+    ),
+]
+
 NodeListen = Annotated[
     str,
     typer.Option(
@@ -183,6 +194,16 @@ Name = Annotated[
         envvar="LOCKSTEP_NAME",
         show_default="none",
         help="Name of this node in tables, at most 64 bytes.",
+    ),
+]
+
+Token = Annotated[
+    str,
+    typer.Option(
+        metavar="TOKEN",
+        envvar="LOCKSTEP_TOKEN",
+        show_default="that of the link, if any",
+        help="Secret from the operator, for a run that admits by token; needed once for a key.",
     ),
 ]
 

@@ -103,7 +103,8 @@ class NodeProcess:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
         self._peer: PeerId = peer_id(public_bytes(key))
-        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
+        link = parse_link(settings.coordinator).with_token(settings.token)
+        self._client = CoordinatorClient(link, key)
         self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
         self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens

@@ -1,7 +1,7 @@
 """The settings of a volunteer's machine; those of the run come from the coordinator."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
@@ -80,6 +80,10 @@ class NodeSettings:
     name: str = ""
     """Name of this node in tables, at most 64 bytes."""
 
+    token: str = field(default="", repr=False)
+    """Secret that admits this node, where the run wants one; it is sent over TLS or loopback
+    alone."""
+
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
         check_network(
@@ -89,10 +93,10 @@ class NodeSettings:
             raise SettingsError(
                 f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
             )
-        for field, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
-            if getattr(self, field) < least:
+        for number, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
+            if getattr(self, number) < least:
                 raise SettingsError(
-                    f"{field}: expected at least {least}, found {getattr(self, field)}"
+                    f"{number}: expected at least {least}, found {getattr(self, number)}"
                 )
         try:
             size = len(self.name.encode())

@@ -30,6 +30,9 @@ ADDRESSES_MAX = 8
 TEXT_BYTES_MAX = 256
 """Length of a name, an address or a reason on the wire."""
 
+TOKEN_BYTES_MAX = 64
+"""Length of a token that admits a node: one of 24 random bytes has 32 characters."""
+
 OFFERS_MAX = 512
 """Offers in one message: some 160 bytes each, with the author's signature."""
 

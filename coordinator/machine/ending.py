@@ -12,6 +12,22 @@ MISSING_LEASES = 2
 """Leases before the end of a run within which a node that lapsed may still come back."""
 
 
+def finish_if_due(state: RunState, spec: RunSpec, now_ms: int) -> None:
+    """Finish the run when all steps are committed, or when the operator has ended it and no round
+    is open any more.
+    """
+    committed, end = state.totals.committed, state.end
+    if end.finished:
+        return
+    if committed >= spec.schedule.steps:
+        state.reason = f"all {committed} steps are done"
+    elif state.undecided or not (reason := state.operator.ends(committed)):
+        return
+    else:
+        state.reason = reason
+    end.finished, end.conclude_by_ms = True, now_ms + patience_ms(spec)
+
+
 def patience_ms(spec: RunSpec) -> int:
     """Time for which a finished run waits."""
     return CONCLUDE_LEASES * spec.membership.lease_ms

@@ -12,6 +12,7 @@ The journal stores the class names of events and their fields: a change of eithe
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.machine.operator.acts import Ordered
 from protocol.clock import Instants
 from protocol.codec.chain import Void
 from protocol.codec.commits import Commit
@@ -168,6 +169,18 @@ class Salted:
     salt: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class TokenShown:
+    """A node with a proven key has shown a token, at `shown_s` by the wall clock (seconds since
+    1970).
+    """
+
+    peer: PeerId
+    digest: Digest
+    """SHA-256 of the token."""
+    shown_s: int
+
+
 MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
 Event = (
     MemberEvent
@@ -180,6 +193,8 @@ Event = (
     | Concluded
     | Vouched
     | Salted
+    | TokenShown
+    | Ordered
 )
 
 # ---- effects
@@ -302,6 +317,13 @@ class FinishRun:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell every node and relay something that is for its user."""
+
+    text: str
+
+
 Effect = (
     Admit
     | Refuse
@@ -314,4 +336,5 @@ Effect = (
     | RecordDigest
     | AskResync
     | FinishRun
+    | Notify
 )

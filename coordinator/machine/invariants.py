@@ -89,7 +89,8 @@ def _rounds(state: RunState, spec: RunSpec) -> None:
     _require(len(rounds) <= spec.rounds.overlap + 1, f"{len(rounds)} rounds are undecided")
     planned = totals.committed + len(rounds)
     _require(planned <= spec.schedule.steps, f"{planned} steps of {spec.schedule.steps}")
-    _equal("finished", end.finished, totals.committed >= spec.schedule.steps)
+    ended = bool(state.operator.ends(totals.committed)) and not rounds
+    _equal("finished", end.finished, ended or totals.committed >= spec.schedule.steps)
     _require(end.finished or not end.concluded, "concluded before it is finished")
 
 

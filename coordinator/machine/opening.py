@@ -24,7 +24,11 @@ says of its speed is worth nothing."""
 
 
 def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
-    """Whether steps are left, and the undecided rounds allow one more."""
+    """Whether steps are left, the operator does not end the run, and the undecided rounds allow one
+    more.
+    """
+    if state.operator.finishing is not None:
+        return False
     undecided_max = spec.rounds.overlap_at(state.next_round)
     planned = state.totals.committed + len(state.undecided)
     if planned >= spec.schedule.steps or len(state.undecided) > undecided_max:
@@ -50,7 +54,11 @@ def workers(state: RunState, members: Membership) -> list[Member]:
 
 
 def shortage(state: RunState, members: Membership, spec: RunSpec) -> str:
-    """The reason why there are too few workers for the next round; empty when there are enough."""
+    """The reason why the next round does not open: the operator's word, or too few workers; empty
+    when it does.
+    """
+    if waits := state.operator.waits():
+        return waits
     start_members = spec.membership.start_members if state.next_round == 0 else 1
     deciding = [each for each in workers(state, members) if members.decides(each.peer)]
     needed, ready = max(spec.rounds.quorum, start_members), len(deciding)

@@ -22,6 +22,8 @@ Rules
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
 - `coordinator.machine.digest_verdicts` judges a member whose state differs.
+- The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
+  round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused
   ones return to the data order; those of a member that goes away or is late are lost and recorded.
@@ -55,15 +57,17 @@ from coordinator.machine.events import (
     Left,
     NotHeld,
     Ready,
-    Refuse,
     Restarted,
     Salted,
     SkipRound,
+    TokenShown,
     VoidDue,
     Vouched,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.operator import levers
+from coordinator.machine.operator.acts import Ordered
 from coordinator.machine.pacing import next_pace
 from coordinator.machine.payloads import voiding
 from coordinator.machine.run_state import RunState, new_state
@@ -198,8 +202,8 @@ class Rounds:
                 self.state.voids.postpone(now_ms - self.state.last_ms)
                 return self.members.handle(event, now_ms)
             case Joined(peer):
-                if reason := self.state.verdicts.refusal(peer, now_ms):
-                    return [Refuse(peer, reason, True)]
+                if refused := levers.refusal(peer, self.state, self.members, now_ms):
+                    return [refused]
                 effects = self.members.handle(event, now_ms)
                 for undecided in self.state.undecided if self.members.get(peer) else ():
                     undecided.receipts.doubt(peer)
@@ -207,12 +211,9 @@ class Rounds:
                 if self.state.end.concluded and self.members.get(peer):  # the others were let go
                     effects.append(FinishRun(self.state.reason))
                 return self._enforce(effects, now_ms)
-            case Vouched(peer):
-                self.members.standing.vouched.add(peer)
-                return []
-            case Salted(salt):
-                self.members.standing.salt = self.members.standing.salt or salt
-                return []
+            case Vouched() | Salted() | TokenShown() | Ordered():
+                effects = levers.take(event, self.state, self.members, now_ms)
+                return self._enforce(effects, now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case _:
@@ -335,10 +336,7 @@ class Rounds:
         state, end = self.state, self.state.end
         while state.undecided and closing.may_decide(state.undecided[0], self.members, self.spec):
             effects.append(self._decide(state.undecided.pop(0), now_ms))
-        if not end.finished and state.totals.committed >= self.spec.schedule.steps:
-            end.finished = True
-            state.reason = f"all {state.totals.committed} steps are done"
-            end.conclude_by_ms = now_ms + ending.patience_ms(self.spec)
+        ending.finish_if_due(state, self.spec, now_ms)
         voiding.plan(state, self.members, now_ms)
         if self._ends() and not ending.behind(state, self.members, self.spec):
             effects.append(self._conclude())

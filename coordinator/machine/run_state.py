@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.members.member import MembershipState
+from coordinator.machine.operator.acts import first_digest
+from coordinator.machine.operator.state import OperatorState
 from coordinator.machine.pacing import Pace
 from coordinator.machine.payloads.voids import Voids
 from coordinator.machine.undecided_round import UndecidedRound
@@ -38,7 +40,7 @@ class RunEnd:
     """Progress of a run from its last step to its end."""
 
     finished: bool = False
-    """All steps are committed."""
+    """All steps are committed, or the operator has ended the run."""
     concluded: bool = False
     """The nodes were told that the run is finished and that no node needs them any more."""
     conclude_by_ms: int = 0
@@ -77,6 +79,7 @@ class RunState:
     loss: float | None = None
     """Training loss of the newest commit, in nats per token."""
     end: RunEnd = field(default_factory=RunEnd)
+    operator: OperatorState = field(default_factory=OperatorState)
     reason: str = "no member has joined yet"
     """Text for the operator: why the run does what it does."""
     last_ms: int = 0
@@ -87,4 +90,5 @@ class RunState:
 
 def new_state(spec: RunSpec, run_id: RunId) -> RunState:
     """The state before the first event."""
-    return RunState(Pace(stated_slot(spec.rounds)), genesis_digest(run_id))
+    operator = OperatorState(head=first_digest(run_id))
+    return RunState(Pace(stated_slot(spec.rounds)), genesis_digest(run_id), operator=operator)

@@ -20,8 +20,10 @@ from coordinator.machine.events import (
     NotHeld,
     Ready,
     Refuse,
+    TokenShown,
 )
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.operator import levers
 from coordinator.machine.run_state import RunState
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.ids import Digest
@@ -50,6 +52,9 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
                 return Heartbeat(peer)
         case Ready(peer) | Left(peer):
             if members.get(peer) is None:
+                return Heartbeat(peer)
+        case TokenShown(peer):
+            if not levers.gives_something(event, state, members):
                 return Heartbeat(peer)
         case Disconnected(peer):
             member = members.get(peer)

@@ -28,6 +28,7 @@ from coordinator.machine.events import (
     FinishRun,
     Heartbeat,
     Joined,
+    Notify,
     OpenRound,
     RecordDigest,
     Refuse,
@@ -37,6 +38,7 @@ from coordinator.machine.events import (
 )
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import wire_messages
+from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.door import Door
 from coordinator.service.refusals import RunRefusals
@@ -47,9 +49,8 @@ from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
 from protocol.errors import RemoteProtocolError, VersionError
-from protocol.handshake import NONCE_BYTES, verify_hello
+from protocol.handshake import NONCE_BYTES
 from protocol.ids import PeerId
-from protocol.limits import PROTOCOL_VERSION
 
 log = logging.getLogger("lockstep.coordinator")
 
@@ -78,7 +79,7 @@ class CoordinatorService(Calls):
     ) -> None:
         relays = Relays(sequencer.rounds.spec.membership.lease_ms)
         super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
-        self.run_refusals = RunRefusals()
+        self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
@@ -152,7 +153,7 @@ class CoordinatorService(Calls):
             with self._door.awaiting_hello(host):
                 async with asyncio.timeout(HELLO_S):
                     hello = await anext(requests)
-            joined = self._joined(hello, nonce, host)
+            joined = wire_messages.proven(hello, nonce, host, self._sequencer.rounds.run_id)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))
             return
@@ -166,9 +167,13 @@ class CoordinatorService(Calls):
         known = joined.peer in self._sequencer.rounds.members.roster
         if refusal := self._door.refuses_join(joined.peer, host, known=known):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
-        now_ms, relay = self._sequencer.now_ms, hello.hello.relay
+        now_ms, relay, token = self._sequencer.now_ms, hello.hello.relay, hello.hello.token
+        if refusal := await self._admittance.refuses(joined.peer, host, token, relay=relay):
+            log.info("not admitted", extra=self._where(peer=joined.peer, reason=refusal))
+            yield Message(refused=wire.Refused(reason=refusal))
+            return
         place, task = wire_messages.place(joined), asyncio.current_task()
-        session = NodeSession(hello.hello.instance, place, now_ms(), task)
+        session = NodeSession(hello.hello.instance, place, now_ms(), task, host)
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
         kept = partial(self._sequencer.rounds.members.kept_for_another, joined)
@@ -279,23 +284,6 @@ class CoordinatorService(Calls):
             self.relays.leave(peer)
             self._tell_relays(gone=peer)
 
-    def _joined(self, message: wire.NodeMessage, nonce: bytes, host: str) -> Joined:
-        """The event in a hello whose proof is right."""
-        hello, run_id = message.hello, self._sequencer.rounds.run_id
-        if message.WhichOneof("kind") != "hello":
-            raise RemoteProtocolError(f"expected a hello first, got {message.WhichOneof('kind')}")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise VersionError(
-                f"expected protocol version {PROTOCOL_VERSION}, got {hello.protocol_version}: "
-                "update Lockstep"
-            )
-        if hello.run_id != run_id:
-            raise RemoteProtocolError(
-                f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
-            )
-        peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
-        return wire_messages.joined(peer, hello, host)
-
     # ---- effects
 
     def emit(self, outcome: Outcome) -> None:
@@ -311,6 +299,13 @@ class CoordinatorService(Calls):
         """End every session."""
         for session in (*self.node_sessions, *self.relay_sessions):
             session.close()
+
+    def turn_away(self, target: str, last: Message) -> None:
+        """End the sessions of a key, or from a host, with a last message."""
+        for sessions in (self.node_sessions, self.relay_sessions):
+            for peer, host in sessions.hosts.items():
+                if target in (peer, host):
+                    sessions.close(peer, last)
 
     def broadcast(self, message: Message) -> None:
         """Send a message to every node and relay."""
@@ -358,6 +353,8 @@ class CoordinatorService(Calls):
             case FinishRun(reason):
                 head = self._sequencer.rounds.state.head_round
                 self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
+            case Notify(text):
+                self.broadcast(Message(notice=wire.Notice(text=text)))
             case TellMembers() | RecordDigest():
                 pass  # told together in `emit`; already in the journal
 

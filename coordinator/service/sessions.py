@@ -67,9 +67,12 @@ class NodeSession:
         place: str = "",
         now_ms: int = 0,
         stream: "asyncio.Task[Any] | None" = None,
+        host: str = "",
     ) -> None:
-        """`instance` names the process (0: it did not say), `place` is where it is, for people."""
-        self._stream = stream
+        """`instance` names the process (0: it did not say), `place` is where it is, for people,
+        `host` where the coordinator sees it.
+        """
+        self._stream, self.host = stream, host
         self.outbox: asyncio.Queue[Message | None] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         self.instance, self.place = instance, place
         self.opened_ms = self.heard_ms = now_ms
@@ -134,6 +137,11 @@ class SessionTable:
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._sessions
+
+    @property
+    def hosts(self) -> dict[PeerId, str]:
+        """Where the coordinator sees each peer."""
+        return {peer: session.host for peer, session in self._sessions.items()}
 
     def holds(self, peer: PeerId, session: NodeSession) -> bool:
         """Whether this is the peer's session, and no newer one has replaced it."""

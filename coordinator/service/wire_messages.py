@@ -29,13 +29,15 @@ from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
-from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, parse_digest, parse_peer_id
+from protocol.errors import RemoteProtocolError, VersionError
+from protocol.handshake import verify_hello
+from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id
 from protocol.limits import (
     ADDRESSES_MAX,
     COMMITS_PER_REPLY,
     MEMBERS_MAX,
     MESSAGE_BYTES_MAX,
+    PROTOCOL_VERSION,
 )
 from protocol.validation import plain_text
 
@@ -45,6 +47,26 @@ client does not read holds one page, not the list."""
 
 LINE_OVERHEAD_BYTES = 8
 """Bytes that a line of a list adds to its message beyond its own."""
+
+
+def proven(message: wire.NodeMessage, nonce: bytes, host: str, run_id: RunId) -> Joined:
+    """The event in a hello, once its proof is right. Raises `RemoteProtocolError`,
+    `VersionError`.
+    """
+    hello = message.hello
+    if message.WhichOneof("kind") != "hello":
+        raise RemoteProtocolError(f"expected a hello first, got {message.WhichOneof('kind')}")
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise VersionError(
+            f"expected protocol version {PROTOCOL_VERSION}, got {hello.protocol_version}: "
+            "update Lockstep"
+        )
+    if hello.run_id != run_id:
+        raise RemoteProtocolError(
+            f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
+        )
+    peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
+    return joined(peer, hello, host)
 
 
 def joined(peer: PeerId, hello: wire.Hello, host: str) -> Joined:

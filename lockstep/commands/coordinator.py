@@ -16,6 +16,7 @@ from coordinator.journal_check import check_journal
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
+from lockstep.commands.run.orders import OrderSocket
 from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
@@ -113,9 +114,11 @@ async def _coordinate(
     credentials = _credentials(key, settings.listen, plain_text)
     process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
+    orders = OrderSocket(settings.directory, process.desk)
 
     async def work() -> str:
         messages.print(invitation(process.link), soft_wrap=True, markup=False)
+        await orders.start()
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
         finished = f"run {process.run_id} ({spec.name}) is finished"
         try:
@@ -131,6 +134,7 @@ async def _coordinate(
         finally:
             for end in ends:
                 end.cancel()
+            await orders.stop()
 
     return await serve(
         process,

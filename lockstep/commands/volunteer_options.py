@@ -24,6 +24,7 @@ def join(
     micro_batch: options.MicroBatch = 8,
     save_every: options.SaveEvery = 20,
     name: options.Name = "",
+    token: options.Token = "",
     nice: options.Nice = 10,
     hours: options.Hours = "",
     daily_transfer: options.DailyTransfer = 0,
@@ -42,10 +43,13 @@ def join(
     from lockstep.service.serve import ServeOptions
     from lockstep.volunteer.manners import Limits, parse_hours
     from node.settings import NodeSettings
+    from protocol.border.join_link import split_token
 
+    url, token = split_token(url, token)
     place = (directory or home).expanduser()
     settings = NodeSettings(
         coordinator=url,
+        token=token,
         directory=place,
         data=data,
         corpora=(corpora or home / "corpora").expanduser(),

@@ -71,7 +71,6 @@ NOTICE_MAX = 1024
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
 
-
 _CHECK = "check the address, that the coordinator runs, and the network of this machine"
 
 
@@ -375,6 +374,7 @@ class CoordinatorClient:
         signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
         signed.public_key, signed.instance = public_bytes(self._key), self._instance
         signed.signature = sign_hello(self._key, run_id, nonce)
+        signed.token = self._link.token_over(secure=self.secure)
         return signed
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:

@@ -101,7 +101,8 @@ class RelayProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead = overhead
-        self._client = CoordinatorClient(parse_link(settings.coordinator), key)
+        link = parse_link(settings.coordinator).with_token(settings.token)
+        self._client = CoordinatorClient(link, key)
         self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()

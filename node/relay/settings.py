@@ -1,6 +1,6 @@
 """The settings of a relay's operator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.settings import check_network
@@ -34,6 +34,10 @@ class RelaySettings:
 
     peer_limit: int = 0
     """Bytes per second that one peer may take at most; 0: no limit but the fair order."""
+
+    token: str = field(default="", repr=False)
+    """Secret that admits this relay, where the run wants one; it is sent over TLS or loopback
+    alone."""
 
     def __post_init__(self) -> None:
         check_network(

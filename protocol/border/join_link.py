@@ -4,6 +4,8 @@
                                      key, base64 for URLs without padding (43 characters)
     lockstep://HOST:PORT, HOST:PORT  the coordinator that answers there, whichever it is
     plain://HOST:PORT/RUN#KEY        the same without TLS, for a network that is trusted
+    lockstep://HOST:PORT/RUN?token=TOKEN#KEY
+                                     with the secret that admits a node; whoever reads it may join
 
 A node that got a whole link joins that run of that coordinator and no other: an address that
 belongs to somebody else by now, or a machine on the way, is found out.
@@ -13,16 +15,18 @@ import base64
 import binascii
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from protocol.addresses import DEFAULT_PORT, parse_address, split_address
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.handshake import KEY_BYTES
 from protocol.ids import RunId
+from protocol.limits import TOKEN_BYTES_MAX
 from protocol.run_info import RunInfo
 
 _LINK = re.compile(
-    r"((?P<scheme>lockstep|plain)://)?(?P<address>[^/#]+)(/(?P<run>[^#]*))?(#(?P<key>.*))?"
+    r"((?P<scheme>lockstep|plain)://)?(?P<address>[^/#?]+)(/(?P<run>[^#?]*))?"
+    r"(\?token=(?P<token>[^#]*))?(#(?P<key>.*))?"
 )
 
 
@@ -38,6 +42,19 @@ class JoinLink:
     plain: bool = False
     """Whether the link says that there is no TLS."""
 
+    token: str = field(default="", repr=False)
+    """The secret that admits a node; empty for none."""
+
+    def with_token(self, token: str) -> "JoinLink":
+        """The link with a token, if one is given, in place of its own. `SettingsError` for one that
+        is none, or that the network would see.
+        """
+        return replace(self, token=_checked_token(token, self)) if token else self
+
+    def token_over(self, *, secure: bool) -> str:
+        """The token, where no one between can read it: over TLS, or on this machine."""
+        return self.token if secure or is_loopback(self.address) else ""
+
     @property
     def may_be_plain(self) -> bool:
         """Whether a connection without TLS is permitted: the link says so, or no network lies
@@ -50,7 +67,8 @@ class JoinLink:
         scheme = "plain" if self.plain else "lockstep"
         run = f"/{self.run_id}" if self.run_id else ""
         key = f"#{_key_text(self.key)}" if self.key else ""
-        return f"{scheme}://{self.address}{run}{key}"
+        token = f"?token={self.token}" if self.token else ""
+        return f"{scheme}://{self.address}{run}{token}{key}"
 
     def check(self, info: RunInfo, vouching: bytes | None) -> None:
         """`SettingsError` unless this is the run that the link names; `RemoteProtocolError` unless
@@ -88,12 +106,37 @@ def parse_link(text: str) -> JoinLink:
             f"expected a run of 32 hexadecimal characters after the port, found {run[:80]!r}; "
             "quote the link in a shell"
         )
-    return JoinLink(
+    link = JoinLink(
         parse_address(found["address"], DEFAULT_PORT),
         RunId(run) if run else None,
         _parse_key(key) if key else None,
         found["scheme"] == "plain",
     )
+    return link.with_token(found["token"] or "")
+
+
+def split_token(text: str, token: str) -> tuple[str, str]:
+    """(Link without its token, token): the token by itself wins over that of the link. Secrets do
+    not belong where links are shown and logged. `SettingsError` as of `parse_link`.
+    """
+    link = parse_link(text)
+    if not link.token:
+        return text, link.with_token(token).token
+    return replace(link, token="").text(), link.with_token(token).token
+
+
+def _checked_token(token: str, link: JoinLink) -> str:
+    if not re.fullmatch(rf"[A-Za-z0-9._~-]{{1,{TOKEN_BYTES_MAX}}}", token):
+        raise SettingsError(
+            f"expected a token of 1 to {TOKEN_BYTES_MAX} letters, digits and . _ ~ -, found "
+            "another text; copy it whole"
+        )
+    if link.plain and not is_loopback(link.address):
+        raise SettingsError(
+            f"expected a link with TLS beside a token, found plain://{link.address}, which would "
+            "show the token to the network: ask the operator for a link with lockstep://"
+        )
+    return token
 
 
 def is_loopback(address: str) -> bool:

@@ -27,9 +27,11 @@ from coordinator.machine.events import (
     RecordDigest,
     Restarted,
     Salted,
+    TokenShown,
     VoidDue,
     Vouched,
 )
+from coordinator.machine.operator.acts import Ban, first_digest, ordered
 from protocol.codec.commits import (
     Commit,
     Entry,
@@ -65,6 +67,8 @@ EVENTS: list[Event] = [
     Restarted(),
     Vouched(A),
     Salted(b"s" * 32),
+    TokenShown(A, sha256(b"secret"), 1_700_000_000),
+    ordered(Ban("192.0.2.7", "noise"), 1_700_000_000, first_digest(RUN)),
 ]
 
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState, new_state
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import LocalProtocolError, StorageError
+from protocol.ids import sha256
 from tests.coordinator.machine.driver import RUN, A, B, C, D, Driver
 
 
@@ -28,7 +30,21 @@ def busy() -> Driver:
     driver.wait(3000)
     driver.ready(B)
     driver.announce(A, driver.machine.state.undecided[-1].round, samples=1)
+    operate(driver)
     return driver
+
+
+def operate(driver: Driver) -> None:
+    """The operator's orders that let rounds go on."""
+    for act in (
+        Announce("text"),
+        Ban("192.0.2.7", "noise"),
+        Allow(D),
+        Token("t", sha256(b"secret")),
+        Admit("token"),
+    ):
+        head = driver.machine.state.operator.head
+        driver.tell(ordered(act, 1_700_000_000, head))
 
 
 def restored(state: RunState) -> RunState:
@@ -67,6 +83,9 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.end.concluded",
         "state.end.conclude_by_ms",
         "state.unready_since_ms",
+        "state.operator.paused",
+        "state.operator.finishing",
+        "state.operator.away",
     }
 
 

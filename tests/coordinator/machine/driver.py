@@ -25,6 +25,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import FIRST_STEP_MS
+from coordinator.machine.operator.acts import Pause, ordered
 from coordinator.machine.rounds import Rounds
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
@@ -225,7 +226,7 @@ class Driver:
         return [entry.author for entry in self.commits[-1].commit.entries]
 
 
-PHASES = ("waiting", "computing", "exchanging", "finished")
+PHASES = ("waiting", "paused", "computing", "exchanging", "finished")
 
 
 def driver_in(phase: str) -> Driver:
@@ -233,6 +234,10 @@ def driver_in(phase: str) -> Driver:
     driver = Driver(A, B, schedule={"steps": 1})
     if phase == "waiting":
         driver = Driver(A, membership={"start_members": 2})
+    elif phase == "paused":
+        driver = Driver(A, membership={"start_members": 2})
+        head = driver.machine.state.operator.head
+        driver.tell(ordered(Pause("new disk"), 1_700_000_000, head))
     elif phase == "exchanging":
         driver.announce(A, 0)
         driver.wait(1000)

@@ -5,7 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from lockstep.cli import main
 from lockstep.commands.join import farewell
+from lockstep.exit_codes import ExitCode
+from node.settings import NodeSettings
 from tests.lockstep.volunteer.test_screen import STATUS
 
 
@@ -28,3 +33,18 @@ def test_other_programs_go_first_and_a_nicer_start_stays() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def test_a_token_of_the_link_is_in_no_setting_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[NodeSettings] = []
+    monkeypatch.setattr("lockstep.commands.join.join", lambda settings, *_: seen.append(settings))
+    for words in (["example.org?token=s3cret"], ["example.org", "--token", "s3cret"]):
+        assert main(["join", *words, "--directory", str(tmp_path)]) == 0
+    for settings in seen:
+        assert settings.token == "s3cret"
+        assert "s3cret" not in settings.coordinator
+        assert "s3cret" not in repr(settings)
+    assert main(["join", "plain://192.0.2.7:1?token=s3cret"]) == ExitCode.SETTINGS
+    assert len(seen) == 2

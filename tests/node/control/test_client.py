@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.operator import acts
 from coordinator.process import CoordinatorProcess
 from node.control.client import CoordinatorClient, SessionState
 from node.control.members import MemberList
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
+from protocol.errors import RefusedError
+from protocol.ids import sha256
 from tests.coordinator.client import ScriptedNode, node_key, quiet_spec, running
 from tests.support.waiting import until
 
@@ -111,3 +114,23 @@ async def test_a_node_waits_for_a_place_in_a_full_run(tmp_path: Path) -> None:
             await until(lambda: "the run is full: 2 members; reconnecting" in client.words)
             await two.say(wire.NodeMessage(leave=wire.Leave(reason="goodbye")))
             await until(lambda: client.connected)
+
+
+async def test_a_client_shows_the_token_of_its_link_and_is_refused_without_one(
+    process: CoordinatorProcess,
+) -> None:
+    await process.desk.order(acts.Admit("token"))
+    await process.desk.order(acts.Token("t", sha256(b"s3cret")))
+    hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
+    key = Ed25519PrivateKey.generate()
+    for token, words in (("", "--token"), ("wrong", "not one of this run's")):
+        client = CoordinatorClient(parse_link(process.address).with_token(token), key)
+        with pytest.raises(RefusedError, match=words):
+            await client.run(await client.fetch_run(), hello, Heard())
+        await client.close()
+    client = CoordinatorClient(parse_link(process.address).with_token("s3cret"), key)
+    session = asyncio.create_task(client.run(await client.fetch_run(), hello, Heard()))
+    await until(lambda: client.connected)
+    session.cancel()
+    await asyncio.gather(session, return_exceptions=True)
+    await client.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.border.join_link import JoinLink, is_loopback, parse_link
+from protocol.border.join_link import JoinLink, is_loopback, parse_link, split_token
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
@@ -81,3 +81,46 @@ def test_another_coordinator_or_another_run_is_found_out() -> None:
 def test_names_are_not_taken_for_this_machine() -> None:
     assert not is_loopback("example.org:1")
     assert is_loopback("127.8.9.1:1")
+
+
+# ---- tokens
+
+
+def test_a_token_in_a_link_is_read_and_written_and_not_shown_by_accident() -> None:
+    text = WHOLE.replace("#", "?token=s3cret#")
+    link = parse_link(text)
+    assert link == parse_link(WHOLE).with_token("s3cret")
+    assert link.token == "s3cret"
+    assert link.text() == text
+    assert "s3cret" not in repr(link)
+
+
+@pytest.mark.parametrize(
+    "text", ["example.org?token=s3cret", "lockstep://example.org/?token=s3cret"]
+)
+def test_an_address_alone_takes_a_token_too(text: str) -> None:
+    assert parse_link(text) == JoinLink("example.org:50700", token="s3cret")
+
+
+def test_a_link_and_its_token_are_told_apart() -> None:
+    text = WHOLE.replace("#", "?token=s3cret#")
+    assert split_token(text, "") == (WHOLE, "s3cret")
+    assert split_token(text, "other") == (WHOLE, "other")
+    assert split_token("example.org", "") == ("example.org", "")
+
+
+def test_a_token_goes_over_tls_or_stays_on_this_machine() -> None:
+    far, near = parse_link("example.org?token=t"), parse_link("127.0.0.1:1?token=t")
+    assert far.token_over(secure=True) == near.token_over(secure=False) == "t"
+    assert far.token_over(secure=False) == ""
+    with pytest.raises(SettingsError, match="with TLS"):
+        parse_link("plain://192.0.2.7:1?token=t")
+    with pytest.raises(SettingsError, match="with TLS"):
+        parse_link("plain://192.0.2.7:1").with_token("t")
+
+
+@pytest.mark.parametrize("token", ["a b", "x" * 65, "ü", "a&b"])
+def test_a_text_that_is_no_token_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(SettingsError, match="expected a token") as refused:
+        parse_link("example.org").with_token(token)
+    assert token not in str(refused.value).removeprefix("expected a token")

@@ -1,0 +1,78 @@
+"""Reads and checks the chain of the operator's acts in a journal, without the coordinator: it may
+be at work, or stopped.
+
+A row that was changed does not have its digest; one that was taken out or put in breaks the link of
+the next. Acts that were cut off the end are found by whoever kept a later digest.
+"""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from coordinator.machine.operator import acts
+from coordinator.machine.operator.acts import Act, Ordered
+from protocol.errors import StorageError
+from protocol.ids import Digest, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedAct:
+    """One act of a sound log."""
+
+    sequence: int
+    """Number of its event in the journal."""
+    act: Act
+    given_s: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ActLog:
+    """The acts of a run, oldest first, and the digest of the newest."""
+
+    run_id: RunId
+    acts: tuple[LoggedAct, ...]
+    head: Digest
+
+
+def read_acts(journal: Path) -> ActLog:
+    """The acts in a journal. Raises `StorageError` with the place of the first one that is not what
+    the chain says.
+    """
+    run_id, rows = _rows(journal)
+    head, found = acts.first_digest(run_id), list[LoggedAct]()
+    for sequence, body in rows:
+        try:
+            event = msgspec.msgpack.decode(body, type=Ordered)
+        except msgspec.MsgspecError as error:
+            raise StorageError(
+                f"{journal}: act {len(found) + 1} (event {sequence}) is damaged: {error}"
+            ) from None
+        if flaw := acts.flaw(event, head):
+            raise StorageError(
+                f"{journal}: act {len(found) + 1} (event {sequence}, {acts.words(event.act)}) was "
+                f"changed, or one before it: {flaw}"
+            )
+        head = event.digest
+        found.append(LoggedAct(sequence, event.act, event.given_s, head))
+    return ActLog(run_id, tuple(found), head)
+
+
+def _rows(journal: Path) -> tuple[RunId, list[tuple[int, bytes]]]:
+    if not journal.is_file():
+        raise StorageError(f"expected the journal of a coordinator at {journal}, found none")
+    try:
+        with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            run = file.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
+            rows = file.execute(
+                "SELECT sequence, body FROM events WHERE kind = ? ORDER BY sequence",
+                (Ordered.__name__,),
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(f"cannot read the journal {journal}: {error}") from None
+    if run is None:
+        raise StorageError(f"{journal}: expected the journal of a run, found an empty one")
+    return RunId(run[0]), rows

@@ -1,0 +1,1 @@
+"""The orders of a run's operator, and the keys that the run admits. Pure."""

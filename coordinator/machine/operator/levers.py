@@ -1,0 +1,205 @@
+"""What an order of the operator does to a run. Pure.
+
+    pause, resume      the next round waits; members stay, and an open round goes on to its end
+    finish             no further round opens; when the open ones are decided the run is finished
+    evict              the member goes and is told why; for some time it waits at the door
+    ban, unban         a key or host is refused; a key that is banned is not vouched for any more
+    vouch              the key decides, in a run that is open to the public
+    announce           every node is told
+    admit, allow,
+    disallow, token,
+    revoke             whom the run admits (`coordinator.machine.operator.admission`)
+
+An order that would change nothing is objected to before it becomes an event (`objection`); taking
+one twice does no harm.
+"""
+
+from typing import assert_never
+
+from coordinator.machine import events
+from coordinator.machine.events import Effect, Notify, Refuse, Salted, TellMembers, TokenShown
+from coordinator.machine.events import Vouched as VouchedFor
+from coordinator.machine.members.membership import Membership
+from coordinator.machine.operator import acts
+from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.operator.admission import ALLOWED_MAX, TOKENS_MAX, UsedToken
+from coordinator.machine.operator.state import NOTICES_KEPT, Away, Notice
+from coordinator.machine.run_state import RunState
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId
+
+BANS_MAX = 4096
+"""Bans at once; more than these are an address range, which a firewall keeps out better."""
+
+OperatorEvent = VouchedFor | Salted | TokenShown | Ordered
+
+
+def take(event: OperatorEvent, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
+    """Take one event; return what must follow. Raises `LocalProtocolError` for an act that does not
+    follow the one before it.
+    """
+    match event:
+        case VouchedFor(peer):
+            members.standing.vouched.add(peer)
+        case Salted(salt):
+            members.standing.salt = members.standing.salt or salt
+        case TokenShown():
+            _shown(event, state, members)
+        case Ordered(act, given_s):
+            if flaw := acts.flaw(event, state.operator.head):
+                raise LocalProtocolError(flaw)
+            state.operator.acts += 1
+            state.operator.head = event.digest
+            return _obey(act, given_s, state, members, now_ms=now_ms)
+        case _:
+            assert_never(event)
+    return []
+
+
+def gives_something(event: TokenShown, state: RunState, members: Membership) -> bool:
+    """Whether a token that a key has shown changes anything."""
+    return not token_flaw(event, state, members)
+
+
+def token_flaw(event: TokenShown, state: RunState, members: Membership) -> str:
+    """Why a token that a key has shown gives it nothing; empty when it gives it something."""
+    vouched = event.peer in members.standing.vouched
+    admission = state.operator.admission
+    return admission.flaw(event.peer, event.digest, event.shown_s, vouched=vouched)
+
+
+def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> Refuse | None:
+    """How a node that says hello is turned away; None when it is not."""
+    if reason := state.verdicts.refusal(peer, now_ms):
+        return Refuse(peer, reason, True)
+    operator = state.operator
+    if reason := operator.banned(peer):
+        return Refuse(peer, reason)
+    away = operator.away.get(peer)
+    if away and now_ms < away.until_ms:
+        return Refuse(peer, _away_words(away, now_ms), retry=True)
+    if members.get(peer) is None and (reason := not_admitted(peer, state, members)):
+        return Refuse(peer, reason)
+    return None
+
+
+def not_admitted(peer: PeerId, state: RunState, members: Membership) -> str:
+    """Why the run does not admit a key; empty when it does."""
+    vouched = peer in members.standing.vouched
+    return state.operator.admission.refusal(peer, vouched=vouched)
+
+
+def objection(act: Act, state: RunState, members: Membership) -> str:
+    """Why an act cannot be done or would change nothing, with the cure; empty when it may be
+    done.
+    """
+    operator, admission = state.operator, state.operator.admission
+    match act:
+        case acts.Pause() | acts.Finish() if state.end.finished:
+            return f"the run has ended: {state.reason}"
+        case acts.Finish() if operator.finishing is not None:
+            return "the run ends already, after the round that is open"
+        case acts.Resume() if operator.paused is None:
+            return "expected a paused run, found one that is not"
+        case acts.Evict(peer) if members.get(acts.key_of(peer)) is None:
+            return f"expected a member, found none with the key {peer}; `lockstep run members`"
+        case acts.Ban(target) if len(operator.bans) >= BANS_MAX and target not in operator.bans:
+            return f"expected at most {BANS_MAX} bans; lift some, or use a firewall"
+        case acts.Unban(target) if target not in operator.bans:
+            return f"expected a banned key or host, found no ban of {target}"
+        case acts.Vouch(peer) if peer in members.standing.vouched:
+            return f"{peer} is vouched for already"
+        case acts.Admit(mode) if mode == admission.mode:
+            return f"the run admits by {mode} already" if mode != "open" else "the run is open"
+        case acts.Allow(peer) if peer in admission.allowed:
+            return f"{peer} is on the list already"
+        case acts.Allow() if len(admission.allowed) >= ALLOWED_MAX:
+            return f"expected at most {ALLOWED_MAX} keys on the list; take some off"
+        case acts.Disallow(peer) if not {peer} & (admission.allowed | admission.admitted.keys()):
+            return f"expected a key on the list or one that was admitted, found {peer}"
+        case acts.Token(name) if name in admission.tokens:
+            return f"expected a new name, found the token {name}; revoke it first"
+        case acts.Token() if len(admission.tokens) >= TOKENS_MAX:
+            return f"expected at most {TOKENS_MAX} tokens; revoke some"
+        case acts.Revoke(name) if name not in admission.tokens:
+            return f"expected a token, found none called {name}; `lockstep run token list`"
+    return ""
+
+
+def _obey(
+    act: Act, given_s: int, state: RunState, members: Membership, *, now_ms: int
+) -> list[Effect]:
+    operator, admission = state.operator, state.operator.admission
+    match act:
+        case acts.Pause(reason):
+            operator.paused = reason
+        case acts.Resume():
+            operator.paused = None
+        case acts.Finish(reason):
+            operator.finishing = reason
+        case acts.Evict(peer, reason, away_s):
+            away = Away(now_ms + 1000 * away_s, reason)
+            _keep_away(acts.key_of(peer), away, state, now_ms)
+            return _removed(acts.key_of(peer), _away_words(away, now_ms), members)
+        case acts.Ban(target, reason):
+            operator.bans[target] = reason
+            return _banned(target, state, members)
+        case acts.Unban(target):
+            operator.bans.pop(target, None)
+        case acts.Vouch(peer):
+            members.standing.vouched.add(acts.key_of(peer))
+        case acts.Announce(text):
+            operator.notices = [*operator.notices, Notice(given_s, text)][-NOTICES_KEPT:]
+            return [Notify(text)]
+        case acts.Admit(mode):
+            admission.change(mode, members.roster)
+        case acts.Allow(peer):
+            admission.allowed.add(acts.key_of(peer))
+        case acts.Disallow(peer):
+            admission.allowed.discard(acts.key_of(peer))
+            admission.admitted.pop(acts.key_of(peer), None)
+        case acts.Token(name):
+            admission.tokens[name] = UsedToken(act)
+        case acts.Revoke(name):
+            admission.tokens.pop(name, None)
+        case _:
+            assert_never(act)
+    return []
+
+
+def _keep_away(peer: PeerId, away: Away, state: RunState, now_ms: int) -> None:
+    """Remember who is kept away, and forget those whose time is over."""
+    earlier = state.operator.away.items()
+    still = {other: each for other, each in earlier if each.until_ms > now_ms}
+    state.operator.away = still | {peer: away}
+
+
+def _banned(target: str, state: RunState, members: Membership) -> list[Effect]:
+    if not acts.is_key(target):
+        return []
+    peer = acts.key_of(target)
+    members.standing.vouched.discard(peer)
+    return _removed(peer, state.operator.banned(target), members)
+
+
+def _removed(peer: PeerId, reason: str, members: Membership) -> list[Effect]:
+    """The effects of a member's removal; the caller forgets its samples."""
+    if members.get(peer) is None:
+        return []
+    members.evict(peer)
+    return [events.Evict(peer, reason), TellMembers(gone=(peer,))]
+
+
+def _shown(event: TokenShown, state: RunState, members: Membership) -> None:
+    if not gives_something(event, state, members):
+        return  # used up or revoked while the event waited
+    used = state.operator.admission.use(event.peer, event.digest)
+    if used and used.token.vouches:
+        members.standing.vouched.add(event.peer)
+
+
+def _away_words(away: Away, now_ms: int) -> str:
+    minutes = -(-max(0, away.until_ms - now_ms) // 60_000)
+    reason = f": {away.reason}" if away.reason else ""
+    back = f"it may come back in {minutes} min" if minutes else "it may come back"
+    return f"the operator removed this node{reason}; {back}"

@@ -1,0 +1,71 @@
+"""The part of a run's state that its operator's acts have made. Pure."""
+
+from dataclasses import dataclass, field
+
+from coordinator.machine.operator.admission import Admission
+from protocol.ids import Digest, PeerId
+
+NOTICES_KEPT = 8
+"""Newest notices that are shown."""
+
+
+NO_ACT = Digest(b"")
+"""The head of a state that belongs to no run yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A node that the operator has removed for some time."""
+
+    until_ms: int
+    """Time of the run's clock from which on it may come back."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice to every node."""
+
+    given_s: int
+    """Seconds since 1970 by the wall clock."""
+    text: str
+
+
+@dataclass(slots=True)
+class OperatorState:
+    """What holds because the operator said so."""
+
+    paused: str | None = None
+    """The reason, maybe empty; None while rounds may open."""
+    finishing: str | None = None
+    """The reason, maybe empty; None unless the operator ends the run."""
+    bans: dict[str, str] = field(default_factory=dict)
+    """Reasons by key or host."""
+    away: dict[PeerId, Away] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
+    """The newest ones, oldest first."""
+    admission: Admission = field(default_factory=Admission)
+    acts: int = 0
+    """Number of all acts."""
+    head: Digest = NO_ACT
+    """Digest of the newest act; before the first, the one that it will follow."""
+
+    def banned(self, target: str) -> str:
+        """Why a key or a host is refused; empty when it is not."""
+        if target not in self.bans:
+            return ""
+        return _because("the operator of this run has banned this node", self.bans[target])
+
+    def waits(self) -> str:
+        """Why no round opens; empty when one may."""
+        return "" if self.paused is None else _because("paused by the operator", self.paused)
+
+    def ends(self, committed: int) -> str:
+        """Why the run ends before its last step; empty when it does not."""
+        if self.finishing is None:
+            return ""
+        return _because(f"the operator ended the run after {committed} steps", self.finishing)
+
+
+def _because(words: str, reason: str) -> str:
+    return f"{words}: {reason}" if reason else words

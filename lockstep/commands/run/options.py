@@ -1,0 +1,249 @@
+"""The commands of `lockstep run` and their options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.machine.operator import acts
+from lockstep import options
+
+run_app = typer.Typer(
+    name="run",
+    help="Steer a run whose coordinator works on this machine.",
+    no_args_is_help=True,
+)
+token_app = typer.Typer(
+    name="token", help="Tokens that admit nodes to the run.", no_args_is_help=True
+)
+run_app.add_typer(token_app)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_DIRECTORY",
+        show_default="the one RUN.coordinator here",
+        help="Directory of the coordinator.",
+    ),
+]
+Why = Annotated[
+    str,
+    typer.Option(
+        "--reason",
+        metavar="TEXT",
+        show_default="none",
+        help="Reason that nodes and the status are told, at most 200 characters.",
+    ),
+]
+Node = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE", help="Id of a node, the first characters of a member's, or its name."
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE|HOST",
+        help="Node as for evict, or the IP address from which nodes come; an IPv6 address stands "
+        "for its /64 network.",
+    ),
+]
+
+
+@run_app.command()
+def members(*, directory: Directory = None, json: options.JsonFile = None) -> None:
+    """Show the members with their hosts, and whom the run refuses."""
+    from lockstep.commands.run.levers import members as show
+
+    show(directory, json)
+
+
+@run_app.command()
+def pause(*, reason: Why = "", directory: Directory = None) -> None:
+    """Open no further round; the open one ends as always, and members stay."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Pause(reason))
+
+
+@run_app.command()
+def resume(*, directory: Directory = None) -> None:
+    """Open rounds again."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Resume())
+
+
+@run_app.command()
+def finish(*, reason: Why = "", directory: Directory = None) -> None:
+    """End the run after the round that is open; nodes save the model as after the last step.
+
+    It cannot be taken back.
+    """
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Finish(reason))
+
+
+@run_app.command()
+def evict(
+    node: Node,
+    *,
+    reason: Why = "",
+    away: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="Time for which it may not come back, such as 90s, 30m, 2h or 1d.",
+        ),
+    ] = "10m",
+    directory: Directory = None,
+) -> None:
+    """Remove a member for some time; it is told the reason and comes back by itself."""
+    from lockstep.commands.run import levers
+    from lockstep.volunteer.manners import parse_duration
+
+    seconds = int(parse_duration(away))
+    levers.tell(directory, acts.Evict(levers.key(directory, node), reason, seconds))
+
+
+@run_app.command()
+def ban(target: Target, *, reason: Why = "", directory: Directory = None) -> None:
+    """Refuse a node or a host from now on; its nodes end with exit code 9 and the reason."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Ban(levers.target(directory, target), reason))
+
+
+@run_app.command()
+def unban(target: Target, *, directory: Directory = None) -> None:
+    """Lift a ban."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Unban(levers.banned(directory, target)))
+
+
+@run_app.command()
+def vouch(node: Node, *, directory: Directory = None) -> None:
+    """Let a node's word count in a run with trust = "public"."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Vouch(levers.key(directory, node)))
+
+
+@run_app.command()
+def announce(
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="Text for every node's user, 1000 characters at most."),
+    ],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Tell every node that is connected something; the status shows the newest."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Announce(text))
+
+
+@run_app.command()
+def admit(
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="Rule: open, token or list.")],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Say whom the run admits: every key, keys with a token, or the keys on a list.
+
+    Members stay, and a key that was admitted once stays admitted.
+    """
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, levers.rule(rule))
+
+
+@run_app.command()
+def allow(node: Node, *, directory: Directory = None) -> None:
+    """Put a node on the list of those that are admitted."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Allow(levers.key(directory, node)))
+
+
+@run_app.command()
+def disallow(node: Node, *, directory: Directory = None) -> None:
+    """Take a node off the list; as a member it stays until it leaves."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Disallow(levers.key(directory, node)))
+
+
+@run_app.command()
+def audit(
+    *,
+    kept: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST",
+            show_default="none",
+            help="Digest of an act that you wrote down: it must be in the chain.",
+        ),
+    ] = "",
+    directory: Directory = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Check the chain of the operator's acts and show them; works without the coordinator too."""
+    from lockstep.commands.run.audit import audit as show
+
+    show(directory, kept, json)
+
+
+@token_app.command()
+def create(
+    *,
+    name: Annotated[
+        str,
+        typer.Option(metavar="NAME", show_default="made up", help="Name of the token in lists."),
+    ] = "",
+    uses: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, max=4096, help="Number of keys that it may admit."),
+    ] = 1,
+    expires: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Time for which it holds, such as 12h or 7d."),
+    ] = "7d",
+    vouch: Annotated[
+        bool,
+        typer.Option("--vouch", help="Vouch for the keys too, in a run with trust = public."),
+    ] = False,
+    directory: Directory = None,
+) -> None:
+    """Make a token and print it; only its digest is kept. Nodes join with --token TOKEN."""
+    from lockstep.commands.run import levers
+    from lockstep.volunteer.manners import parse_duration
+
+    seconds = parse_duration(expires)
+    levers.create_token(directory, name, uses=uses, expires_in_s=seconds, vouches=vouch)
+
+
+@token_app.command("list")
+def list_tokens(*, directory: Directory = None, json: options.JsonFile = None) -> None:
+    """Show the tokens, without their secrets, and how often each was used."""
+    from lockstep.commands.run import levers
+
+    levers.tokens(directory, json)
+
+
+@token_app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Let a token admit nobody any more; keys that it admitted stay admitted."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Revoke(name))
