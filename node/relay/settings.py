@@ -35,6 +35,13 @@ class RelaySettings:
     peer_limit: int = 0
     """Bytes per second that one peer may take at most; 0: no limit but the fair order."""
 
+    archive: bool = False
+    """Whether the relay keeps every committed payload from the first round on, as far as
+    `log_bytes_max` reaches, and goes on when the run is finished."""
+
+    name: str = "relay"
+    """Name of the relay among the others."""
+
     def __post_init__(self) -> None:
         check_network(
             self.coordinator,
