@@ -30,11 +30,17 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import SignedCommit, genesis_digest, open_commit
 from protocol.errors import UnavailableError
 from protocol.ids import Digest
+from protocol.limits import COMMITS_PER_REPLY
 
 log = logging.getLogger("lockstep.auditor")
 
 POLL_S = 1.0
 """Pause between two looks for new commits and digests: a reply is as old at most."""
+
+
+PASS_COMMITS = COMMITS_PER_REPLY
+"""Commits that are replayed before what was reported is compared again: a run that differs in
+every round must not push its first difference out of `Tally.waiting`."""
 
 
 class LiveRecord(Record, Protocol):
@@ -115,7 +121,8 @@ class Follower:
             log.info("goes on", extra={"next_round": self._place.next_round})
         while not self._halted:
             try:
-                await self._pass()
+                while await self._pass():
+                    self._words = "catches up with the run"
                 self._words = "follows the run"
             except LateVoid as error:
                 await self._go_back(error)
@@ -150,9 +157,12 @@ class Follower:
 
     # ---- one pass
 
-    async def _pass(self) -> None:
-        """Replay what is new, then compare what was reported since."""
+    async def _pass(self) -> bool:
+        """Replay what is new, at most `PASS_COMMITS`, then compare what was reported since; whether
+        there is more.
+        """
         self._looks += 1
+        until = self._findings.replayed + PASS_COMMITS
         async with aclosing(self._audit.commits()) as commits:  # type: ignore[type-var]
             async for commit, recorded, voids in commits:
                 await self._audit.apply(commit, voids)
@@ -163,18 +173,23 @@ class Follower:
                     await self._write()
                 self._say()
                 if self._leaving.is_set():
-                    return
+                    return False
+                if self._findings.replayed >= until:
+                    break
         self._place = self._audit.place
         await self._compare_waiting()
+        return self._findings.replayed >= until
 
     async def _compare_waiting(self) -> None:
-        oldest = self._tally.oldest_waiting
-        if oldest is None:
-            return
-        info, reply = self._record.info, await self._record.commits(oldest - 1)
-        for recorded in reply.commits:
-            signed = SignedCommit(recorded.body, recorded.signature)
-            await self._look_at(open_commit(signed, info.coordinator_key).round, recorded)
+        """Look again at all rounds that wait, page by page of the log."""
+        waiting, key = sorted(self._tally.waiting), self._record.info.coordinator_key
+        while waiting:
+            reply = await self._record.commits(waiting[0] - 1)
+            round = waiting[0]
+            for recorded in reply.commits:
+                round = open_commit(SignedCommit(recorded.body, recorded.signature), key).round
+                await self._look_at(round, recorded)
+            waiting = [later for later in waiting if later > round and reply.commits]
 
     async def _look_at(self, round: int, recorded: wire.Committed) -> None:
         if not recorded.digest_reports:

@@ -49,11 +49,6 @@ class Tally(msgspec.Struct):
     suspected: dict[int, tuple[int, int]] = {}
     """Digests that differ, by round, with the number of the look that found them."""
 
-    @property
-    def oldest_waiting(self) -> int | None:
-        """The first round that is not compared yet."""
-        return min(self.waiting, default=None)
-
     def replayed(self, round: int, digest: int) -> None:
         """The replay has come to the state after a round."""
         self.waiting[round] = digest

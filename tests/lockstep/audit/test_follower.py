@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lockstep.audit import follower as following
+from lockstep.audit import tally as tallying
 from lockstep.audit.follower import Follower
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.shelf import COUNTS_NAME
@@ -164,6 +165,22 @@ async def test_a_difference_raises_the_alarm_and_the_audit_goes_on(
     assert "the first difference is in round 5: the replay leads to state" in follower.alarm
     async with audit(record, tmp_path) as again:
         await until(lambda: again.alarm == follower.alarm)
+
+
+async def test_the_first_difference_is_found_although_every_later_round_differs(
+    record: GrowingRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late auditor takes in more rounds at once than wait for a comparison."""
+    monkeypatch.setattr(following, "PASS_COMMITS", 2)
+    monkeypatch.setattr(tallying, "WAITING_MAX", 4)
+
+    def lie(round: int, recorded: wire.Committed) -> None:
+        recorded.state_digest = 7
+
+    record.change = lie
+    async with audit(record, tmp_path) as follower:
+        await until(lambda: follower.document()["rounds_different"] == STEPS)
+    assert "the first difference is in round 0" in follower.alarm
 
 
 async def test_a_commit_that_does_not_follow_ends_the_audit_with_its_round(

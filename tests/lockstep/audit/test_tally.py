@@ -16,9 +16,8 @@ def test_a_state_is_equal_whenever_the_majority_s_digest_comes() -> None:
     tally = Tally()
     for round in range(3):
         tally.replayed(round, 100 + round)
-    assert tally.oldest_waiting == 0
     assert [tally.reported(round, 100 + round, 1) for round in (2, 0, 1)] == ["", "", ""]
-    assert (tally.compared, tally.differences, tally.oldest_waiting) == (3, 0, None)
+    assert (tally.compared, tally.differences, tally.waiting) == (3, 0, {})
 
 
 def test_another_digest_is_a_difference_only_at_the_second_look() -> None:
@@ -56,7 +55,7 @@ def test_rounds_that_nobody_reports_are_given_up_and_counted() -> None:
     tally = Tally()
     for round in range(WAITING_MAX + 3):
         tally.replayed(round, 1)
-    assert (tally.unreported, tally.oldest_waiting) == (3, 3)
+    assert (tally.unreported, min(tally.waiting)) == (3, 3)
     assert tally.reported(1, 2, look=9) == ""
 
 
