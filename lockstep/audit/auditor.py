@@ -55,6 +55,9 @@ class AuditorSettings:
     threads: int = 0
     """CPU threads; 0: as many as cores. They change only the time."""
 
+    snapshot: Path | None = None
+    """Snapshot to begin at when nothing is saved yet; None: genesis."""
+
     save_every: int = 50
     """Rounds between two saved states: a kill costs the replay of no more than these."""
 
@@ -116,9 +119,9 @@ class AuditorProcess:
         parts = self._relay.started
         assert parts.archive is not None, "an auditor's relay has an archive"
         record = RelayRecord(parts.info, self._relay, parts.archive)
-        directory = self._settings.relay.directory
+        settings = self._settings
         self._follower = await asyncio.to_thread(
-            Follower, record, directory, self._settings.save_every
+            Follower, record, settings.relay.directory, settings.save_every, settings.snapshot
         )
 
     async def run(self) -> str:

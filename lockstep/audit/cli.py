@@ -26,6 +26,15 @@ def auditor(
     upload_limit: options.UploadLimit = 0,
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 64 * 1024**3,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            show_default="genesis",
+            help="Snapshot to begin at, when the first payloads are gone and nothing is saved yet.",
+        ),
+    ] = None,
     threads: options.Threads = 0,
     save_every: options.SaveEvery = 50,
     admin: options.Admin = "127.0.0.1:0",
@@ -51,6 +60,6 @@ def auditor(
         upload_limit=upload_limit,
         peer_limit=peer_limit,
     )
-    settings = AuditorSettings(relay, threads, save_every)
+    settings = AuditorSettings(relay, threads, snapshot, save_every)
     home = Home(place, only=directory is not None)
     audit(settings, ServeOptions(place, admin, follow_parent), home)

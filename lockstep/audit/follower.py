@@ -54,11 +54,14 @@ class LiveRecord(Record, Protocol):
 class Follower:
     """One audit of a live run, with its state in `directory`. Making one builds the model."""
 
-    def __init__(self, record: LiveRecord, directory: Path, save_every: int) -> None:
+    def __init__(
+        self, record: LiveRecord, directory: Path, save_every: int, snapshot: Path | None = None
+    ) -> None:
+        """`snapshot` is where to begin when nothing is saved; None: genesis."""
         self._record, self._save_every = record, save_every
         self._shelf = Shelf(directory, record.info.run_id)
         self._findings, self._tally = Findings(record.info.run_id), Tally()
-        self._audit = Audit(record, self._findings, None, None)
+        self._audit = Audit(record, self._findings, None, snapshot)
         self._place = self._audit.place
         self._saved_round = -1
         self._ignored_before = 0
@@ -100,6 +103,7 @@ class Follower:
             "round": self.audited_round,
             "behind_rounds": self.behind,
             "keeps_up": not self._keeping_up.words,
+            "began_after": self._findings.began_after,
             "rounds_replayed": self._findings.replayed,
             "rounds_equal": self._tally.compared,
             "rounds_different": self._tally.differences,
@@ -123,22 +127,27 @@ class Follower:
             try:
                 while await self._pass():
                     self._words = "catches up with the run"
-                self._words = "follows the run"
+                self._words = self._at_the_end()
             except LateVoid as error:
                 await self._go_back(error)
             except Difference as error:
                 await self._halt(error)
             except UnavailableError as error:
                 self._audit.resume(self._place)
-                self._findings.commits = self._findings.replayed  # the last one comes again
                 self._wait(f"waits: {error}")
             self._say()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._leaving.wait()
             if self._leaving.is_set():
-                await self._write()
+                if not self._audit.awaits_snapshot:
+                    await self._write()
                 return
+
+    def _at_the_end(self) -> str:
+        if self._audit.awaits_snapshot:
+            return "waits for a commit that records the snapshot to begin at"
+        return "follows the run"
 
     def _wait(self, words: str) -> None:
         if self._words != words:
@@ -165,7 +174,8 @@ class Follower:
         until = self._findings.replayed + PASS_COMMITS
         async with aclosing(self._audit.commits()) as commits:  # type: ignore[type-var]
             async for commit, recorded, voids in commits:
-                await self._audit.apply(commit, voids)
+                if not await self._audit.take(commit, recorded, voids):
+                    continue
                 self._place = self._audit.place
                 self._tally.replayed(commit.round, self._audit.replica.digest)
                 await self._look_at(commit.round, recorded)
@@ -176,7 +186,8 @@ class Follower:
                     return False
                 if self._findings.replayed >= until:
                     break
-        self._place = self._audit.place
+        if not self._audit.awaits_snapshot:
+            self._place = self._audit.place
         await self._compare_waiting()
         return self._findings.replayed >= until
 
@@ -231,6 +242,8 @@ class Follower:
         found = await asyncio.to_thread(self._shelf.load, self._audit, error.void[0])
         genesis = Position(0, genesis_digest(self._record.info.run_id), -1)
         self._begin_at(*(found or (genesis, Counts(next_round=0))))
+        if found is None:
+            self._audit.begin_again()
         self._tally.first_difference = first or self._tally.first_difference
         about = {"round": error.void[0], "next_round": self._place.next_round}
         log.warning("a payload that was replayed is void; replays from before it", extra=about)

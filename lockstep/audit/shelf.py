@@ -33,7 +33,7 @@ class Counts(msgspec.Struct):
     """The counts of an audit at one place in the log."""
 
     next_round: int
-    commits: int = 0
+    began_after: int = -1
     replayed: int = 0
     voids: int = 0
     payloads_ignored: int = 0
@@ -93,7 +93,7 @@ class Shelf:
 
 def put_into(findings: Findings, counts: Counts) -> None:
     """Let the findings count on from saved ones."""
-    for name in ("commits", "replayed", "voids"):
+    for name in ("began_after", "replayed", "voids"):
         setattr(findings, name, getattr(counts, name))
 
 
@@ -101,7 +101,7 @@ def counts_of(findings: Findings, place: Position, ignored: int, tally: Tally) -
     """The counts at a place; a copy."""
     return Counts(
         place.next_round,
-        commits=findings.commits,
+        began_after=findings.began_after,
         replayed=findings.replayed,
         voids=findings.voids,
         payloads_ignored=ignored,

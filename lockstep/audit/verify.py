@@ -303,11 +303,30 @@ class Audit:
         """Go on at a place; the replica and the counts of the findings are put there by others."""
         self._head, self._findings.round = place.head, place.head_round
         self._voids.resume(place.voids, place.void_count)
+        self._awaited = None
+
+    def begin_again(self) -> None:
+        """Go on at the beginning: at genesis, or on the way to the snapshot."""
+        self.resume(Position(0, genesis_digest(self._record.info.run_id), -1))
+        self._awaited = file_sha256(self._snapshot) if self._snapshot else None
+
+    @property
+    def awaits_snapshot(self) -> bool:
+        """Whether the walk has not come to the commit that records the snapshot to begin at."""
+        return self._awaited is not None
 
     def commits(self) -> AsyncIterator[tuple[Commit, wire.Committed, frozenset[Digest]]]:
         """The commits behind the place up to the newest, with their void payloads."""
         return self._chain()
 
-    async def apply(self, commit: Commit, voids: frozenset[Digest]) -> None:
-        """Fetch the payloads of a commit and make its step."""
-        await self._apply(commit, voids)
+    async def take(
+        self, commit: Commit, recorded: wire.Committed, voids: frozenset[Digest]
+    ) -> bool:
+        """Fetch the payloads of a commit and make its step, or begin at its snapshot. Returns
+        whether the replica holds the state after it: not before the snapshot that is awaited.
+        """
+        if self._awaited is None:
+            await self._apply(commit, voids)
+        elif recorded.snapshot_sha256 == self._awaited:
+            self._begin_here(commit)
+        return self._awaited is None

@@ -76,10 +76,10 @@ async def record(finished: Path, tmp_path: Path) -> AsyncIterator[GrowingRecord]
 
 @asynccontextmanager
 async def audit(
-    record: GrowingRecord, directory: Path, save_every: int = 100
+    record: GrowingRecord, directory: Path, save_every: int = 100, snapshot: Path | None = None
 ) -> AsyncIterator[Follower]:
     """A follower at work; it leaves at the end."""
-    follower = Follower(record, directory, save_every)
+    follower = Follower(record, directory, save_every, snapshot)
     task = asyncio.create_task(follower.run())
     try:
         yield follower
@@ -117,6 +117,26 @@ async def test_it_goes_on_where_it_stopped_with_its_counts(
         await until(lambda: follower.document()["rounds_equal"] == STEPS)
     assert min(record.asked) == 3
     assert follower.document()["rounds_replayed"] == STEPS
+
+
+async def test_when_the_first_payloads_are_gone_it_begins_at_a_snapshot_that_a_commit_records(
+    record: GrowingRecord, tmp_path: Path
+) -> None:
+    [snapshot] = (tmp_path / "record" / "node-1" / "snapshots").glob("5-*")
+    record.lacking, record.upto = set(range(6)), 4
+    async with audit(record, tmp_path, snapshot=snapshot) as follower:
+        await until(lambda: "waits for a commit" in follower.document()["words"])
+    assert follower.audited_round == -1
+    record.upto = 6
+    async with audit(record, tmp_path, snapshot=snapshot) as follower:
+        await until(lambda: follower.document()["rounds_equal"] == 2)
+    record.upto = LAST
+    async with audit(record, tmp_path, snapshot=snapshot) as follower:
+        await until(lambda: follower.document()["rounds_equal"] == 3)
+    document = follower.document()
+    assert (document["began_after"], document["rounds_replayed"]) == (5, 2)
+    last = (await record.commits(LAST - 1)).commits[0]
+    assert document["state_digest"] == f"{last.state_digest:016x}"
 
 
 async def test_a_kill_between_its_two_writes_costs_only_the_rounds_since_the_first(
