@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ ARCHIVE_NAME = "archive.json"
 POLL_S = 1.0
 """Pause between two looks for new commits."""
 
-FETCH_S = 60.0
+FETCH_S = 30.0
 """Longest time for one payload from one peer."""
 
 LIVE_S = 10.0
@@ -90,6 +90,8 @@ class Archive:
         self._note = _read(path, info.run_id)
         self._favourite: PeerId | None = None
         """The peer that gave the last payload: it is asked first."""
+        self._slow: set[PeerId] = set()
+        """Peers that did not send a payload in time: they are asked last."""
         self._told_dropped = False
 
     def document(self) -> dict[str, Any]:
@@ -122,6 +124,7 @@ class Archive:
                     fetched = await self._fetch(source, round, digest)
                 await asyncio.to_thread(self._payloads.put, round, fetched, digest)
             except TimeoutError:
+                self._slow.add(source.peer_id)
                 refusals.append(f"{short(source.peer_id)}: not done within {FETCH_S:.0f} s")
             except (UnavailableError, RemoteProtocolError) as error:
                 refusals.append(f"{short(source.peer_id)}: {error}")
@@ -225,13 +228,14 @@ class Archive:
         raise UnavailableError("it ended a transfer early")
 
     def _sources(self) -> Sequence[PeerAddress]:
-        """All other peers; the one that gave the last payload first."""
-        favourite = self._favourite
-        return sorted(self._others(), key=lambda peer: (peer.peer_id != favourite, peer.peer_id))
-
-    def _others(self) -> Iterator[PeerAddress]:
+        """All other peers: the one that gave the last payload first, slow ones last."""
         known = {**self._members.members, **self._members.relays}
-        return (PeerAddress(peer, at) for peer, at in known.items() if peer != self._own)
+        self._slow &= known.keys()  # no more than there are peers
+        others = [PeerAddress(peer, at) for peer, at in known.items() if peer != self._own]
+        return sorted(others, key=self._rank)
+
+    def _rank(self, peer: PeerAddress) -> tuple[bool, bool, PeerId]:
+        return peer.peer_id in self._slow, peer.peer_id != self._favourite, peer.peer_id
 
     def _save(self) -> None:
         with replacing_file(self._path) as temporary:

@@ -110,7 +110,7 @@ class RelayProcess:
         self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
-        self._end_reason = "this relay was asked to leave"
+        self._end_reason = f"this {settings.name} was asked to leave"
         self._phase = Phase.STARTING
         self._round = -1
         self._self_check = ""

@@ -30,7 +30,7 @@ from tests.support.waiting import until
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SPEC = tiny_spec()
 INFO = RunInfo(SPEC, run_id(SPEC, public_bytes(KEY)), public_bytes(KEY))
-OWN, GIVER, LIAR = (PeerId(letter * 32) for letter in "abc")
+OWN, LIAR, GIVER = (PeerId(letter * 32) for letter in "abc")
 ROUNDS = 6
 
 
@@ -44,6 +44,8 @@ class Peers:
     def __init__(self) -> None:
         self.held: dict[PeerId, dict[Digest, bytes]] = {GIVER: {}, LIAR: {}}
         self.asked: list[Digest] = []
+        self.sources: list[PeerId] = []
+        self.silent: set[PeerId] = set()
 
     def give(self, round: int, peer: PeerId = GIVER) -> None:
         self.held[peer][sha256(payload(round))] = payload(round)
@@ -52,6 +54,9 @@ class Peers:
         self, source: PeerAddress, blob: BlobRange, purpose: Purpose
     ) -> AsyncGenerator[Part, None]:
         self.asked.append(blob.digest)
+        self.sources.append(source.peer_id)
+        if source.peer_id in self.silent:
+            await asyncio.Event().wait()
         assert purpose is Purpose.CATCH_UP
         found = self.held[source.peer_id].get(blob.digest)
         if found is None:
@@ -186,6 +191,20 @@ async def test_a_liar_s_bytes_are_not_kept_and_another_peer_is_asked(
     assert await archive.payload(1, digest) == payload(1)
     assert payloads.get(digest) == payload(1)
     assert len(peers.asked) == 2
+
+
+async def test_a_peer_that_sends_nothing_in_time_is_asked_last_from_then_on(
+    tmp_path: Path, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "FETCH_S", 0.05)
+    peers.silent.add(LIAR)
+    archive, _ = opened(tmp_path, peers)
+    archive._favourite = LIAR
+    assert await archive.payload(1, sha256(payload(1))) == payload(1)
+    peers.sources = []
+    archive._favourite = None
+    assert await archive.payload(2, sha256(payload(2))) == payload(2)
+    assert peers.sources == [GIVER]
 
 
 async def test_a_void_payload_is_not_asked_for(tmp_path: Path, peers: Peers) -> None:
