@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
+from lockstep.audit.cli import auditor
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
@@ -45,6 +46,7 @@ app.add_typer(data_app)
 app.add_typer(wan_app)
 app.add_typer(run_app)
 app.command()(plan)
+app.command()(auditor)
 for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
@@ -234,6 +236,7 @@ def relay(
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 4 * 1024**3,
     token: options.Token = "",
+    archive: options.Archive = False,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
@@ -259,6 +262,7 @@ def relay(
         upload_limit=upload_limit,
         peer_limit=peer_limit,
         token=token,
+        archive=archive,
     )
     home = Home(place, only=directory is not None)
     relay_run(settings, ServeOptions(place, admin, follow_parent), home)
@@ -285,11 +289,13 @@ def init(
     published: options.Published = None,
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import chosen
+    from lockstep.commands.init import audit_warning, chosen
     from lockstep.run_file import write_run_file
 
     spec = chosen(path, published, defaults=defaults, force=force)
     write_run_file(path, spec, force=force)
+    if warning := audit_warning(spec):
+        typer.echo(warning, err=True)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
 
 

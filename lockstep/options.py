@@ -108,6 +108,15 @@ Disk = Annotated[
         help="Limit on the payloads that are kept on disk, in bytes.",
     ),
 ]
+Archive = Annotated[
+    bool,
+    typer.Option(
+        "--archive",
+        envvar="LOCKSTEP_ARCHIVE",
+        help="Keep every committed payload, as far as --disk reaches, so that the run can be "
+        "audited from its first round.",
+    ),
+]
 Admin = Annotated[
     str,
     typer.Option(

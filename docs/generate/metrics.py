@@ -1,4 +1,4 @@
-"""The page of the metrics: those that a coordinator, a node and a relay register."""
+"""The page of the metrics: those that a coordinator, a node, a relay and an auditor register."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ import node.status
 from coordinator.machine.rounds import Rounds
 from coordinator.traffic import Traffic
 from docs.generate.tables import made_from, table
+from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
 from protocol.ids import RunId
@@ -20,10 +21,10 @@ from protocol.runfile import RunSpec
 METRICS_HEAD = """\
 # Metrics
 
-A coordinator, a node and a relay serve these at `/metrics` of their admin port, for Prometheus. A
-counter never falls while its process lives. Sizes are in bytes, losses in nats per token. The
-bytes of transport overhead are there only where the kernel tells of them (Linux); the loss
-appears with the first one. `docker compose --profile monitoring up` has dashboards and alerts
+A coordinator, a node, a relay and an auditor serve these at `/metrics` of their admin port, for
+Prometheus. A counter never falls while its process lives. Sizes are in bytes, losses in nats per
+token. The bytes of transport overhead are there only where the kernel tells of them (Linux); the
+loss appears with the first one. `docker compose --profile monitoring up` has dashboards and alerts
 made of them.
 """
 
@@ -35,6 +36,7 @@ def metrics() -> str:
         ("Coordinator", _coordinator_registry()),
         ("Node", _node_registry()),
         ("Relay", _relay_registry()),
+        ("Auditor, beside those of a relay", _auditor_registry()),
     ):
         rows = [row for family in registry.collect() for row in _family(family)]
         text += f"\n## {title}\n\n" + table(("name", "type", "labels", "meaning"), rows)
@@ -74,3 +76,10 @@ def _relay_registry() -> CollectorRegistry:
     running = relay.status() | {"traffic": traffic}
     setattr(relay, "status", lambda: running)  # noqa: B010  # one that has started
     return relay.registry
+
+
+def _auditor_registry() -> CollectorRegistry:
+    document = dict.fromkeys((*GAUGES, *COUNTERS), 0)
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(AuditCollector(lambda: document))
+    return collectors

@@ -206,11 +206,13 @@ class RecordOverNetwork:
         return await self._client.fetch_commits(after_round)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
-        # Members are asked in turn, the one that sent the last payload first.
-        self._members = self._members or [
-            PeerAddress(peer, addresses)
-            for peer, addresses in (await self._client.fetch_members()).members.items()
-        ]
+        # Members and relays are asked in turn, the one that sent the last payload first.
+        if not self._members:
+            listed = await self._client.fetch_members()
+            self._members = [
+                PeerAddress(peer, addresses)
+                for peer, addresses in (*listed.members.items(), *listed.relays.items())
+            ]
         liars = list[str]()
         for member in list(self._members):
             transfer = Transfer(round, self.info.spec.rounds.payload_bytes_max)
@@ -231,9 +233,9 @@ class RecordOverNetwork:
                 f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}"
             )
         raise UnavailableError(
-            f"expected {name} from one of {len(self._members)} members, got it from none: "
-            f"they keep the last {self.info.spec.retention.log_rounds} rounds; begin later with "
-            "--from SNAPSHOT"
+            f"expected {name} from one of {len(self._members)} members and relays, got it from "
+            f"none: members keep the last {self.info.spec.retention.log_rounds} rounds, and no "
+            "relay that is an archive has this one; begin later with --from SNAPSHOT"
         )
 
     async def close(self) -> None:

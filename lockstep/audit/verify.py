@@ -19,14 +19,15 @@ from typing import Any
 
 import torch
 
+from lockstep.audit.differences import Difference, difference_of
+from lockstep.audit.published import Published
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
-from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
-from node.replica.digest import canonical_sha256, state_digest
+from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
+from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import file_sha256
 from node.system.device import use_threads
@@ -41,16 +42,8 @@ from protocol.codec.commits import (
     genesis_digest,
     open_commit,
 )
-from protocol.errors import DataError, DivergedError, RemoteProtocolError, StorageError
+from protocol.errors import DivergedError, RemoteProtocolError, StorageError
 from protocol.ids import Digest
-
-
-class Difference(DivergedError):  # noqa: N818 (a finding)
-    """The record differs from its replay; `round` is the first round that differs."""
-
-    def __init__(self, round: int, reason: str) -> None:
-        super().__init__(f"the first difference is in round {round}: {reason}")
-        self.round, self.reason = round, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +84,8 @@ class Findings:
     voids: int = 0
     """Number of committed payloads that the chain makes void."""
     payload_bytes: int = 0
+    began_after: int = -1
+    """Round of the snapshot at which the replay began; -1: it began at genesis."""
     round: int = -1
     """Round of the last commit."""
     state_digest: str = ""
@@ -107,13 +102,28 @@ def verify(settings: VerifySettings) -> None:
     use_threads(settings.threads)
     findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
-        ending = f"; {findings.voids} payloads are void" if findings.voids else ""
-        ending += f"; {findings.checkpoint}" if findings.checkpoint else ""
-        output.print(
-            f"verified: {findings.commits} commits up to round {findings.round} lead to state "
-            f"{findings.state_digest}{ending}",
-            soft_wrap=True,
+        output.print(in_words(findings), soft_wrap=True)
+
+
+def in_words(findings: Findings) -> str:
+    """What an audit without a difference has checked, and what it has replayed."""
+    first, last = findings.began_after, findings.round
+    if first < 0:
+        replay = f"all {findings.replayed} were replayed from genesis and lead"
+    else:
+        replay = (
+            f"rounds {first + 1} to {last} ({findings.replayed} commits) were replayed from the "
+            f"snapshot of round {first}, whose SHA-256 the members reported, and lead"
+            if findings.replayed
+            else f"none was replayed: the snapshot of round {first} is of the last, and leads"
         )
+    voids = f"; {findings.voids} payloads are void" if findings.voids else ""
+    return (
+        f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
+        f"to state {findings.state_digest}; members reported the same state in "
+        f"{findings.digests_compared} rounds{voids}; "
+        f"{findings.checkpoint or 'no checkpoint was compared'}"
+    )
 
 
 async def _verify(settings: VerifySettings) -> Findings:
@@ -148,59 +158,6 @@ def _is_directory(path: str) -> bool:
     return Path(path).is_dir()
 
 
-class Published:
-    """A published checkpoint, compared with the state after each round.
-
-    Raises `DataError` when it is no checkpoint of a run, `DivergedError` when it is one of another
-    run.
-    """
-
-    def __init__(self, directory: Path, run_id: str) -> None:
-        loaded = load_checkpoint(directory)
-        claims, self.directory = loaded.metadata, directory
-        if not isinstance(claims.get("round"), int) or "run_id" not in claims:
-            raise DataError(
-                f"{directory}: expected a checkpoint with its run_id and its round, "
-                f"got {sorted(claims)}"
-            )
-        if claims["run_id"] != run_id:
-            raise DivergedError(
-                f"{directory}: expected a checkpoint of run {run_id}, got one of {claims['run_id']}"
-            )
-        self.round: int = claims["round"]
-        parameters = named_parameters_once(loaded.model)
-        self._digest, self._sha256 = state_digest(parameters), canonical_sha256(parameters)
-        self._met: int | None = None
-        self.verdict = ""
-
-    def compare(self, round: int, replica: Replica) -> None:
-        """Compares the checkpoint with the replica, which holds the state after `round`.
-
-        Raises `Difference` when `round` is the checkpoint's and the parameters differ.
-        """
-        if replica.digest == self._digest:
-            self._met = round
-        if round == self.round:
-            if canonical_sha256(replica.committed) != self._sha256:
-                met = "" if self._met is None else f"; it holds those of round {self._met}"
-                raise Difference(
-                    round,
-                    f"{self.directory} does not hold the parameters that the log produces{met}",
-                )
-            self.verdict = f"{self.directory} equals the state of the log at round {round}"
-
-    def require_compared(self, first: int, last: int) -> None:
-        """Raises `Difference` when the checkpoint's round was not among those from `first` to
-        `last`.
-        """
-        if not self.verdict:
-            raise Difference(
-                self.round,
-                f"{self.directory} claims to be of round {self.round}: the replay went from round "
-                f"{first} to round {last} without a commit of that round",
-            )
-
-
 class Audit:
     """One walk through a record, which fills `findings`."""
 
@@ -214,6 +171,7 @@ class Audit:
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
         self._voids = VoidBook(info)
+        self._head = genesis_digest(info.run_id)
 
     async def replay(self, advance: Advance) -> None:
         """Walks to the end of the log; `Difference` at the first round that differs."""
@@ -247,7 +205,7 @@ class Audit:
         The last one is the newest at the beginning: a live run may go on faster than its replay.
         """
         info, findings = self._record.info, self._findings
-        head, last = genesis_digest(info.run_id), None
+        head, last = self._head, None
         while last is None or findings.round < last or self._voids.ahead:
             reply = await self._record.commits(findings.round)
             last = reply.head_round if last is None else last
@@ -261,13 +219,14 @@ class Audit:
                     check_link(commit, info.run_id, head, before)
                     voids = self._voids.obey(commit, recorded.voids)
                 except RemoteProtocolError as error:
-                    raise Difference(
-                        before + 1, f"the commit that follows round {before}: {error}"
+                    raise difference_of(
+                        before + 1, f"the commit that follows round {before}", error
                     ) from None
                 head, findings.round = commit_digest(commit), commit.round
+                self._head = head
                 findings.commits += 1
                 yield commit, recorded, voids
-            head = self._end_of_page(head, reply)
+            head = self._head = self._end_of_page(head, reply)
             if not reply.commits:
                 return
 
@@ -278,7 +237,7 @@ class Audit:
         try:
             head = self._voids.walk(head, reply.tail)
         except RemoteProtocolError as error:
-            raise Difference(self._findings.round, f"behind the last commit: {error}") from None
+            raise difference_of(self._findings.round, "behind the last commit", error) from None
         self._findings.voids = self._voids.found
         if not reply.commits and (missing := self._voids.ahead):
             raise Difference(missing[0], "a payload is called void, and the chain does not say so")
@@ -305,6 +264,7 @@ class Audit:
         except StorageError as error:
             raise Difference(commit.round, str(error)) from None
         self._first, self._awaited = commit.round, None
+        self._findings.began_after = commit.round
 
     def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:
         if not recorded.digest_reports:
@@ -321,3 +281,52 @@ class Audit:
         self._findings.state_digest = f"{self._replica.digest:016x}"
         if self._published and self._awaited is None:
             self._published.compare(round, self._replica)
+
+    # ---- for an audit that follows a live run
+
+    @property
+    def replica(self) -> Replica:
+        """The state that the log has led to."""
+        return self._replica
+
+    @property
+    def place(self) -> Position:
+        """The place behind the last commit that `commits` yielded; its state is the replica's once
+        the commit is applied.
+        """
+        round, voids = self._findings.round, self._voids
+        return Position(
+            round + 1, self._head, round, voids=voids.unmet, void_count=voids.found_or_unmet
+        )
+
+    def resume(self, place: Position) -> None:
+        """Go on at a place; the replica and the counts of the findings are put there by others."""
+        self._head, self._findings.round = place.head, place.head_round
+        self._voids.resume(place.voids, place.void_count)
+        self._awaited = None
+
+    def begin_again(self) -> None:
+        """Go on at the beginning: at genesis, or on the way to the snapshot."""
+        self.resume(Position(0, genesis_digest(self._record.info.run_id), -1))
+        self._awaited = file_sha256(self._snapshot) if self._snapshot else None
+
+    @property
+    def awaits_snapshot(self) -> bool:
+        """Whether the walk has not come to the commit that records the snapshot to begin at."""
+        return self._awaited is not None
+
+    def commits(self) -> AsyncIterator[tuple[Commit, wire.Committed, frozenset[Digest]]]:
+        """The commits behind the place up to the newest, with their void payloads."""
+        return self._chain()
+
+    async def take(
+        self, commit: Commit, recorded: wire.Committed, voids: frozenset[Digest]
+    ) -> bool:
+        """Fetch the payloads of a commit and make its step, or begin at its snapshot. Returns
+        whether the replica holds the state after it: not before the snapshot that is awaited.
+        """
+        if self._awaited is None:
+            await self._apply(commit, voids)
+        elif recorded.snapshot_sha256 == self._awaited:
+            self._begin_here(commit)
+        return self._awaited is None

@@ -15,6 +15,19 @@ from protocol.ids import Digest
 from protocol.run_info import RunInfo
 
 
+class UnannouncedVoidError(RemoteProtocolError):
+    """The chain holds a void that its commit did not announce; `void` is the payload's round and
+    digest.
+    """
+
+    def __init__(self, void: Void) -> None:
+        super().__init__(
+            f"expected only voids that their commits announce, got one of round "
+            f"{void.round}: {void.digest.hex()[:16]}"
+        )
+        self.void = (void.round, void.digest)
+
+
 class VoidBook:
     """The voids of one walk through a chain. All methods raise `RemoteProtocolError` for entries
     that the coordinator did not sign or that are out of place.
@@ -22,7 +35,8 @@ class VoidBook:
 
     def __init__(self, info: RunInfo) -> None:
         self._info = info
-        self._ahead: dict[tuple[int, Digest], Void] = {}
+        self._ahead: dict[tuple[int, Digest], Void | None] = {}
+        """None: the void was obeyed before `resume`, and its copy is not here any more."""
         self.found = 0
         """Voids that the chain holds, so far."""
 
@@ -30,6 +44,21 @@ class VoidBook:
     def ahead(self) -> list[int]:
         """Rounds with voids that were obeyed and not met in the chain yet, ascending."""
         return sorted(round for round, _ in self._ahead)
+
+    @property
+    def unmet(self) -> frozenset[tuple[int, Digest]]:
+        """Payloads (round, digest) whose voids were obeyed and not met in the chain yet."""
+        return frozenset(self._ahead)
+
+    @property
+    def found_or_unmet(self) -> int:
+        """Payloads that were passed over in all."""
+        return self.found + len(self._ahead)
+
+    def resume(self, unmet: Iterable[tuple[int, Digest]], passed_over: int) -> None:
+        """Go on where `unmet` and `found_or_unmet` were these."""
+        self._ahead = dict.fromkeys(unmet)
+        self.found = passed_over - len(self._ahead)
 
     def obey(self, commit: Commit, copies: Iterable[wire.ChainEntry]) -> frozenset[Digest]:
         """The payloads of a commit that are void."""
@@ -51,11 +80,9 @@ class VoidBook:
         """
         chain, head = linked(head, map(self._opened, entries), before)
         for void in chain:
-            if self._ahead.pop((void.round, void.digest), None) != void:
-                raise RemoteProtocolError(
-                    f"expected only voids that their commits announce, got one of round "
-                    f"{void.round}: {void.digest.hex()[:16]}"
-                )
+            payload = void.round, void.digest
+            if payload not in self._ahead or self._ahead.pop(payload) not in (void, None):
+                raise UnannouncedVoidError(void)
             self.found += 1
         return head
 

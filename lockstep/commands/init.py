@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from lockstep.console import own_command
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import require_replaceable
 from protocol.runfile import RunSpec, parse_run_json
@@ -29,6 +30,19 @@ def ask(path: Path, *, force: bool) -> RunSpec:
         "data": {"corpus": typer.prompt("Corpus", default=defaults.data.corpus)},
     }
     return parse_run_json(json.dumps(answers).encode(), "answers")
+
+
+def audit_warning(spec: RunSpec) -> str:
+    """Why the run could not be audited from its first round, and what to do; empty when it can."""
+    kept, steps = spec.retention.log_rounds, spec.schedule.steps
+    if kept >= steps:
+        return ""
+    return (
+        f"warning: nodes keep the payloads of the last {kept} rounds (retention.log_rounds), and "
+        f"the run has {steps} steps: without an archive nobody can audit its first rounds. Run "
+        f"{own_command()} auditor LINK, or {own_command()} relay LINK --archive, from the start "
+        f"of the run on, or set log_rounds to {steps} or more"
+    )
 
 
 def chosen(path: Path, published: Path | None, *, defaults: bool, force: bool) -> RunSpec:

@@ -72,6 +72,8 @@ class PayloadLog:
         # Old rounds that a peer read of lately; no more of them than the log has rounds.
         self._read: TTLCache[int, None] = TTLCache(math.inf, READ_S, timer=time.monotonic)
         self._settled = -1
+        self.rounds_dropped = 0
+        """Rounds that were removed because of `bytes_max`, since the log was opened."""
         self._index = threading.Lock()  # held for moments: the event loop takes it too
         self._disk = threading.Lock()  # held while files appear or vanish
         with storage_errors(self._directory, doing="open"):
@@ -137,6 +139,12 @@ class PayloadLog:
         with self._index:
             return sum(entry.size for entry in self._entries.values())
 
+    @property
+    def first_round(self) -> int | None:
+        """The oldest round with payloads here; None without any."""
+        with self._index:
+            return min((entry.round for entry in self._entries.values()), default=None)
+
     def digests(self, round: int) -> list[Digest]:
         """Payloads of a round that are here, sorted."""
         with self._index:
@@ -187,6 +195,7 @@ class PayloadLog:
             total > self._bytes_max or (len(settled) > self._rounds_max and settled[0] < needed)
         ):
             oldest = settled.pop(0)
+            self.rounds_dropped += total > self._bytes_max
             total -= sum(entry.size for _, entry in entries if entry.round == oldest)
             self._delete(digest for digest, entry in entries if entry.round == oldest)
             with self._disk, storage_errors(self._directory, doing="prune"):

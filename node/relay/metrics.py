@@ -27,6 +27,16 @@ class _RelayCollector(Collector):
         yield _gauge("links", "Open links.", len(status["links"].get("open", ())))
         yield _gauge("round", "Newest round that was decided.", status["round"])
         yield _gauge("payload_log_bytes", "Payloads on disk.", status["payloads"]["bytes"])
+        archive = status["archive"]
+        yield _gauge("archive_round", "Newest round of the archive.", archive.get("round", -1))
+        yield _gauge(
+            "archive_missing", "Payloads that nobody gave the archive.", archive.get("missing", 0)
+        )
+        yield _gauge(
+            "archive_rounds_dropped",
+            "Rounds that the archive had no room for, since it was started.",
+            archive.get("rounds_dropped", 0),
+        )
         traffic = CounterMetricFamily(
             "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
         )

@@ -8,7 +8,8 @@ by digest.
 Nodes behind home routers cannot dial each other, but all of them can dial a relay: each offers it
 the payloads that it holds, the relay pulls them, verifies them by digest and offers them to all
 others. It is no member: it has no lease, no vote and no share, and its copies make no payload
-available. Over libp2p it is also where nodes find a way to each other.
+available. With an archive it keeps them all (`node.relay.archive`). Over libp2p it is also where
+nodes find a way to each other.
 
 Memory is bounded by links and parts, disk by `log_bytes_max`, the rate of one peer by `peer_limit`.
 A relay that is told to stop drains: the coordinator tells every node to do without it, and
@@ -19,6 +20,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +37,7 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.relay.archive import ARCHIVE_NAME, Archive
 from node.relay.metrics import registry
 from node.relay.self_check import SelfCheckShelf, check_reachable
 from node.relay.settings import RelaySettings
@@ -85,6 +88,8 @@ class Started:
     payloads: PayloadLog
     mesh: Mesh
     swarm: Swarm
+    archive: Archive | None
+    """None for a relay that keeps what members keep."""
 
 
 class RelayProcess:
@@ -106,7 +111,7 @@ class RelayProcess:
         self._started: Started | None = None
         self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
-        self._end_reason = "this relay was asked to leave"
+        self._end_reason = f"this {settings.name} was asked to leave"
         self._phase = Phase.STARTING
         self._round = -1
         self._self_check = ""
@@ -142,7 +147,7 @@ class RelayProcess:
         payloads = await asyncio.to_thread(
             PayloadLog,
             settings.directory / "payloads",
-            info.spec.retention.log_rounds,
+            sys.maxsize if settings.archive else info.spec.retention.log_rounds,
             settings.log_bytes_max,
         )
         mesh, shelf = self._make_mesh(info), SelfCheckShelf()
@@ -158,7 +163,7 @@ class RelayProcess:
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        self._started = Started(info, payloads, mesh, swarm)
+        self._started = Started(info, payloads, mesh, swarm, self._archive(info, payloads, mesh))
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
@@ -171,6 +176,19 @@ class RelayProcess:
         )
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
+
+    def _archive(self, info: RunInfo, payloads: PayloadLog, mesh: Mesh) -> Archive | None:
+        if not self._settings.archive:
+            return None
+        return Archive(
+            info,
+            self.peer,
+            payloads,
+            mesh,
+            self._client.members,
+            collected=self._collected,
+            path=self._settings.directory / ARCHIVE_NAME,
+        )
 
     def _make_mesh(self, info: RunInfo) -> Mesh:
         settings = self._settings
@@ -192,10 +210,13 @@ class RelayProcess:
         """Relay until the run is finished or `leave` is called; returns the reason in words."""
         parts = self.started
         hello = wire.Hello(
-            addresses=self.addresses, software=self._software, name="relay", relay=True
+            addresses=self.addresses,
+            software=self._software,
+            name=self._settings.name,
+            relay=True,
         )
         session = asyncio.create_task(self._client.run(parts.info, hello, self))
-        failing = asyncio.create_task(parts.swarm.failed())
+        failing = asyncio.create_task(self._failed(parts))
         left = asyncio.create_task(self._stopping.wait())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
@@ -216,6 +237,17 @@ class RelayProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return self._end_reason
+
+    async def _failed(self, parts: Started) -> None:
+        """Wait until a task in the background fails, and raise its exception."""
+        failing = [asyncio.ensure_future(parts.swarm.failed())]
+        if parts.archive:
+            failing.append(asyncio.ensure_future(parts.archive.fill(self._client.fetch_commits)))
+        try:
+            await asyncio.gather(*failing)
+        finally:
+            for task in failing:
+                task.cancel()
 
     def leave(self) -> None:
         """Drain, and end `run`."""
@@ -260,7 +292,8 @@ class RelayProcess:
                 self._round = max(self._round, message.skipped.round)
             case "finished":
                 self._end_reason = message.finished.reason
-                self._stopping.set()
+                if not self._settings.archive:  # an archive is of use to those who come later
+                    self._stopping.set()
             case _:
                 pass  # of no use to a node that does not train
 
@@ -289,6 +322,11 @@ class RelayProcess:
         finally:
             del self._collects[commit.round]
             swarm.settle(commit.round, kept)
+
+    async def _collected(self, round: int) -> None:
+        """Return when the payloads of a commit are not being collected, or no longer."""
+        if task := self._collects.get(round):
+            await asyncio.wait({task})
 
     async def _charge_traffic(self, mesh: Mesh) -> None:
         """Charge bytes that no link counts, as those of the operating system, to the uplink."""
@@ -328,7 +366,13 @@ class RelayProcess:
                 "bytes": started.payloads.held_bytes if started else 0,
                 "bytes_max": self._settings.log_bytes_max,
             },
+            "archive": started.archive.document() if started and started.archive else {},
         }
+
+    @property
+    def client(self) -> CoordinatorClient:
+        """The line to the coordinator."""
+        return self._client
 
     def unready(self) -> str:
         """Why nothing is relayed now; empty when the relay is at work."""

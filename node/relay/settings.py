@@ -39,6 +39,13 @@ class RelaySettings:
     """Secret that admits this relay, where the run wants one; it is sent over TLS or loopback
     alone."""
 
+    archive: bool = False
+    """Whether the relay keeps every committed payload from the first round on, as far as
+    `log_bytes_max` reaches, and goes on when the run is finished."""
+
+    name: str = "relay"
+    """Name of the relay among the others."""
+
     def __post_init__(self) -> None:
         check_network(
             self.coordinator,

@@ -87,6 +87,8 @@ class Replica:
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
         self._earlier = VoteHistory(algorithm, spec.retention)
+        self.payloads_ignored = 0
+        """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
 
     def reset(self) -> None:
@@ -219,6 +221,7 @@ class Replica:
                     f"expected a payload of {entry.author} for round {commit.round}, got {found}"
                 )
         except RemoteProtocolError as error:
+            self.payloads_ignored += 1
             log.warning(
                 "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
             )

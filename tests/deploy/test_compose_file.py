@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from lockstep.audit.auditor import LAST_COMMIT_S
 from lockstep.wan.profiles import read_profiles
+from node.relay.process import DRAIN_S, GOODBYE_S
 from protocol.runfile import parse_run_file
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,7 @@ def test_the_profiles_are_those_of_the_first_lines() -> None:
     assert {
         profile for service in SERVICES.values() for profile in service.get("profiles", ())
     } == {
+        "auditor",
         "monitoring",
         "chaos",
         "gpu",
@@ -243,12 +246,22 @@ def test_an_image_runs_as_a_user_and_what_it_copies_is_in_the_context(path: Path
     assert all((ROOT / name).exists() for name in context)
 
 
+def test_the_auditor_stands_on_no_home_link_and_keeps_its_archive() -> None:
+    auditor = SERVICES["auditor"]
+    assert auditor["entrypoint"] == ["lockstep", "auditor"]
+    assert "cap_add" not in auditor
+    assert "auditor:/state" in auditor["volumes"]
+    assert seconds(auditor["stop_grace_period"]) > LAST_COMMIT_S + DRAIN_S + GOODBYE_S
+
+
 def test_the_coordinator_s_image_has_no_extra() -> None:
     assert "optional-dependencies" not in (ROOT / "deploy/coordinator.Dockerfile").read_text()
 
 
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="no docker-compose 1 here")
-@pytest.mark.parametrize("profiles", [[], ["monitoring"], ["chaos"], ["gpu"]], ids="".join)
+@pytest.mark.parametrize(
+    "profiles", [[], ["auditor"], ["monitoring"], ["chaos"], ["gpu"]], ids="".join
+)
 def test_docker_compose_1_understands_it(profiles: list[str]) -> None:
     command = ["docker-compose", *(f"--profile={name}" for name in profiles), "config", "--quiet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
 from coordinator.machine.rounds import Rounds
+from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from node import status
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
@@ -51,17 +52,22 @@ def samples(registry: CollectorRegistry) -> dict[str, set[str]]:
 
 @pytest.fixture
 async def exported(tmp_path: Path) -> dict[str, set[str]]:
-    """Everything that coordinator, node and relay export, and what Prometheus adds itself."""
+    """Everything that coordinator, node, relay and auditor export, and what Prometheus adds
+    itself.
+    """
     rounds = Rounds(RunSpec(), RunId("ab" * 16))
     rounds.state.loss = 1.0
     relay = RelayProcess(
         RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test"
     )
+    auditor = CollectorRegistry()
+    auditor.register(AuditCollector(lambda: dict.fromkeys((*GAUGES, *COUNTERS), 0)))
     found = {"up": {"job"}}
     for registry in (
         metrics.registry(rounds),
         status.registry(status.NodeStatus("a peer", "a name", loss=1.0)),
         relay.registry,
+        auditor,
     ):
         found |= samples(registry)
     await relay.stop()
@@ -182,7 +188,9 @@ def test_prometheus_scrapes_every_service_on_the_admin_port() -> None:
         for name in config["names"]
     }
     ours = {
-        name for name in SERVICES if name in ("coordinator", "relay") or name.startswith("node")
+        name
+        for name in SERVICES
+        if name in ("coordinator", "relay", "auditor") or name.startswith("node")
     }
     assert asked == {f"{name}:50701" for name in ours}
 

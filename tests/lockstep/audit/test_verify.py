@@ -14,50 +14,15 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load_file, save_file
 
-from coordinator.process import CoordinatorProcess
-from coordinator.settings import CoordinatorSettings
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
 from protocol.codec.commits import SignedCommit, open_commit, sign_commit
 from protocol.handshake import public_bytes
-from protocol.runfile import RetentionSpec, RunSpec
+from tests.lockstep.audit.runs import STEPS, coordinator_in, spec_of
 from tests.node.test_process import NodeTask
-from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus
 from tests.support.waiting import PATIENCE_SECONDS, until
-
-STEPS = 8
-
-
-def spec_of(steps: int) -> RunSpec:
-    return tiny_spec(steps=steps).model_copy(update={"retention": RetentionSpec(snapshot_every=3)})
-
-
-def coordinator_in(directory: Path, spec: RunSpec) -> CoordinatorProcess:
-    settings = CoordinatorSettings(directory / "coordinator", "127.0.0.1:0", goodbye_ms=5000)
-    return CoordinatorProcess(spec, settings, load_or_create_key(settings.directory))
-
-
-async def train(directory: Path) -> None:
-    data = tiny_corpus(directory / "data")
-    coordinator = coordinator_in(directory, spec_of(STEPS))
-    await coordinator.start()
-    nodes = [NodeTask(coordinator.address, directory, data, number) for number in range(2)]
-    async with nodes[0], nodes[1]:
-        for node in nodes:
-            await node.ended()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await coordinator.finished()
-    await coordinator.stop()
-    shutil.copytree(nodes[0].checkpoint, directory / "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    directory = tmp_path_factory.mktemp("finished")
-    asyncio.run(train(directory))
-    return directory
 
 
 @pytest.fixture
@@ -90,7 +55,11 @@ def test_a_demos_directory_verifies_with_its_checkpoint(
 ) -> None:
     assert verified(finished) == ExitCode.OK
     line = " ".join(capsys.readouterr().out.split())
-    assert line.startswith(f"verified: {STEPS} commits up to round {STEPS - 1} lead to state ")
+    assert line.startswith(
+        f"verified: {STEPS} commits up to round {STEPS - 1} are signed and linked; "
+        f"all {STEPS} were replayed from genesis and lead to state "
+    )
+    assert f"members reported the same state in {STEPS} rounds; " in line
     assert line.endswith(f"equals the state of the log at round {STEPS - 1}")
 
 
@@ -114,7 +83,9 @@ def test_the_findings_are_the_same_with_other_threads_and_from_the_coordinators_
     assert (documents[0]["replayed"], documents[0]["digests_compared"]) == (STEPS, STEPS)
 
 
-def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_path: Path) -> None:
+def test_from_a_recorded_snapshot_only_the_rest_is_replayed_and_it_says_so(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [snapshot] = (finished / "node-1" / "snapshots").glob("5-*")
     path = tmp_path / "found.json"
     payloads = Path(shutil.copytree(finished / "node-1" / "payloads", tmp_path / "payloads"))
@@ -125,6 +96,8 @@ def test_from_a_recorded_snapshot_only_the_rest_is_replayed(finished: Path, tmp_
     )
     document = json.loads(path.read_text())
     assert (document["commits"], document["replayed"]) == (STEPS, STEPS - 6)
+    line = " ".join(capsys.readouterr().out.split())
+    assert "rounds 6 to 7 (2 commits) were replayed from the snapshot of round 5, whose" in line
     assert document["checkpoint"].endswith(f"equals the state of the log at round {STEPS - 1}")
 
 

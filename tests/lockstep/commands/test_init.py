@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.commands.init import ask
+from lockstep.cli import main
+from lockstep.commands.init import ask, audit_warning
 from lockstep.exit_codes import UsageError
 from protocol.errors import SettingsError
-from protocol.runfile import RunSpec
+from protocol.runfile import RetentionSpec, RunSpec, ScheduleSpec
 
 
 def test_without_a_terminal_the_questions_point_to_defaults(
@@ -42,3 +43,19 @@ def test_no_question_is_asked_for_a_file_that_may_not_be_replaced(
     (tmp_path / "run.toml").touch()
     with pytest.raises(UsageError, match="already exists"):
         ask(tmp_path / "run.toml", force=False)
+
+
+def test_a_run_whose_payloads_would_be_lost_is_warned_of_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--defaults", str(tmp_path / "run.toml")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the payloads of the last 1000 rounds (retention.log_rounds)" in said
+    assert "the run has 2000 steps: without an archive nobody can audit its first rounds" in said
+    assert "auditor LINK" in said
+    assert "relay LINK --archive" in said
+
+
+def test_a_run_that_keeps_all_its_payloads_is_not_warned_of() -> None:
+    spec = RunSpec(schedule=ScheduleSpec(steps=500), retention=RetentionSpec(log_rounds=500))
+    assert audit_warning(spec) == ""

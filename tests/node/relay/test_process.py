@@ -321,6 +321,19 @@ async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
         await relay.stop()
 
 
+async def test_an_archive_stays_when_the_run_is_finished(
+    tmp_path: Path, coordinator: CoordinatorProcess
+) -> None:
+    async with relaying(tmp_path, coordinator, archive=True) as relay:
+        finished = wire.RunFinished(head_round=7, reason="all 8 steps are done")
+        coordinator.service.broadcast(wire.CoordinatorMessage(finished=finished))
+        opened = wire.RoundSkipped(round=9, reason="so that it is heard after the end")
+        coordinator.service.broadcast(wire.CoordinatorMessage(skipped=opened))
+        await until(lambda: relay.status()["round"] == 9)
+        assert relay.phase is Phase.RELAYING
+        assert relay.status()["archive"]["missing"] == 0
+
+
 async def test_a_session_that_the_coordinator_ends_leaves_no_sender_behind(
     tmp_path: Path, coordinator: CoordinatorProcess
 ) -> None:

@@ -1,0 +1,211 @@
+"""`lockstep auditor LINK`: replays a run while it goes on, and keeps all its payloads.
+
+    relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
+         '--------- the same payloads, for everybody who audits the run later
+
+It trains nothing and has no vote. Its two halves live side by side: the archive goes on when the
+replay is slow, waits, or has found a difference.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from lockstep import __version__
+from lockstep.audit.follower import Follower
+from lockstep.audit.metrics import AuditCollector
+from lockstep.console import messages
+from lockstep.service.contact import first_word
+from lockstep.service.directory import Owner, claimed
+from lockstep.service.home import Home
+from lockstep.service.keys import load_or_create_key
+from lockstep.service.overhead import OverheadMeter
+from lockstep.service.serve import ServeOptions, log_versions, serve
+from lockstep.service.signals import run_event_loop
+from node.control.first_contact import remember
+from node.relay.archive import Archive
+from node.relay.process import RelayProcess
+from node.relay.settings import RelaySettings
+from node.system.device import use_threads
+from node.system.malloc import keep_freed_memory
+from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
+from protocol.codec.commits import Entry
+from protocol.errors import DivergedError, UnavailableError
+from protocol.run_info import RunInfo
+from protocol.traffic import Overhead, unknown_overhead
+
+COMMITS_S = 30.0
+"""Longest wait for a page of the log; then the audit says that it waits, and asks again."""
+
+LAST_COMMIT_S = 30.0
+"""Longest wait for the commit in hand when the auditor is told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditorSettings:
+    """Settings of one auditor."""
+
+    relay: RelaySettings
+    """Settings of its links and its archive."""
+
+    threads: int = 0
+    """CPU threads; 0: as many as cores. They change only the time."""
+
+    snapshot: Path | None = None
+    """Snapshot to begin at when nothing is saved yet; None: genesis."""
+
+    save_every: int = 50
+    """Rounds between two saved states: a kill costs the replay of no more than these."""
+
+
+class RelayRecord:
+    """The record of a live run, as its relay with an archive sees it."""
+
+    def __init__(self, info: RunInfo, relay: RelayProcess, archive: Archive) -> None:
+        self.info = info
+        self._relay, self._archive = relay, archive
+        self._head_round = -1
+
+    @property
+    def newest_round(self) -> int:
+        return self._head_round
+
+    async def commits(self, after_round: int) -> wire.Commits:
+        client = self._relay.client
+        try:
+            async with asyncio.timeout(COMMITS_S):
+                reply = await client.fetch_commits(after_round)
+        except TimeoutError:
+            reason = client.offline or f"no commits within {COMMITS_S:.0f} s"
+            raise UnavailableError(f"expected the log from {client.address}: {reason}") from None
+        self._head_round = max(self._head_round, reply.head_round)
+        return reply
+
+    async def payload(self, round: int, entry: Entry) -> bytes:
+        return await self._archive.payload(round, entry.digest)
+
+    async def close(self) -> None:
+        pass  # the relay is stopped by its owner
+
+
+class AuditorProcess:
+    """One auditor of one run. `key` is its identity; `overhead` tells the traffic that no part of
+    it counts.
+    """
+
+    def __init__(
+        self,
+        settings: AuditorSettings,
+        key: Ed25519PrivateKey,
+        software: str,
+        overhead: Overhead = unknown_overhead,
+    ) -> None:
+        self._settings = settings
+        relaying = replace(settings.relay, archive=True, name="auditor")
+        self._relay = RelayProcess(relaying, key, software, overhead)
+        self._follower: Follower | None = None
+        self.registry = self._relay.registry
+        self.registry.register(AuditCollector(self._audit))
+
+    async def start(self) -> None:
+        """Listen, build the model, and be ready to replay. Raises what `RelayProcess.start` raises,
+        and `SettingsError` for a run that this machine cannot replay.
+        """
+        await self._relay.start()
+        parts = self._relay.started
+        assert parts.archive is not None, "an auditor's relay has an archive"
+        record = RelayRecord(parts.info, self._relay, parts.archive)
+        settings = self._settings
+        self._follower = await asyncio.to_thread(
+            Follower, record, settings.relay.directory, settings.save_every, settings.snapshot
+        )
+
+    async def run(self) -> str:
+        """Audit until `leave` is called; returns how it ended, in words."""
+        assert self._follower is not None, "start() comes first"
+        follower = self._follower
+        following = asyncio.create_task(follower.run())
+        relaying = asyncio.create_task(self._relay.run())
+        try:
+            await asyncio.wait({following, relaying}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()  # halted: the archive goes on
+            reason = await relaying
+            follower.leave()
+            await asyncio.wait({following}, timeout=LAST_COMMIT_S)
+            if following.done():
+                following.result()
+            return f"{reason}; audited up to round {follower.audited_round}"
+        finally:
+            for task in (following, relaying):
+                task.cancel()
+            await asyncio.gather(following, relaying, return_exceptions=True)
+
+    def leave(self) -> None:
+        """Drain, save, and end `run`."""
+        self._relay.leave()
+
+    async def stop(self) -> None:
+        """Close everything that `start` and `run` have opened. Safe to call twice."""
+        await self._relay.stop()
+
+    # ---- for people
+
+    @property
+    def alarm(self) -> str:
+        """The first difference in words; empty when there is none."""
+        return self._follower.alarm if self._follower else ""
+
+    def _audit(self) -> dict[str, Any]:
+        return self._follower.document() if self._follower else {}
+
+    def status(self) -> dict[str, Any]:
+        """The document of /status.json."""
+        return {**self._relay.status(), "audit": self._audit()}
+
+    def unready(self) -> str:
+        """Why an operator should look; empty while all is well."""
+        return self.alarm or self._relay.unready()
+
+
+def audit(settings: AuditorSettings, options: ServeOptions, home: Home) -> None:
+    """Runs an auditor until a signal asks it to leave; `DivergedError` when it found a
+    difference.
+    """
+    keep_freed_memory()
+    use_threads(settings.threads)
+    log_versions(settings)
+    link = parse_link(settings.relay.coordinator)
+    known = home.knows(link.address)
+    info = first_word(link, known=known, follow_parent=options.follow_parent)
+    place: Path = home.run(info.run_id)
+    settings = replace(settings, relay=replace(settings.relay, directory=place))
+    with claimed(place, Owner("auditor", info.run_id, info.spec.name)):
+        remember(place, link.address)
+        key = load_or_create_key(home.path)
+        serving = replace(options, directory=place)
+        alarm, words = run_event_loop(_audit(settings, serving, key))
+    messages.print(words, soft_wrap=True, markup=False)
+    if alarm:
+        raise DivergedError(alarm)
+
+
+async def _audit(
+    settings: AuditorSettings, options: ServeOptions, key: Ed25519PrivateKey
+) -> tuple[str, str]:
+    """Returns the first difference, and how it ended, in words."""
+    meter = OverheadMeter()
+    process = AuditorProcess(settings, key, f"lockstep {__version__}", meter.measure_overhead)
+    words = await serve(
+        process,
+        process.run,
+        process.leave,
+        lambda: settings.relay.coordinator,
+        options,
+        meter=meter,
+    )
+    return process.alarm, words

@@ -1,0 +1,65 @@
+"""`lockstep auditor`: its options. The rest is imported when it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep import options
+
+
+def auditor(
+    url: options.Url,
+    *,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="LOCKSTEP_DIRECTORY",
+            show_default="~/.lockstep/auditor, with a directory for each run",
+            help="Directory of this auditor's identity, state and archive, for one run.",
+        ),
+    ] = None,
+    listen: options.Listen = "0.0.0.0:50720",
+    advertise: options.Advertise = None,
+    links: options.Links = "grpc",
+    upload_limit: options.UploadLimit = 0,
+    peer_limit: options.PeerLimit = 0,
+    disk: options.Disk = 64 * 1024**3,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            show_default="genesis",
+            help="Snapshot to begin at, when the first payloads are gone and nothing is saved yet.",
+        ),
+    ] = None,
+    threads: options.Threads = 0,
+    save_every: options.SaveEvery = 50,
+    admin: options.Admin = "127.0.0.1:0",
+    follow_parent: options.FollowParent = False,
+) -> None:
+    """Replay a run while it goes on, say where it differs, and keep all its payloads.
+
+    Needs torch, no GPU. Goes on after a difference, with an alarm, and then ends with 9.
+    """
+    from lockstep.audit.auditor import AuditorSettings, audit
+    from lockstep.service.home import Home
+    from lockstep.service.serve import ServeOptions
+    from node.relay.settings import RelaySettings
+
+    place = (directory or Path("~/.lockstep/auditor")).expanduser()
+    relay = RelaySettings(
+        coordinator=url,
+        directory=place,
+        listen=listen,
+        advertise=tuple(advertise or ()),
+        links=links,
+        log_bytes_max=disk,
+        upload_limit=upload_limit,
+        peer_limit=peer_limit,
+    )
+    settings = AuditorSettings(relay, threads, snapshot, save_every)
+    home = Home(place, only=directory is not None)
+    audit(settings, ServeOptions(place, admin, follow_parent), home)

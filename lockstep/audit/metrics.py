@@ -1,0 +1,42 @@
+"""The numbers of an auditor for Prometheus, read from its status at each scrape."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+GAUGES = {
+    "round": "Round of the last commit that was replayed.",
+    "behind_rounds": "Rounds up to the newest commit that are not replayed.",
+    "keeps_up": "1 while the replay keeps up with the run, else 0.",
+    "rounds_different": "Rounds whose replayed state differs from the members'.",
+    "rounds_unreported": "Rounds whose state no majority reported in time.",
+    "halted": "1 when the chain of commits does not hold and the audit has ended, else 0.",
+}
+"""Meaning of each gauge, by its field of the document."""
+
+COUNTERS = {
+    "rounds_replayed": "Rounds that were replayed.",
+    "rounds_equal": "Rounds whose replayed state equals the members'.",
+    "payloads_ignored": "Committed payloads that did not decode, or were not what they should be.",
+    "payloads_void": "Committed payloads that the chain makes void.",
+}
+"""Meaning of each counter, by its field of the document."""
+
+
+class AuditCollector(Collector):
+    """The numbers of the document that `document()` returns."""
+
+    def __init__(self, document: Callable[[], dict[str, Any]]) -> None:
+        self._document = document
+
+    def collect(self) -> Iterator[Metric]:
+        known = self._document()
+        for name, text in GAUGES.items():
+            if name in known:
+                value = float(bool(known[name]) if name == "halted" else known[name])
+                yield GaugeMetricFamily(f"lockstep_auditor_{name}", text, value=value)
+        for name, text in COUNTERS.items():
+            if name in known:
+                yield CounterMetricFamily(f"lockstep_auditor_{name}", text, value=known[name])

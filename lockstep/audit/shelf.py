@@ -1,0 +1,109 @@
+"""What an auditor keeps over a restart: the state that it has replayed to, and its counts.
+
+    audit.json           counts for each place in the log that a saved state may have
+    audit.safetensors    the newest saved state and its place (`Replica.save`)
+
+The counts are written first, with those of the state before: whichever of the two writes a kill
+comes between, the state that is there finds the counts of its own place.
+"""
+
+import logging
+from copy import deepcopy
+from pathlib import Path
+
+import msgspec
+
+from lockstep.audit.tally import Tally
+from lockstep.audit.verify import Audit, Findings
+from node.replica.position import Position
+from node.system.files import replacing_file
+from protocol.errors import StorageError
+from protocol.ids import RunId
+
+log = logging.getLogger("lockstep.auditor")
+
+STATE_NAME = "audit.safetensors"
+"""Name of the file with the replayed state."""
+
+COUNTS_NAME = "audit.json"
+"""Name of the file with the counts."""
+
+
+class Counts(msgspec.Struct):
+    """The counts of an audit at one place in the log."""
+
+    next_round: int
+    began_after: int = -1
+    replayed: int = 0
+    voids: int = 0
+    payloads_ignored: int = 0
+    tally: Tally = msgspec.field(default_factory=Tally)
+
+
+class Saved(msgspec.Struct):
+    """The file of counts."""
+
+    run_id: RunId
+    places: list[Counts]
+
+
+class Shelf:
+    """The saved state of one audit in `directory`."""
+
+    def __init__(self, directory: Path, run_id: RunId) -> None:
+        self._state, self._counts = directory / STATE_NAME, directory / COUNTS_NAME
+        self._run_id = run_id
+        self._on_disk: Counts | None = None
+        """Counts of the state that is on disk."""
+
+    def save(self, audit: Audit, place: Position, counts: Counts) -> None:
+        """Keep the state at a place; blocks. `StorageError` leaves the older one."""
+        before = self._on_disk
+        older = [before] if before and before.next_round != counts.next_round else []
+        with replacing_file(self._counts) as temporary:
+            temporary.write_bytes(msgspec.json.encode(Saved(self._run_id, [*older, counts])))
+        audit.replica.save(self._state, place)
+        self._on_disk = counts
+
+    def load(self, audit: Audit, before: int | None = None) -> tuple[Position, Counts] | None:
+        """Put the replica where it was saved; None, and genesis, when nothing is, when it is
+        damaged, or when the round `before` lies in it already.
+        """
+        place = audit.replica.load(self._state)
+        counts = {each.next_round: each for each in self._read()}
+        self._on_disk = counts.get(place.next_round) if place else None
+        too_new = place is not None and before is not None and place.next_round > before
+        if place is None or self._on_disk is None or too_new:
+            audit.replica.reset()
+            return None
+        return place, deepcopy(self._on_disk)
+
+    def _read(self) -> list[Counts]:
+        try:
+            saved = msgspec.json.decode(self._counts.read_bytes(), type=Saved)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"cannot read {self._counts}: {error.strerror}") from None
+        except msgspec.DecodeError as error:
+            log.warning("counts cannot be used", extra={"reason": str(error)})
+            return []
+        return saved.places if saved.run_id == self._run_id else []
+
+
+def put_into(findings: Findings, counts: Counts) -> None:
+    """Let the findings count on from saved ones."""
+    for name in ("began_after", "replayed", "voids"):
+        setattr(findings, name, getattr(counts, name))
+
+
+def counts_of(findings: Findings, place: Position, ignored: int, tally: Tally) -> Counts:
+    """The counts at a place; a copy."""
+    return Counts(
+        place.next_round,
+        began_after=findings.began_after,
+        replayed=findings.replayed,
+        voids=findings.voids,
+        payloads_ignored=ignored,
+        tally=deepcopy(tally),
+    )
