@@ -30,7 +30,7 @@ from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "4"
+FORMAT = "5"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"
@@ -82,7 +82,7 @@ class RecordedEntry:
 
     after_round: int
     round: int
-    """The round that it is about."""
+    """The round whose payload it makes void; -1 for an entry that is about the whole state."""
     signed: SignedEntry
 
 

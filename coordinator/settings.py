@@ -5,6 +5,7 @@ run agree on are in the run file.
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.machine.events import RestartAsked
 from protocol.addresses import check_listen
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import parse_peer_id
@@ -27,6 +28,9 @@ class CoordinatorSettings:
     vouched: tuple[str, ...] = ()
     """Ids of nodes whose word counts in a run that is open to the public; the journal keeps those
     of earlier starts."""
+
+    restart: RestartAsked | None = None
+    """The checkpoint from which the run goes on if nobody holds its newest state; None: none."""
 
     def __post_init__(self) -> None:
         check_listen(self.listen)

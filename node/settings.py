@@ -80,6 +80,9 @@ class NodeSettings:
     name: str = ""
     """Name of this node in tables, at most 64 bytes."""
 
+    restart_from: Path | None = None
+    """A checkpoint or snapshot that this node offers to a run which goes on from it."""
+
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
         check_network(

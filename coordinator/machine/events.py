@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.clock import Instants
-from protocol.codec.chain import Void
+from protocol.codec.chain import Restart, Void
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -115,6 +115,17 @@ class VoidDue:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """The operator wants the run to go on from a checkpoint, because nobody holds the state of the
+    log's head; `forced`: even if a member may hold it.
+    """
+
+    sha256: Digest
+    state_digest: int
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """A node's session ended without a goodbye: its lease runs on, but no round waits for it."""
 
@@ -177,6 +188,7 @@ Event = (
     | NotHeld
     | InstantReached
     | VoidDue
+    | RestartAsked
     | Concluded
     | Vouched
     | Salted
@@ -263,6 +275,13 @@ class VoidPayload:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRun:
+    """Sign, record and send an entry of the chain: the run goes on from a checkpoint."""
+
+    restart: Restart
+
+
+@dataclass(frozen=True, slots=True)
 class SkipRound:
     """Send the decision that a round counts for nothing."""
 
@@ -310,6 +329,7 @@ Effect = (
     | OpenRound
     | CommitRound
     | VoidPayload
+    | RestartRun
     | SkipRound
     | RecordDigest
     | AskResync
