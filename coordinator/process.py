@@ -21,6 +21,7 @@ from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit
 from coordinator.machine.rounds import Rounds
+from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door, connections_max
 from coordinator.service.server import CoordinatorService
@@ -73,6 +74,7 @@ class CoordinatorProcess:
             Door(settings.directory),
         )
         self.desk = OperatorDesk(self._sequencer, self.service)
+        self._restart = RestartRequest(settings.restart, self._sequencer)
         self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
@@ -140,6 +142,7 @@ class CoordinatorProcess:
             if (now_lost := self._state_lost()) and not lost:
                 log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
             lost = now_lost
+            await self._restart.pursue(lost)
             if self._loop_task.done():
                 self._loop_task.result()
             if self.rounds.state.end.concluded:
@@ -169,6 +172,8 @@ class CoordinatorProcess:
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
         document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
         refusals = self.service.run_refusals
+        if words := self._restart.words:
+            document["reason"] += f"; {words}"
         if document["phase"] == "waiting" and refusals:
             document["reason"] += f"; {refusals.words}"
         return {

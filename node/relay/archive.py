@@ -26,7 +26,7 @@ from node.gossip.transfer import Transfer
 from node.links.network import BlobRange, PeerAddress, PeerNetwork, Purpose
 from node.system.files import replacing_file
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import SignedEntry, open_entry
+from protocol.codec.chain import SignedEntry, Void, open_entry
 from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, short
@@ -162,10 +162,11 @@ class Archive:
         key, run_id = self._info.coordinator_key, self._info.run_id
         commit = open_commit(SignedCommit(recorded.body, recorded.signature), key)
         await self._collected(commit.round)
-        voids = {
-            open_entry(SignedEntry(entry.body, entry.signature), key, run_id).digest
+        chained = [
+            open_entry(SignedEntry(entry.body, entry.signature), key, run_id)
             for entry in recorded.voids
-        }
+        ]
+        voids = {entry.digest for entry in chained if isinstance(entry, Void)}
         for entry in commit.entries:
             if entry.digest not in voids and not await self._obtain(commit.round, entry.digest):
                 self._note.missing.append((commit.round, entry.digest.hex()))
