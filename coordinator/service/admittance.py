@@ -1,4 +1,4 @@
-"""The answer to a node at the door: bans by key and host, tokens, the list.
+"""The answer to a node at the door: bans of keys, tokens, the list.
 
 The rules are in the machine (`coordinator.machine.operator.admission`); this asks it at a hello,
 for nodes and relays alike.
@@ -23,13 +23,13 @@ class Admittance:
     ) -> None:
         self._sequencer, self._clock_s = sequencer, clock_s
 
-    async def refuses(self, peer: PeerId, host: str, token: str, *, relay: bool) -> str:
+    async def refuses(self, peer: PeerId, token: str, *, relay: bool) -> str:
         """Why a node with a proven key is turned away for good; empty when it is not. A token that
         it shows is used. A node that the machine may still refuse is no concern of this.
         """
         rounds = self._sequencer.rounds
         state, members = rounds.state, rounds.members
-        if reason := state.operator.banned(host) or state.operator.banned(peer):
+        if reason := state.operator.banned(peer):
             return reason
         if not token:
             return (

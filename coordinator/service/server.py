@@ -149,6 +149,9 @@ class CoordinatorService(Calls):
     async def Session(self, requests: Requests, context: Context) -> AsyncGenerator[Message, None]:
         """One node or relay from its hello to its goodbye."""
         nonce, host = secrets.token_bytes(NONCE_BYTES), host_of(context.peer())
+        if refusal := self._sequencer.rounds.state.operator.banned(host):
+            yield Message(refused=wire.Refused(reason=refusal))
+            return
         yield Message(challenge=wire.Challenge(nonce=nonce))
         try:
             with self._door.awaiting_hello(host):
@@ -169,7 +172,7 @@ class CoordinatorService(Calls):
         if refusal := self._door.refuses_join(joined.peer, host, known=known):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         now_ms, relay, token = self._sequencer.now_ms, hello.hello.relay, hello.hello.token
-        if refusal := await self._admittance.refuses(joined.peer, host, token, relay=relay):
+        if refusal := await self._admittance.refuses(joined.peer, token, relay=relay):
             log.info("not admitted", extra=self._where(peer=joined.peer, reason=refusal))
             yield Message(refused=wire.Refused(reason=refusal))
             return

@@ -62,7 +62,7 @@ def unit_path() -> Path:
 def install(arguments: Sequence[str]) -> None:
     """Writes the unit and starts it, or says how to where systemd does not answer."""
     path = unit_path()
-    with replacing_file(path) as temporary:
+    with replacing_file(path, mode=0o600) as temporary:  # a link may hold a token
         temporary.write_text(unit_text(arguments), encoding="utf-8")
     output.print(f"wrote {path}", soft_wrap=True)
     _systemctl("daemon-reload")

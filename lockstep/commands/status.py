@@ -118,6 +118,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
         "round": f"{document.get('round')}: {document.get('phase')}",
         "because": document.get("reason"),
+        "notice": _newest_notice(document),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
@@ -130,6 +131,12 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         if value:
             table.add_row(name, str(value))
     return table
+
+
+def _newest_notice(document: Mapping[str, Any]) -> str:
+    """What the operator told everyone last."""
+    notices = document.get("operator", {}).get("notices", ())
+    return str(notices[-1].get("text", "")) if notices else ""
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
