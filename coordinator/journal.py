@@ -82,7 +82,7 @@ class RecordedEntry:
 
     after_round: int
     round: int
-    """The round that it is about."""
+    """The round whose payload it makes void; -1 for an entry that is about the whole state."""
     signed: SignedEntry
 
 

@@ -1,14 +1,14 @@
 """Checks a journal: folds its whole history again from the first event.
 
 A sound journal has an undamaged file, no missing or damaged event, only commits that its events
-decide (signed by the run's key, each linked to the one before), only voids that its events make,
-and only snapshots that equal the state after their events.
+decide (signed by the run's key, each linked to the one before), only voids and restarts that its
+events make, and only snapshots that equal the state after their events.
 """
 
 from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
-from coordinator.machine.events import CommitRound, Effect, VoidPayload
+from coordinator.machine.events import CommitRound, Effect, RestartRun, VoidPayload
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
@@ -48,7 +48,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
                 f"event {sequence} ({event}) does not follow from those before it: {error}"
             ) from None
         _compare_commits(effects, recorded, coordinator_key, sequence)
-        _compare_voids(effects, entries, coordinator_key, sequence)
+        _compare_entries(effects, entries, coordinator_key, sequence)
         if sequence in snapshots:
             _compare_state(decode_state(snapshots[sequence]), rounds.state, sequence)
         count = sequence
@@ -58,7 +58,8 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
         )
     if entries:
         raise StorageError(
-            f"a void of round {entries[0].round} is on record, and no event makes it"
+            f"an entry of the chain after round {entries[0].after_round} is on record, and no "
+            "event makes it"
         )
     state = rounds.state
     return Checked(count, state.totals.committed, len(snapshots), state.head_round)
@@ -99,19 +100,21 @@ def _compare_commits(
             open_commit(row.signed, coordinator_key)
 
 
-def _compare_voids(
+def _compare_entries(
     effects: list[Effect], entries: list[RecordedEntry], coordinator_key: bytes, sequence: int
 ) -> None:
-    """Compare the voids that an event makes with the next on record, and take these off
-    `entries`.
+    """Compare the voids and restarts that an event makes with the next on record, and take these
+    off `entries`.
     """
     for effect in effects:
-        if isinstance(effect, VoidPayload):
-            row = entries.pop(0) if entries else None
-            run_id = effect.void.run_id
-            if row is None or open_entry(row.signed, coordinator_key, run_id) != effect.void:
-                found = "none" if row is None else "another one"
-                raise StorageError(
-                    f"event {sequence} makes a payload of round {effect.void.round} void, "
-                    f"and {found} is on record"
-                )
+        match effect:
+            case VoidPayload(entry):
+                makes = f"makes a payload of round {entry.round} void"
+            case RestartRun(entry):
+                makes = f"lets the run go on from a checkpoint after round {entry.round}"
+            case _:
+                continue
+        row = entries.pop(0) if entries else None
+        if row is None or open_entry(row.signed, coordinator_key, entry.run_id) != entry:
+            found = "none" if row is None else "another one"
+            raise StorageError(f"event {sequence} {makes}, and {found} is on record")

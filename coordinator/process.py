@@ -21,6 +21,7 @@ from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit
 from coordinator.machine.rounds import Rounds
+from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door, connections_max
 from coordinator.service.server import CoordinatorService
@@ -136,10 +137,12 @@ class CoordinatorProcess:
         """
         assert self._loop_task is not None, "start() comes first"
         deadline, lost = None, ""
+        restart = RestartRequest(self._settings.restart, self._sequencer)
         while True:
             if (now_lost := self._state_lost()) and not lost:
                 log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
             lost = now_lost
+            await restart.pursue(lost)
             if self._loop_task.done():
                 self._loop_task.result()
             if self.rounds.state.end.concluded:

@@ -20,12 +20,13 @@ from coordinator.machine.events import (
     Event,
     RecordDigest,
     Restarted,
+    RestartRun,
     VoidPayload,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, encode_state
-from protocol.codec.chain import SignedEntry, Void, sign_entry
+from protocol.codec.chain import ChainEntry, SignedEntry, Void, sign_entry
 from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256
@@ -57,7 +58,7 @@ class Outcome:
     signed: dict[int, SignedCommit]
     before: dict[int, tuple[SignedEntry, ...]] = field(default_factory=dict)
     """The entries of the chain between each commit and the one before it, by round."""
-    entries: dict[Void, SignedEntry] = field(default_factory=dict)
+    entries: dict[ChainEntry, SignedEntry] = field(default_factory=dict)
     """The signed entries of this batch."""
 
 
@@ -220,18 +221,21 @@ class Sequencer:
 
     def _chained(
         self, effects: Iterable[Effect]
-    ) -> tuple[dict[int, tuple[SignedEntry, ...]], dict[Void, SignedEntry], list[RecordedEntry]]:
+    ) -> tuple[
+        dict[int, tuple[SignedEntry, ...]], dict[ChainEntry, SignedEntry], list[RecordedEntry]
+    ]:
         """The entries of the chain in front of each commit, the new ones, and their rows."""
-        before, entries, rows = {}, dict[Void, SignedEntry](), list[RecordedEntry]()
+        before, entries, rows = {}, dict[ChainEntry, SignedEntry](), list[RecordedEntry]()
         tail, head_round = self.tail, self.head_round
         for effect in effects:
             if isinstance(effect, CommitRound):
                 before[effect.commit.round], tail = tail, ()
                 head_round = effect.commit.round
-            elif isinstance(effect, VoidPayload):
-                void = effect.void
-                entries[void] = signed = sign_entry(void, self._key)
-                rows.append(RecordedEntry(head_round, void.round, signed))
+            elif isinstance(effect, VoidPayload | RestartRun):
+                entry = effect.void if isinstance(effect, VoidPayload) else effect.restart
+                entries[entry] = signed = sign_entry(entry, self._key)
+                about = entry.round if isinstance(entry, Void) else -1
+                rows.append(RecordedEntry(head_round, about, signed))
                 tail = (*tail, signed)
         self._next_tail = tail
         return before, entries, rows

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from coordinator.machine.events import RestartAsked
 from coordinator.machine.operator.acts import Mode
 from protocol.addresses import check_listen
 from protocol.errors import RemoteProtocolError, SettingsError
@@ -33,6 +34,9 @@ class CoordinatorSettings:
     admit: str = ""
     """Rule by which the run admits keys: "open", "token" or "list"; empty: that of the journal, at
     first "open"."""
+
+    restart: RestartAsked | None = None
+    """The checkpoint from which the run goes on if nobody holds its newest state; None: none."""
 
     def __post_init__(self) -> None:
         check_listen(self.listen)

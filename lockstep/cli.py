@@ -188,13 +188,15 @@ def coordinator(
     ] = False,
     vouch: options.Vouch = None,
     admit: options.Admission = "",
+    restart_from: options.Checkpoint = None,
+    force: options.ForcedRestart = False,
     check: options.CheckDirectory = None,
     check_run: options.CheckRun = False,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
     from coordinator.settings import CoordinatorSettings
-    from lockstep.commands.coordinator import check_directory, coordinate
+    from lockstep.commands.coordinator import RestartWish, check_directory, coordinate
     from lockstep.service.serve import ServeOptions
 
     if check is not None:
@@ -211,7 +213,9 @@ def coordinator(
         return
     place = directory or run_file.with_suffix(".coordinator")
     settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()), admit=admit)
-    coordinate(run_file, settings, ServeOptions(place, admin, follow_parent), plain_text=plain_text)
+    serving = ServeOptions(place, admin, follow_parent)
+    restart = RestartWish(restart_from, force) if restart_from else None
+    coordinate(run_file, settings, serving, plain_text=plain_text, restart=restart)
 
 
 @app.command()

@@ -207,6 +207,23 @@ Token = Annotated[
     ),
 ]
 
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--restart-from",
+        metavar="CHECKPOINT",
+        show_default=False,
+        help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
+    ),
+]
+ForcedRestart = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --restart-from: restart even if a node may hold the newest state.",
+    ),
+]
+
 Nice = Annotated[
     int,
     typer.Option(

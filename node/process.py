@@ -37,6 +37,7 @@ from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.own_data import open_corpus
 from node.owner_view import owner_view
+from node.replica.checkpoint_state import read_state
 from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
@@ -157,6 +158,9 @@ class NodeProcess:
         if position:
             ledger.resume(position)
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
+        if settings.restart_from:
+            state = await asyncio.to_thread(read_state, settings.restart_from, info)
+            await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)
         check = PayloadCheck(

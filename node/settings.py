@@ -84,6 +84,9 @@ class NodeSettings:
     """Secret that admits this node, where the run wants one; it is sent over TLS or loopback
     alone."""
 
+    restart_from: Path | None = None
+    """A checkpoint or snapshot that this node offers to a run which goes on from it."""
+
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
         check_network(

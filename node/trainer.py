@@ -148,6 +148,7 @@ class Trainer:
             undecided=bool(self._pending.announced),
             too_far=context.catch_up.too_far_behind(ledger.next_round, ledger.decided_round),
             doubtful=self._recovery.doubtful,
+            restarts=ledger.restart is not None,
             offline=context.client.offline,
         )
 
@@ -268,7 +269,7 @@ class Trainer:
         ledger, before = self._context.ledger, self.position
         decision = await self._deadline.wait(ledger.next())
         payloads: list[bytes] = []
-        if decision.commit and not ledger.outdated:
+        if decision.commit and not (ledger.outdated or ledger.restart):
             try:
                 decision, payloads = await self._deadline.wait(self._payloads.collect(decision))
             except DeadlinePassedError:
@@ -278,9 +279,11 @@ class Trainer:
                 self._rewind_to(before)
                 await self._jump(str(error))
                 return
-        if outdated := ledger.outdated:
+        if ledger.outdated or ledger.restart:
+            outdated = ledger.outdated
             self._rewind_to(before)
-            self._tell(events.StateOutdated(outdated))
+            if outdated:
+                self._tell(events.StateOutdated(outdated))
             return
         if decision.commit:
             await self._apply(decision, decision.commit, payloads)
@@ -345,7 +348,7 @@ class Trainer:
         log.warning("looks for a snapshot", extra={"reason": reason})
         rounds = {pending.round for pending in self._pending.announced}
         finding = context.catch_up.find(
-            self.position, context.ledger.decided_round, rounds, context.own
+            self.position, context.ledger.decided_round, rounds, context.own, context.ledger
         )
         found = await self._deadline.wait(finding)
         if isinstance(found, NotFound):

@@ -85,6 +85,9 @@ class DigestVerdicts:
     records: dict[PeerId, Record] = field(default_factory=dict)
     held: dict[PeerId, str] = field(default_factory=dict)
     requests: int = 0
+    origin: tuple[int, int] | None = None
+    """(round, state digest) of the newest restart from a checkpoint: states before it are history,
+    and that of its round is known."""
 
     # ---- queries
 
@@ -127,6 +130,8 @@ class DigestVerdicts:
                     said.peer, said.round, "a request to resync was not obeyed", members
                 )
             record.asked = 0
+        if self.origin and said.round <= self.origin[0]:
+            return self._compare_with_origin(said, self.origin, members)
         if isinstance(said, Applied) and self._is_outdated(said, members):
             return []
         if not members.decides(said.peer):
@@ -170,6 +175,13 @@ class DigestVerdicts:
             self.held.pop(peer, None)
         later = [later for later in self.tally.by_round if later >= round]
         return [RecordDigest(round, 0, 0, 0, b"") for round in later]
+
+    def begin_anew(self, round: int, state_digest: int) -> None:
+        """The state after this round is that of a checkpoint: what was reported is history."""
+        self.tally.by_round.clear()
+        self.tally.newest, self.tally.last = -1, state_digest
+        self.held.clear()
+        self.origin = round, state_digest
 
     def send_back(self, said: Ready, head_round: int, members: Membership) -> list[Effect]:
         """Send back a member whose state is ahead of the log: it is of a journal that was lost."""
@@ -272,6 +284,14 @@ class DigestVerdicts:
         """Give the nodes that differ no work until a new report or a departure decides."""
         reason = f"states after round {round} differ even after a replay: waits for a further node"
         self.held |= dict.fromkeys(reports.by_peer, reason)
+
+    def _compare_with_origin(
+        self, said: Applied | Ready, origin: tuple[int, int], members: Membership
+    ) -> list[Effect]:
+        if isinstance(said, Applied) or (said.round, said.state_digest) == origin:
+            return []
+        reason = f"it is not the checkpoint from which the run goes on after round {origin[0]}"
+        return self._ask(said.peer, said.round, reason, members)
 
     # ---- consequences
 

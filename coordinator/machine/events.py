@@ -14,7 +14,7 @@ from typing import Literal
 
 from coordinator.machine.operator.acts import Ordered
 from protocol.clock import Instants
-from protocol.codec.chain import Void
+from protocol.codec.chain import Restart, Void
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -116,6 +116,17 @@ class VoidDue:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """The operator wants the run to go on from a checkpoint, because nobody holds the state of the
+    log's head; `forced`: even if a member may hold it.
+    """
+
+    sha256: Digest
+    state_digest: int
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """A node's session ended without a goodbye: its lease runs on, but no round waits for it."""
 
@@ -190,6 +201,7 @@ Event = (
     | NotHeld
     | InstantReached
     | VoidDue
+    | RestartAsked
     | Concluded
     | Vouched
     | Salted
@@ -278,6 +290,13 @@ class VoidPayload:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRun:
+    """Sign, record and send an entry of the chain: the run goes on from a checkpoint."""
+
+    restart: Restart
+
+
+@dataclass(frozen=True, slots=True)
 class SkipRound:
     """Send the decision that a round counts for nothing."""
 
@@ -332,6 +351,7 @@ Effect = (
     | OpenRound
     | CommitRound
     | VoidPayload
+    | RestartRun
     | SkipRound
     | RecordDigest
     | AskResync

@@ -1,4 +1,4 @@
-"""Whether some member holds the state after the newest commit.
+"""Whether some member holds the state after the newest commit, and the restart when none does.
 
 The coordinator keeps commits and no parameters. When every node that had applied the newest commit
 is gone with its disk, the members that are left wait for each other, and no round can open. Nobody
@@ -7,16 +7,33 @@ begins again from genesis in silence: the status names the nodes that had the st
 A member whose state reaches the head says Ready at once. So the state is held by nobody when no
 member was ready for a lease, although some member has waited for as long. Members that were told to
 discard their states are another matter: they make them again from the log.
+
+When no such node comes back, the operator names a checkpoint. An entry of the chain says that the
+run goes on from it: open rounds are skipped, every member is set back and takes the checkpoint, and
+what was reported before is history. A member that shows the head's state first saves the run, and
+the restart is not made; only the operator's force overrules that.
 """
 
+from coordinator.machine.events import (
+    Applied,
+    Effect,
+    Ready,
+    RestartAsked,
+    RestartRun,
+    SkipRound,
+)
 from coordinator.machine.members.member import FormerMember, Member
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
-from protocol.ids import PeerId
+from protocol.codec.chain import Restart, entry_digest
+from protocol.ids import PeerId, RunId
 from protocol.validation import plain_text
 
 NAMED_MAX = 3
 """Nodes that are named to be brought back."""
+
+RESTARTS = "the run restarts from a checkpoint"
+"""The reason why the rounds that are open then are skipped."""
 
 
 def note_readiness(state: RunState, members: Membership, now_ms: int) -> None:
@@ -46,6 +63,56 @@ def held_by_nobody(state: RunState, members: Membership, lease_ms: int, now_ms: 
     )
 
 
+def refusal(state: RunState, asked: RestartAsked) -> str:
+    """Why the run may not go on from a checkpoint, whatever comes; empty while it may."""
+    if state.head_round < 0:
+        return "no round is committed: every node has the state at which the run begins"
+    if state.end.concluded:
+        return "the run is finished"
+    newest = state.restarts[-1] if state.restarts else None
+    if asked.forced and newest and newest.sha256 == asked.sha256:
+        return f"the run has gone on from this checkpoint already, after round {newest.round}"
+    return ""
+
+
+def restart(
+    asked: RestartAsked, state: RunState, members: Membership, run_id: RunId, now_ms: int
+) -> list[Effect]:
+    """Let the run go on from a checkpoint; nothing when a member showed the head's state first."""
+    lost = held_by_nobody(state, members, members.lease_ms, now_ms)
+    if refusal(state, asked) or not (lost or asked.forced):
+        return []
+    effects: list[Effect] = []
+    for undecided in state.undecided:
+        state.decided_round = undecided.round
+        state.totals.samples_lost += undecided.unannounced()
+        state.totals.skipped += 1
+        effects.append(SkipRound(undecided.round, RESTARTS))
+    state.undecided.clear()
+    entry = Restart(run_id, state.head_round, asked.sha256, asked.state_digest, state.head)
+    state.head = entry_digest(entry)
+    state.restarts.append(entry)
+    state.voids.rounds.clear()
+    state.verdicts.begin_anew(entry.round, entry.state_digest)
+    for member in members:
+        member.round = min(member.round, entry.round - 1)
+        members.set_back(member.peer)
+    state.unready_since_ms = now_ms
+    state.reason = f"{RESTARTS} after round {entry.round}: members take its state"
+    return [*effects, RestartRun(entry)]
+
+
+def is_outdated(state: RunState, said: Ready | Applied) -> bool:
+    """Whether a node speaks of a state that the log does not make, and will discard: it has not
+    heard of a void or of a restart, or it knows a journal that was lost.
+    """
+    made = [entry.round for entry in state.restarts]
+    if said.round > state.head_round or (made and said.round < made[-1]):
+        return True
+    passed = sum(round <= said.round for round in made)
+    return said.voids != state.voids.expected(said.round) + passed
+
+
 def _remakes(state: RunState, member: Member) -> bool:
     """Whether the member replays the log because it was told to."""
     record = state.verdicts.records.get(member.peer)
@@ -53,15 +120,24 @@ def _remakes(state: RunState, member: Member) -> bool:
 
 
 def _cure(state: RunState, now_ms: int) -> str:
+    newest_entry = state.restarts[-1] if state.restarts else None
+    if newest_entry and newest_entry.round == state.head_round:
+        return (
+            "the run goes on from a checkpoint that no member has: start a node with "
+            f"--restart-from CHECKPOINT, whose SHA-256 is {newest_entry.sha256.hex()[:16]}"
+        )
     former = state.members.former
     newest = max((each.round for each in former.values()), default=-1)
     holders = [(peer, each) for peer, each in former.items() if each.round == newest]
     if not holders:
-        return "no node that had it is known here: bring back any earlier member, with its disk"
+        return (
+            "no node that had it is known here: bring back any earlier member, with its disk, or "
+            "go on from a checkpoint (--restart-from)"
+        )
     latest_first = sorted(holders, key=lambda holder: (-holder[1].gone_ms, holder[0]))
     names = " or ".join(_named(*holder, now_ms) for holder in latest_first[:NAMED_MAX])
     older = "" if newest == state.head_round else f", which had round {newest}"
-    return f"bring back {names}{older}, with its disk"
+    return f"bring back {names}{older}, with its disk, or go on from a checkpoint (--restart-from)"
 
 
 def _named(peer: PeerId, former: FormerMember, now_ms: int) -> str:

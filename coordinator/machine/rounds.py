@@ -57,6 +57,7 @@ from coordinator.machine.events import (
     Left,
     NotHeld,
     Ready,
+    RestartAsked,
     Restarted,
     Salted,
     SkipRound,
@@ -188,6 +189,8 @@ class Rounds:
                 return self._instant_reached(event)
             case VoidDue():
                 return voiding.take_out(event, self.state, self.members, self.run_id)
+            case RestartAsked():
+                return head_state.restart(event, self.state, self.members, self.run_id, now_ms)
             case Concluded():
                 if not self.state.end.finished:
                     self._impossible("a finished run", str(event))
@@ -256,10 +259,8 @@ class Rounds:
 
     def _applied(self, event: Applied, now_ms: int) -> list[Effect]:
         member = self.members.get(event.peer)
-        if member is None or event.round > self.state.head_round:
-            return []  # a former member's report, or one of a journal that was lost
-        if event.voids != self.state.voids.expected(event.round):
-            return []  # said before it heard of a void: it will discard that state
+        if member is None or head_state.is_outdated(self.state, event):
+            return []  # a former member's report, or one of a state that it will discard
         self.members.note_applied(event.peer, event.round, now_ms)
         self.state.voids.apply(event.peer, event.round)
         return self._enforce(self.state.verdicts.report(event, self.members, now_ms), now_ms)
@@ -270,8 +271,8 @@ class Rounds:
             return []  # evicted while this was on the way; the node will say hello again
         if event.round > head_round:
             return self._enforce(verdicts.send_back(event, head_round, self.members), now_ms)
-        if event.voids != self.state.voids.expected(event.round):
-            return []  # said before it heard of a void: it will be ready again without it
+        if head_state.is_outdated(self.state, event):
+            return []  # said before it heard of a void or a restart: it will be ready again
         self.state.voids.apply(event.peer, event.round)
         judged = verdicts.report(event, self.members, now_ms)
         effects = self._enforce(judged, now_ms)

@@ -14,6 +14,7 @@ from coordinator.machine.pacing import Pace
 from coordinator.machine.payloads.voids import Voids
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import stated_slot
+from protocol.codec.chain import Restart
 from protocol.codec.commits import genesis_digest
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
@@ -74,6 +75,8 @@ class RunState:
     members: MembershipState = field(default_factory=MembershipState)
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)
+    restarts: list[Restart] = field(default_factory=list)
+    """Restarts from a checkpoint, oldest first."""
     order: DataOrder = field(default_factory=DataOrder)
     totals: RunTotals = field(default_factory=RunTotals)
     loss: float | None = None

@@ -32,6 +32,7 @@ from coordinator.machine.events import (
     OpenRound,
     RecordDigest,
     Refuse,
+    RestartRun,
     SkipRound,
     TellMembers,
     VoidPayload,
@@ -333,13 +334,10 @@ class CoordinatorService(Calls):
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
                 self.broadcast(wire_messages.committed_message(signed, holders, before))
-            case VoidPayload(void):
-                digest = void.digest.hex()
-                log.warning(
-                    "payload void",
-                    extra=self._where(round=void.round, digest=digest, reason=void.reason),
-                )
-                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[void])))
+            case VoidPayload(entry) | RestartRun(entry):
+                words, about = wire_messages.entry_record(entry)
+                log.warning(words, extra=self._where(**about))
+                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[entry])))
             case SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))

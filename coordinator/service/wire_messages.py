@@ -27,7 +27,7 @@ from coordinator.machine.members.membership import Membership
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
-from protocol.codec.chain import SignedEntry
+from protocol.codec.chain import ChainEntry, SignedEntry, Void
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import verify_hello
@@ -220,6 +220,14 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
 def entry_of(signed: SignedEntry) -> wire.ChainEntry:
     """An entry of the chain."""
     return wire.ChainEntry(body=signed.body, signature=signed.signature)
+
+
+def entry_record(entry: ChainEntry) -> tuple[str, dict[str, object]]:
+    """The words and the fields of an entry's log record."""
+    if isinstance(entry, Void):
+        about = {"digest": entry.digest.hex(), "reason": entry.reason}
+        return "payload void", {"round": entry.round, **about}
+    return "restart from checkpoint", {"round": entry.round, "sha256": entry.sha256.hex()}
 
 
 def committed_message(

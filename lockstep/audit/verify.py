@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
+from lockstep.audit.restarts import names_restart, snapshot_directories, snapshot_of
 from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
@@ -90,6 +91,8 @@ class Findings:
     """Number of rounds whose recorded majority digest equals the replay's."""
     voids: int = 0
     """Number of committed payloads that the chain makes void."""
+    restarts: int = 0
+    """Number of restarts from a checkpoint in the chain."""
     payload_bytes: int = 0
     round: int = -1
     """Round of the last commit."""
@@ -108,6 +111,8 @@ def verify(settings: VerifySettings) -> None:
     findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
         ending = f"; {findings.voids} payloads are void" if findings.voids else ""
+        if findings.restarts:
+            ending += f"; the run has gone on from a checkpoint {findings.restarts} times"
         ending += f"; {findings.checkpoint}" if findings.checkpoint else ""
         output.print(
             f"verified: {findings.commits} commits up to round {findings.round} lead to state "
@@ -131,7 +136,10 @@ async def _verify(settings: VerifySettings) -> Findings:
         )
         published = Published(checkpoint, findings.run_id) if checkpoint else None
         with progress("replaying", "commits") as advance:
-            await Audit(record, findings, published, settings.snapshot).replay(advance)
+            audit = Audit(record, findings, published, settings.snapshot)
+            if local:
+                audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
+            await audit.replay(advance)
         findings.verified = True
         return findings
     except Difference as error:
@@ -214,21 +222,28 @@ class Audit:
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
         self._voids = VoidBook(info)
+        self._begins_at_restart = False
+        self.snapshots: tuple[Path, ...] = ()
+        """Directories in which the snapshots of restarts are looked for."""
 
     async def replay(self, advance: Advance) -> None:
         """Walks to the end of the log; `Difference` at the first round that differs."""
         findings, replica = self._findings, self._replica
         self._compare_state(-1)
+        if self._awaited:
+            self._begins_at_restart = await names_restart(self._record, self._awaited)
         async for commit, recorded, voids in self._chain():
+            await self._pass_restarts()
             if self._awaited is None:
                 await self._apply(commit, voids)
-            elif recorded.snapshot_sha256 == self._awaited:
+            elif recorded.snapshot_sha256 == self._awaited and not self._begins_at_restart:
                 self._begin_here(commit)
             else:
                 continue
             self._check_digest(commit, recorded)
             self._compare_state(commit.round)
             advance(findings.commits, self._record.info.spec.schedule.steps)
+        await self._pass_restarts()
         if self._awaited:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
@@ -305,6 +320,32 @@ class Audit:
         except StorageError as error:
             raise Difference(commit.round, str(error)) from None
         self._first, self._awaited = commit.round, None
+
+    async def _pass_restarts(self) -> None:
+        """Go on from the checkpoints of the restarts that the walk has just met; one before the
+        snapshot to begin at needs none.
+        """
+        while self._voids.restarts:
+            restart = self._voids.restarts.pop(0)
+            self._findings.restarts += 1
+            if self._awaited not in (None, restart.sha256):
+                continue
+            path = self._snapshot if self._awaited else None
+            if path is None:
+                path = await asyncio.to_thread(snapshot_of, restart, self.snapshots)
+            try:
+                await asyncio.to_thread(self._replica.adopt, path)
+            except StorageError as error:
+                raise Difference(restart.round, str(error)) from None
+            if self._replica.digest != restart.state_digest:
+                raise Difference(
+                    restart.round,
+                    f"the checkpoint from which the run goes on has state "
+                    f"{self._replica.digest:016x}, its entry says {restart.state_digest:016x}",
+                )
+            if self._awaited:
+                self._first, self._awaited = restart.round, None
+            self._compare_state(restart.round)
 
     def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:
         if not recorded.digest_reports:

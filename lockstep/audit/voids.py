@@ -1,14 +1,15 @@
-"""The void entries of a chain, as an audit meets them.
+"""The entries of a chain beside commits, as an audit meets them.
 
 A record brings copies of the voids with the commit that they are about, which lies before them in
 the chain. The audit passes over these payloads at once, and holds the record to it: each copy must
-turn up in the chain later, and no void may turn up that was not obeyed.
+turn up in the chain later, and no void may turn up that was not obeyed. A restart from a checkpoint
+is met at its place in the chain.
 """
 
 from collections.abc import Iterable
 
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import SignedEntry, Void, linked, open_entry
+from protocol.codec.chain import ChainEntry, Restart, SignedEntry, Void, linked, open_entry
 from protocol.codec.commits import Commit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
@@ -23,6 +24,8 @@ class VoidBook:
     def __init__(self, info: RunInfo) -> None:
         self._info = info
         self._ahead: dict[tuple[int, Digest], Void] = {}
+        self.restarts: list[Restart] = []
+        """Restarts that were met and not obeyed yet, oldest first."""
         self.found = 0
         """Voids that the chain holds, so far."""
 
@@ -35,10 +38,9 @@ class VoidBook:
         """The payloads of a commit that are void."""
         named = {entry.digest for entry in commit.entries}
         for void in map(self._opened, copies):
-            if void.round != commit.round or void.digest not in named:
+            if isinstance(void, Restart) or void.round != commit.round or void.digest not in named:
                 raise RemoteProtocolError(
-                    f"expected voids of payloads of round {commit.round}, got one of round "
-                    f"{void.round}: {void.digest.hex()[:16]}"
+                    f"expected voids of payloads of round {commit.round}, got {void}"
                 )
             self._ahead[void.round, void.digest] = void
         return frozenset(digest for round, digest in self._ahead if round == commit.round)
@@ -51,6 +53,9 @@ class VoidBook:
         """
         chain, head = linked(head, map(self._opened, entries), before)
         for void in chain:
+            if isinstance(void, Restart):
+                self.restarts.append(void)
+                continue
             if self._ahead.pop((void.round, void.digest), None) != void:
                 raise RemoteProtocolError(
                     f"expected only voids that their commits announce, got one of round "
@@ -59,7 +64,7 @@ class VoidBook:
             self.found += 1
         return head
 
-    def _opened(self, entry: wire.ChainEntry) -> Void:
+    def _opened(self, entry: wire.ChainEntry) -> ChainEntry:
         return open_entry(
             SignedEntry(entry.body, entry.signature), self._info.coordinator_key, self._info.run_id
         )

@@ -5,7 +5,7 @@ run.
 import asyncio
 import logging
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
+from coordinator.machine.events import RestartAsked
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
@@ -31,6 +32,7 @@ from protocol.addresses import split_address
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
+from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec, parse_run_json, run_id
 
 EVERYWHERE = ("0.0.0.0", "::")
@@ -42,18 +44,42 @@ FAR_ADDRESS = "192.0.2.1:9"
 """An address of the documentation's network: the way to it leaves this machine. Nothing is sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class RestartWish:
+    """The operator's wish that the run goes on from a checkpoint."""
+
+    source: Path
+    """A checkpoint's directory, or a snapshot's file."""
+
+    forced: bool
+    """Even if a node may hold the newest state."""
+
+
 def coordinate(
     run_file: Path,
     settings: CoordinatorSettings,
     options: ServeOptions,
     *,
     plain_text: bool = False,
+    restart: RestartWish | None = None,
 ) -> None:
     """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
+        if restart:
+            settings = replace(settings, restart=_named(restart, spec, settings.directory))
         messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))
+
+
+def _named(restart: RestartWish, spec: RunSpec, directory: Path) -> RestartAsked:
+    """The wish with the digests of the parameters, which are computed here and need torch."""
+    from node.replica.checkpoint_state import read_state
+
+    key = public_bytes(load_or_create_key(directory))
+    with messages.status("reading the checkpoint"):
+        state = read_state(restart.source, RunInfo(spec, run_id(spec, key), key))
+        return RestartAsked(state.sha256, state.state_digest, restart.forced)
 
 
 def check_directory(directory: Path) -> None:

@@ -29,6 +29,7 @@ def join(
     hours: options.Hours = "",
     daily_transfer: options.DailyTransfer = 0,
     on_battery: options.OnBattery = False,
+    restart_from: options.Checkpoint = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
@@ -62,6 +63,7 @@ def join(
         micro_batch=micro_batch,
         save_every=save_every,
         name=name,
+        restart_from=restart_from,
     )
     own = Home(place, only=directory is not None)
     limits = Limits(parse_hours(hours), daily_transfer, on_battery)

@@ -13,6 +13,10 @@ it and copies of those that are about it. A void for a round that is not applied
 the round is; one that turns up for a round which was applied with the payload makes the state
 `outdated`, and the node must replay the log.
 
+A restart replaces the state behind the newest commit by a checkpoint. The log stops in front of it
+(`restart`) until it is resumed at a place behind the entry, where the checkpoint stands. A walk
+that looks for that place (`walks`) passes over it and notes it.
+
     taken by `next` --a void comes: `changed`, `again`--> taken --`settled`--> applied
 """
 
@@ -23,7 +27,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import SignedEntry, Void, entry_digest, open_entry
+from protocol.codec.chain import (
+    ChainEntry,
+    Restart,
+    SignedEntry,
+    Void,
+    entry_digest,
+    open_entry,
+)
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -65,7 +76,7 @@ class Decision:
     """SHA-256 of the snapshot after the round; empty when none is recorded."""
     voids: frozenset[Digest] = frozenset()
     """Payloads of the commit that are void: they count for nothing."""
-    before: tuple[Void, ...] = ()
+    before: tuple[ChainEntry, ...] = ()
     """Entries of the chain between this commit and the one before it."""
 
     @property
@@ -109,7 +120,7 @@ class Place(Protocol):
 
     @property
     def void_count(self) -> int:
-        """Payloads that were passed over in all."""
+        """Payloads that were passed over, and restarts from a checkpoint, in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +136,26 @@ class DecisionLog:
     """Hands out the decisions of rounds `next_round`, `next_round + 1`, and so on."""
 
     def __init__(
-        self, run_id: RunId, coordinator_key: bytes, fetch: Callable[[int], Awaitable[wire.Commits]]
+        self,
+        run_id: RunId,
+        coordinator_key: bytes,
+        fetch: Callable[[int], Awaitable[wire.Commits]],
+        *,
+        walks: bool = False,
     ) -> None:
-        """`fetch(after_round)` asks the coordinator until it answers."""
+        """`fetch(after_round)` asks the coordinator until it answers; `walks`: there is no state
+        that a restart would replace.
+        """
+        self._walks = walks
+        self._newest_restart: tuple[Restart, Digest] | None = None
+        """The newest restart that is known, with the entry's digest."""
+        self.passed: list[tuple[Restart, Place]] = []
+        """Restarts that a walk has passed over, each with the place behind it."""
         self._run_id, self._key, self._fetch = run_id, coordinator_key, fetch
         self._waiting: dict[int, Decision] = {}
         self._fetched: deque[Decision] = deque()
-        self._entries: dict[Digest, Void] = {}
-        """Voids by the digest of the entry before them."""
+        self._entries: dict[Digest, ChainEntry] = {}
+        """Entries by the digest of the one before them."""
         self._arrived, self._void_came = asyncio.Event(), asyncio.Event()
         self.decided_round = -1
         self.rewind()
@@ -168,6 +191,21 @@ class DecisionLog:
         """The place in the chain behind the last decision that was taken."""
         return self._place
 
+    @property
+    def restart(self) -> Restart | None:
+        """The restart behind this place that replaces the state; None when there is none."""
+        if self._newest_restart is None or self._walks:
+            return None
+        restart, digest = self._newest_restart
+        passed = self.head_round > restart.round or self._place.head == digest
+        return None if passed else restart
+
+    def know(self, other: "DecisionLog") -> None:
+        """Take over the entries of the chain that another log knows."""
+        for entry in other._entries.values():
+            self._remember(entry)
+        self._follow()
+
     # ---- from the session
 
     def saw_decided(self, round: int) -> None:
@@ -193,9 +231,11 @@ class DecisionLog:
         self._add(Decision(message.round, None, reason=message.reason))
 
     def chained(self, entries: Iterable[wire.ChainEntry]) -> None:
-        """Take entries of the chain from the session; afterwards the state may be `outdated`."""
+        """Take entries of the chain from the session; afterwards the state may be `outdated`, or a
+        `restart` replaces it.
+        """
         for entry in entries:
-            self._remember(self._void(entry))
+            self._remember(self._entry(entry))
         self._follow()
         self._void_came.set()
 
@@ -216,7 +256,7 @@ class DecisionLog:
 
     async def next(self) -> Decision:
         """Take the decision of `next_round`; waits for it if need be. The state may be `outdated`
-        afterwards.
+        afterwards. When a `restart` replaces it, the decision is not taken.
 
         Raises `RemoteProtocolError` when a signature or the chain does not hold.
         """
@@ -225,6 +265,10 @@ class DecisionLog:
             await self._arrived.wait()
         decision = self._waiting.pop(self.next_round, None) or await self._next_fetched()
         self._in_hand = -1
+        for entry in decision.before:
+            self._remember(entry)
+        if self.restart:
+            return decision
         if decision.commit is None:
             self._place = replace(self._place, next_round=decision.round + 1)
         else:
@@ -235,8 +279,6 @@ class DecisionLog:
 
     def _take(self, decision: Decision, commit: Commit) -> Decision:
         """Check the commit's place in the chain, and pass over what is void in it."""
-        for entry in decision.before:
-            self._remember(entry)
         self._follow(commit.previous)
         check_link(commit, self._run_id, self._place.head, self.head_round)
         head, self._in_hand = commit_digest(commit), decision.round
@@ -260,9 +302,11 @@ class DecisionLog:
         return replace(decision, voids=decision.voids | fresh)
 
     async def changed(self, decision: Decision) -> None:
-        """Wait until a payload of the decision in hand has become void."""
+        """Wait until a payload of the decision in hand has become void, or a `restart` replaces
+        the state.
+        """
         wanted = set(decision.kept)
-        while not self._voids_of(decision.round) & wanted:
+        while not (self.restart or self._voids_of(decision.round) & wanted):
             self._void_came.clear()
             await self._void_came.wait()
 
@@ -274,16 +318,28 @@ class DecisionLog:
     # ---- the chain
 
     def _voids_of(self, round: int) -> set[Digest]:
-        return {void.digest for void in self._entries.values() if void.round == round}
+        entries = self._entries.values()
+        return {each.digest for each in entries if isinstance(each, Void) and each.round == round}
 
-    def _remember(self, void: Void) -> None:
-        self._entries.setdefault(void.previous, void)
+    def _remember(self, entry: ChainEntry) -> None:
+        self._entries.setdefault(entry.previous, entry)
+        if isinstance(entry, Restart):
+            newest = self._newest_restart
+            if newest is None or entry.round > newest[0].round or entry.previous == newest[1]:
+                self._newest_restart = entry, entry_digest(entry)
         while len(self._entries) > ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]
 
     def _follow(self, until: Digest | None = None) -> None:
         """Go on along the chain, over the entries that are no commits."""
         while self._place.head != until and (void := self._entries.get(self._place.head)):
+            if isinstance(void, Restart):
+                if not self._walks:
+                    return  # the state must be replaced first
+                count = self._place.void_count + 1
+                self._place = replace(self._place, head=entry_digest(void), void_count=count)
+                self.passed.append((void, self._place))
+                continue
             payload = void.round, void.digest
             if void.round == self._in_hand and payload not in self._place.voids:
                 return  # `again` takes it first
@@ -314,7 +370,7 @@ class DecisionLog:
                 before=before,
             )
         for entry in reply.tail:
-            self._remember(self._void(entry))
+            self._remember(self._entry(entry))
         full = len(commits) == COMMITS_PER_REPLY
         last = max(commits) if full else reply.decided_round
         last = min(last, self.next_round + FETCHED_MAX - 1)
@@ -326,14 +382,18 @@ class DecisionLog:
         for round in range(self.next_round, last + 1):
             self._fetched.append(commits.get(round) or Decision(round, None))
 
-    def _opened(self, message: wire.Committed) -> tuple[Commit, tuple[Void, ...]]:
+    def _opened(self, message: wire.Committed) -> tuple[Commit, tuple[ChainEntry, ...]]:
         """The commit, checked, and the entries in front of it. The voids for it that lie further
         on in the chain are remembered.
         """
         commit = open_commit(SignedCommit(message.body, message.signature), self._key)
         for entry in message.voids:
-            self._remember(self._void(entry))
-        return commit, tuple(map(self._void, message.before))
+            self._remember(self._entry(entry))
+        before = tuple(map(self._entry, message.before))
+        for each in before:
+            if isinstance(each, Restart):
+                self._remember(each)  # what comes before it need not be replayed
+        return commit, before
 
-    def _void(self, entry: wire.ChainEntry) -> Void:
+    def _entry(self, entry: wire.ChainEntry) -> ChainEntry:
         return open_entry(SignedEntry(entry.body, entry.signature), self._key, self._run_id)

@@ -124,6 +124,13 @@ class Snapshots:
         self._take(new, round, digest)
         return digest
 
+    def keep(self, round: int, parameters: Mapping[str, Tensor]) -> Digest:
+        """Keep a state from elsewhere, also when two newer snapshots are here: the oldest of these
+        goes in its place. Returns its SHA-256.
+        """
+        newer = sorted(_round_of(path) for path in self._paths.values() if _round_of(path) > round)
+        return self.write(newer[-1] if len(newer) >= SNAPSHOTS_KEPT else round, parameters)
+
     def partial(self, digest: Digest, size: int) -> "Partial":
         """The snapshot of this SHA-256 as far as it has come; what has come of any other one is
         thrown away.

@@ -19,12 +19,13 @@ Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
 Rules between two rounds, of which the first that applies holds:
 
     1. a resync was ordered, or the chain makes another state: discard the state and replay the log
-    2. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
-    3. the node leaves, and nothing that it announced is undecided: end
-    4. a decision is out: take it, or jump over it by a snapshot when the log is too long
-    5. the run is finished or the node leaves: save, take the decisions of its rounds, end
-    6. Ready is owed: say it
-    7. a round is open: train it; else wait
+    2. the run goes on from a checkpoint: take that state
+    3. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
+    4. the node leaves, and nothing that it announced is undecided: end
+    5. a decision is out: take it, or jump over it by a snapshot when the log is too long
+    6. the run is finished or the node leaves: save, take the decisions of its rounds, end
+    7. Ready is owed: say it
+    8. a round is open: train it; else wait
 
 With overlap a round may be trained although the decision of the round in front of it is there: it
 would have been trained had the decision come a moment later, and a node that applies first is late
@@ -150,7 +151,7 @@ class Agenda:
         """Whether the announced round has to wait for the decision of `next_round`. A state that is
         to be discarded waits for nothing.
         """
-        if self._ordered:
+        if self._ordered or log.restarts:
             return False
         overlap = self._rounds.overlap_at(self._newest_trained + 1)
         return log.next_round <= self._newest_trained - overlap
@@ -221,6 +222,8 @@ class Agenda:
             return self._conclude(log)
         if self._ordered:
             return self._resync(self._ordered)
+        if log.restarts:
+            return self._restart(log)
         self._drop_stale(log)
         if self._opened and self._may_run_ahead(self._opened.round, log):
             return self._train(self._opened)
@@ -266,6 +269,13 @@ class Agenda:
             self._readiness = Readiness.OWED
         return events.Resync(order)
 
+    def _restart(self, log: LogPosition) -> events.Step:
+        """A round that was opened for the state that is replaced is skipped."""
+        self._opened = None
+        if self._readiness is Readiness.READY:
+            self._readiness = Readiness.OWED
+        return events.Jump("the run goes on from a checkpoint", self._limit_for(log))
+
     def _catch_up(self, log: LogPosition) -> events.Step:
         limit_ms = self._limit_for(log)
         if log.too_far:
@@ -274,7 +284,7 @@ class Agenda:
         return events.TakeDecision(reason, limit_ms)
 
     def _conclude(self, log: LogPosition) -> events.Step:
-        if self._activity is Activity.ENDED or not log.undecided or self._ordered:
+        if self._activity is Activity.ENDED or not log.undecided or self._ordered or log.restarts:
             self._activity = Activity.ENDED
             return events.End(self._end_reason)
         if self._activity is Activity.BETWEEN_ROUNDS:

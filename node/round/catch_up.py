@@ -11,6 +11,9 @@ A node looks for a snapshot seldom, and only when it is further behind than memb
         |                                   ^
         '--too far behind: find, in vain--> searched --a newer snapshot may exist: find--'
 
+A restart from a checkpoint is a snapshot too, named by its entry in the chain: those before it are
+history.
+
 After a snapshot was adopted the log comes first, because members retain the payloads after it.
 
 A snapshot is trusted for its SHA-256, which the majority reported and the coordinator recorded. The
@@ -41,6 +44,7 @@ from node.control.decisions import DecisionLog, Place
 from node.links.frames import Part
 from node.links.network import BlobRange, NotHeldError
 from node.replica.canonical import canonical_size
+from node.replica.digest import state_digest
 from node.replica.position import Position
 from node.replica.snapshot import Partial, Snapshots
 from node.status import NodeStatus
@@ -111,7 +115,9 @@ class BlobSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Landmark:
-    """A recorded snapshot: its place in the log and its digests by the majority."""
+    """A recorded snapshot: its place in the log and its digests, by the majority or by a restart
+    from a checkpoint.
+    """
 
     position: Position
     sha256: Digest
@@ -229,20 +235,33 @@ class CatchUp:
             self._search = Search.SEARCHED
 
     async def find(
-        self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
+        self,
+        start: Position,
+        decided_round: int,
+        rounds: Collection[int],
+        own: PeerId,
+        known: DecisionLog | None = None,
     ) -> Jump | NotFound:
         """The newest recorded snapshot beyond `start` that a member gives, for the replica to
         adopt.
 
-        The result has the payloads of `rounds`, and those of author `own`, that were committed on
-        the way there. Can be cancelled: ranges that have come are kept. Raises
-        `RemoteProtocolError` when the chain of commits does not hold.
+        `known` is a log whose entries of the chain are known. The result has the payloads of
+        `rounds`, and those of author `own`, that were committed on the way there. Can be cancelled:
+        ranges that have come are kept. Raises `RemoteProtocolError` when the chain of commits does
+        not hold.
         """
         if self._search is Search.REPLAYING:
             self._search = Search.SEARCHED
         self._searched_round = decided_round
         self._status.phase = f"looks for a snapshot after round {start.head_round}"
-        walk = await self._walk(start, decided_round, rounds, own)
+        walker = DecisionLog(
+            self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True
+        )
+        walker.resume(start)
+        walker.saw_decided(decided_round)
+        if known is not None:
+            walker.know(known)
+        walk = await self._walk(walker, rounds, own)
         for landmark in walk.by_preference:
             found = await self._obtain(landmark)
             if not isinstance(found, _Lack):
@@ -254,16 +273,13 @@ class CatchUp:
                 return NotFound.INCOMPLETE  # another one would throw away the ranges of this
         return NotFound.NOT_HELD if walk.landmarks else NotFound.NOT_RECORDED
 
-    async def _walk(
-        self, start: Position, decided_round: int, rounds: Collection[int], own: PeerId
-    ) -> Walk:
-        walker = DecisionLog(self._info.run_id, self._info.coordinator_key, self._fetch_commits)
-        walker.resume(start)
-        walker.saw_decided(decided_round)
+    async def _walk(self, walker: DecisionLog, rounds: Collection[int], own: PeerId) -> Walk:
         walk = Walk()
+        await self._pass_restarts(walker, walk)
         while walker.behind():
             decision = await walker.next()
             walker.settled()
+            await self._pass_restarts(walker, walk)
             entries = decision.commit.entries if decision.commit else ()
             if decision.round in rounds:
                 walk.kept[decision.round] = decision.kept
@@ -273,18 +289,40 @@ class CatchUp:
             if decision.snapshot_sha256 and decision.recorded_digest is not None:
                 position = position_at(walker.place)
                 sha256 = parse_digest(decision.snapshot_sha256)
-                landmark = Landmark(position, sha256, decision.recorded_digest)
-                walk.landmarks.append(landmark)
-                if await asyncio.to_thread(self._snapshots.begun, landmark.sha256):
-                    walk.begun = landmark
+                await self._add(walk, Landmark(position, sha256, decision.recorded_digest))
         return walk
+
+    async def _pass_restarts(self, walker: DecisionLog, walk: Walk) -> None:
+        """The state behind a restart is that of its checkpoint: no earlier snapshot leads there."""
+        while walker.passed:
+            restart, place = walker.passed.pop(0)
+            walk.landmarks.clear()
+            walk.begun = None
+            await self._add(
+                walk, Landmark(position_at(place), restart.sha256, restart.state_digest)
+            )
+
+    async def _add(self, walk: Walk, landmark: Landmark) -> None:
+        walk.landmarks.append(landmark)
+        if await asyncio.to_thread(self._snapshots.begun, landmark.sha256):
+            walk.begun = landmark
+
+    def _here(self, landmark: Landmark) -> Path | None:
+        """The file of a snapshot on this node's disk; written now if its parameters are this
+        node's.
+        """
+        path = self._snapshots.path(landmark.sha256)
+        if path is None and state_digest(self._replica.committed) == landmark.state_digest:
+            self._snapshots.write(landmark.position.head_round, self._replica.committed)
+            path = self._snapshots.path(landmark.sha256)
+        return path
 
     async def _obtain(self, landmark: Landmark) -> Path | _Lack:
         """The file of a snapshot, verified: from this node's disk, from all members together, or
         from one of them.
         """
         digest, round = landmark.sha256, landmark.position.head_round
-        if path := await asyncio.to_thread(self._snapshots.path, digest):
+        if path := await asyncio.to_thread(self._here, landmark):
             return path
         size, peers = canonical_size(self._replica.committed), self._peers.peers
         lack = _Lack.UNREACHABLE

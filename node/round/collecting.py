@@ -37,10 +37,13 @@ class CommitPayloads:
     async def collect(self, decision: Decision) -> tuple[Decision, list[bytes]]:
         """Wait for the payloads of a commit that the log has just handed out. Returns the decision
         with the voids that came meanwhile, and the payloads in the order of the commit's entries,
-        empty for those that are void. Raises what `Swarm.collect` raises.
+        empty for those that are void; no payloads when a restart replaces the state. Raises what
+        `Swarm.collect` raises.
         """
         while True:
             payloads = await self._collect_unless_changed(decision)
+            if self._ledger.restart:
+                return decision, []  # the caller discards it
             latest = self._ledger.again(decision)
             if latest.voids == decision.voids and payloads is not None:
                 return decision, decision.filled(payloads)

@@ -20,6 +20,8 @@ class LogPosition:
     doubtful: bool = False
     """Whether a decision may name a payload that this node sent before it was killed and does not
     know of: then it trains only after the last decision (`node.round.crash_recovery`)."""
+    restarts: bool = False
+    """Whether the run goes on from a checkpoint, which replaces this node's state."""
     offline: str = ""
     """Why there is no session, in words; empty while there is one."""
 

@@ -7,6 +7,10 @@ An entry's canonical bytes are the msgpack map of its fields in declaration orde
 the next entry or commit names it as `previous`: a void cannot be taken out of the chain, nor put in
 afterwards. The ed25519 signature covers a domain tag and the digest.
 
+A **restart** says that the run goes on from a checkpoint, because nobody holds the state after its
+newest commit any more: the state behind the entry is the named one, whatever the commits in front
+of it make. A replica with any other state discards it and takes the named one.
+
 A **void** says that one payload of an earlier commit counts for nothing, because it cannot be had.
 It lies behind the commit in the chain, and a replica that replays the log passes over the payload
 when it comes to the commit. A replica that had applied the payload holds a state that the chain
@@ -48,6 +52,24 @@ class Void(msgspec.Struct, frozen=True, tag_field="kind", tag="void", forbid_unk
     previous: Digest
 
 
+class Restart(
+    msgspec.Struct, frozen=True, tag_field="kind", tag="restart", forbid_unknown_fields=True
+):
+    """The run goes on from a checkpoint, behind the commit of `round`, the newest one then."""
+
+    run_id: RunId
+    round: int
+    sha256: Digest
+    """SHA-256 of the canonical bytes of the parameters, as snapshots are named."""
+    state_digest: int
+    """The quick digest of the same parameters, 64 bits."""
+    previous: Digest
+
+
+ChainEntry = Void | Restart
+"""An entry of the chain that is no commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignedEntry:
     """An entry's canonical bytes with the coordinator's signature."""
@@ -56,12 +78,12 @@ class SignedEntry:
     signature: bytes
 
 
-def entry_digest(entry: Void) -> Digest:
+def entry_digest(entry: ChainEntry) -> Digest:
     """The entry's name in the chain."""
     return sha256(packed(entry))
 
 
-def sign_entry(entry: Void, key: Ed25519PrivateKey) -> SignedEntry:
+def sign_entry(entry: ChainEntry, key: Ed25519PrivateKey) -> SignedEntry:
     """The entry under the coordinator's signature; the same entry always gives the same
     signature.
     """
@@ -69,7 +91,7 @@ def sign_entry(entry: Void, key: Ed25519PrivateKey) -> SignedEntry:
     return SignedEntry(body, key.sign(_DOMAIN + sha256(body)))
 
 
-def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Void:
+def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> ChainEntry:
     """The entry inside, after its signature, encoding, run and bounds were checked.
 
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
@@ -84,7 +106,7 @@ def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Vo
             "expected an entry of the chain signed by this run's coordinator, got another signature"
         ) from None
     plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=_FIELDS_MAX)
-    entry = converted(plain, Void)
+    entry: ChainEntry = converted(plain, ChainEntry)  # type: ignore[arg-type]
     if packed(entry) != signed.body:
         raise RemoteProtocolError(
             "expected an entry of the chain in canonical encoding, got another encoding of it"
@@ -93,23 +115,29 @@ def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Vo
         raise RemoteProtocolError(
             f"expected an entry of the chain of run {run_id}, got one of run {entry.run_id}"
         )
-    parse_digest(entry.digest)
+    parse_digest(entry.digest if isinstance(entry, Void) else entry.sha256)
     parse_digest(entry.previous)
     if entry.round < 0:
-        raise RemoteProtocolError(f"expected a void of a round from 0 on, got {entry.round}")
+        raise RemoteProtocolError(
+            f"expected an entry about a round from 0 on, got one about {entry.round}"
+        )
+    if isinstance(entry, Restart) and not 0 <= entry.state_digest < 2**64:
+        raise RemoteProtocolError(
+            f"expected a state digest of 64 bits, got {entry.state_digest:#x}"
+        )
     return entry
 
 
 def linked(
-    head: Digest, entries: Iterable[Void], before: Commit | None = None
-) -> tuple[list[Void], Digest]:
+    head: Digest, entries: Iterable[ChainEntry], before: Commit | None = None
+) -> tuple[list[ChainEntry], Digest]:
     """The entries that follow `head` one after the other, and the digest of the last of them.
 
     `entries` may begin with some that `head` is behind already. Raises `RemoteProtocolError` when
     `before`, the commit after them, does not follow the last.
     """
     by_previous = {entry.previous: entry for entry in entries}
-    chain: list[Void] = []
+    chain: list[ChainEntry] = []
     while (entry := by_previous.pop(head, None)) and (before is None or before.previous != head):
         chain.append(entry)
         head = entry_digest(entry)

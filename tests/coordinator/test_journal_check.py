@@ -9,10 +9,11 @@ import pytest
 
 from coordinator.journal import Journal
 from coordinator.journal_check import Checked, check_journal
-from coordinator.machine.events import Joined, Left, NotHeld, Ready
+from coordinator.machine.events import Joined, Left, NotHeld, Ready, RestartAsked
 from coordinator.machine.rounds import Rounds
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
+from protocol.ids import sha256
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest
 from tests.coordinator.test_sequencer import (
     COORDINATOR_KEY,
@@ -188,10 +189,47 @@ def test_a_void_that_is_missing_on_record_or_that_no_event_makes_is_found(
         with_a_void,
         "INSERT INTO entries SELECT 9, after_round, round, body, signature FROM entries",
     )
-    with pytest.raises(StorageError, match="a void of round 0 is on record, and no event makes it"):
+    with pytest.raises(StorageError, match="after round 0 is on record, and no event makes it"):
         checked_with_a_void(with_a_void)
     alter(with_a_void, "DELETE FROM entries")
     with pytest.raises(
         StorageError, match="makes a payload of round 0 void, and none is on record"
     ):
         checked_with_a_void(with_a_void)
+
+
+# ---- restarts from a checkpoint
+
+
+@pytest.fixture
+async def with_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal whose run went on from a checkpoint after its first round, and one round more."""
+    monkeypatch.setattr("coordinator.sequencer.SNAPSHOT_EVENTS", 3)
+    asked = RestartAsked(sha256(b"parameters"), 2**64 - 1, forced=True)
+    async with desk_of(tmp_path) as desk:
+        await submit(desk, *joining(A), *joining(B), *a_round(0), asked)
+        tail = desk.sequencer.tail
+        assert [entry.round for entry in desk.journal.entries(0, 0)] == [-1]
+    async with desk_of(tmp_path) as again:
+        assert again.sequencer.tail == tail
+        for peer in (A, B):
+            ready = Ready(peer, 0, 2**64 - 1, True, voids=1)
+            await submit(again, Joined(peer, (), "", "", ""), ready)
+        await submit(again, *a_round(again.sequencer.rounds.state.undecided[0].round))
+        assert again.sequencer.head_round > 0
+        assert again.sequencer.tail == ()
+    return tmp_path
+
+
+def test_a_journal_with_a_restart_from_a_checkpoint_is_sound_and_goes_on(
+    with_a_restart: Path,
+) -> None:
+    assert checked(with_a_restart).commits == 2
+
+
+def test_a_restart_from_a_checkpoint_that_is_missing_on_record_is_found(
+    with_a_restart: Path,
+) -> None:
+    alter(with_a_restart, "DELETE FROM entries")
+    with pytest.raises(StorageError, match="go on from a checkpoint after round 0, and none is on"):
+        checked(with_a_restart)

@@ -31,7 +31,7 @@ from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import Void, entry_digest, sign_entry
+from protocol.codec.chain import Restart, Void, entry_digest, sign_entry
 from protocol.codec.commits import (
     Commit,
     Entry,
@@ -559,6 +559,50 @@ async def test_a_state_that_counts_a_payload_which_became_void_is_discarded_and_
     assert ready.state_digest == without.digest != counted
     assert stage.status.resyncs == 1
     assert stage.trainer.position.head == entry_digest(void)
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_run_that_goes_on_from_a_checkpoint_replaces_the_state_and_keeps_the_momentum(
+    corpus: Path, tmp_path: Path, away: bool
+) -> None:
+    """Also that of a node that was away meanwhile, and that waits for a decision."""
+    stage = Stage(corpus, overlap=0)
+    snapshots = Snapshots(tmp_path)
+    genesis = stage.replica.digest
+    sha256_of_genesis = snapshots.write(0, stage.replica.committed)
+    info = stage.context.info
+    catch_up = CatchUp(
+        info, stage.replica, snapshots, stage.swarm, stage.fetch, status=stage.status
+    )
+    stage.change(catch_up=catch_up)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        await until(lambda: stage.client.of_kind("applied"))
+        counted = stage.replica.digest
+        stage.open(1)
+        await stage.announced(2)
+        restart = Restart(RUN, 0, sha256_of_genesis, genesis, stage.head)
+        signed = sign_entry(restart, KEY)
+        entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        if away:
+            stage.decided = 1
+            stage.trainer.inbox.welcomed(wire.Welcome(decided_round=1, tail=[entry]))
+        else:
+            stage.skip(1)
+            stage.tell(chained=entry)
+        await until(lambda: len(stage.client.of_kind("ready")) >= 2)
+        await ended(stage, task)
+    ready = stage.client.of_kind("ready")[-1]
+    assert (ready.round, ready.voids, ready.resyncs) == (0, 1, 0)
+    assert ready.state_digest == genesis != counted
+    assert ready.has_momentum
+    assert stage.status.rounds_reclaimed == 1, "the round that was skipped"
+    assert stage.trainer.position.head == entry_digest(restart)
+    assert stage.trainer.position.next_round == 2
+    assert stage.status.resyncs == 0
 
 
 async def test_what_is_discarded_is_discarded_on_disk_before_the_replay_begins(

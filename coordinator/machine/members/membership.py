@@ -100,6 +100,11 @@ class Membership:
         return [member for member in self if member.state == "ready" and member.connected]
 
     @property
+    def lease_ms(self) -> int:
+        """Time for which a silent member stays one."""
+        return self._spec.lease_ms
+
+    @property
     def standing(self) -> Standing:
         """The standing of all keys."""
         return self._state.standing

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.decisions import DecisionLog
 from node.replica.position import Position
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import Void, entry_digest, sign_entry
+from protocol.codec.chain import Restart, Void, entry_digest, sign_entry
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
@@ -61,6 +61,15 @@ class Log:
         entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
         self.entries.append(entry)
         self.commits[round].voids.append(entry)
+        return entry
+
+    def restart(self) -> wire.ChainEntry:
+        """The run goes on from a checkpoint from now on."""
+        restart = Restart(RUN, max(self.commits), sha256(b"parameters"), 2**63, self.head)
+        self.head = entry_digest(restart)
+        signed = sign_entry(restart, KEY)
+        entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        self.entries.append(entry)
         return entry
 
     async def fetch(self, after_round: int) -> wire.Commits:
@@ -320,3 +329,105 @@ async def test_a_void_of_another_key_is_refused() -> None:
     other = public_bytes(Ed25519PrivateKey.from_private_bytes(b"x" * 32))
     with pytest.raises(RemoteProtocolError, match="signed by this run's coordinator"):
         DecisionLog(RUN, other, log.fetch).chained([entry])
+
+
+# ---- restarts from a checkpoint
+
+
+def walker_of(log: Log) -> DecisionLog:
+    walker = DecisionLog(RUN, public_bytes(KEY), log.fetch, walks=True)
+    walker.saw_decided(log.decided)
+    return walker
+
+
+async def walked(walker: DecisionLog) -> None:
+    while walker.behind():
+        await walker.next()
+        walker.settled()
+
+
+async def test_the_log_stops_before_a_restart_until_the_checkpoint_stands() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    for _ in range(2):
+        message = log.decide()
+        assert message
+        ledger.committed(message)
+    assert len(await taken(ledger)) == 2
+    assert ledger.restart is None
+    before = ledger.place
+    ledger.chained([log.restart()])
+    assert ledger.restart is not None
+    assert ledger.restart.round == 1
+    assert ledger.place == before, "the state is not the checkpoint's yet"
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    await ledger.next()
+    assert ledger.place == before, "no decision is taken by a state that is to be replaced"
+    walker = walker_of(log)
+    await walked(walker)
+    ((restart, place),) = walker.passed
+    ledger.resume(place)
+    assert ledger.restart is None
+    assert (place.next_round, place.head_round, place.void_count) == (2, 1, 1)
+    assert (place.head, restart.sha256) == (entry_digest(restart), sha256(b"parameters"))
+    assert await taken(ledger) == [(2, True)]
+    assert ledger.place.head == log.head
+    ledger.rewind()
+    assert ledger.restart == restart, "a state of genesis is to be replaced too"
+
+
+async def test_a_restart_that_was_missed_is_known_with_the_first_page_of_the_log() -> None:
+    log = Log()
+    for _ in range(3):
+        log.decide()
+    log.void(1)
+    log.decide(False)
+    log.restart()
+    log.decide()
+    ledger = ledger_of(log)
+    ledger.saw_decided(log.decided)
+    for _ in range(2):  # however often it is asked
+        await ledger.next()
+        assert ledger.restart is not None
+        assert ledger.restart.round == 2
+        assert ledger.place.next_round == 0
+    walker = walker_of(log)
+    await walked(walker)
+    ((_, place),) = walker.passed
+    assert (place.next_round, place.head_round, place.void_count) == (3, 2, 2)
+    assert walker.place.head == log.head
+
+
+async def test_a_restart_ends_the_wait_for_payloads_that_nobody_has() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide()
+    assert message
+    ledger.committed(message)
+    decision = await ledger.next()
+    waiting = asyncio.create_task(ledger.changed(decision))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ledger.chained([log.restart()])
+    await asyncio.wait_for(waiting, 20)
+
+
+async def test_of_two_restarts_the_newer_one_counts_also_without_a_round_between() -> None:
+    log = Log()
+    log.decide()
+    first, second = log.restart(), log.restart()
+    ledger = ledger_of(log)
+    ledger.chained([first])
+    older = ledger.restart
+    ledger.chained([first, second])
+    assert ledger.restart not in (None, older)
+    walker = walker_of(log)
+    walker.know(ledger)
+    await walked(walker)
+    assert [place.void_count for _, place in walker.passed] == [1, 2]
+    ledger.resume(walker.passed[0][1])
+    assert ledger.restart is not None
+    ledger.resume(walker.passed[1][1])
+    assert ledger.restart is None

@@ -545,3 +545,22 @@ class AgendaMachine(RuleBasedStateMachine):
 
 TestAgendaMachine = AgendaMachine.TestCase
 TestAgendaMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# ---- the run goes on from a checkpoint
+
+
+def test_a_checkpoint_from_which_the_run_goes_on_comes_before_every_round_and_decision() -> None:
+    machine = ready()
+    machine.handle(opened(4), HEAD)
+    restarts = dataclasses.replace(BEHIND, restarts=True, too_far=True)
+    assert machine.next(restarts) == events.Jump("the run goes on from a checkpoint")
+    assert machine.readiness is Readiness.OWED
+    assert machine.next(HEAD) == events.SayReady()
+    assert isinstance(machine.next(HEAD), events.Wait), "the open round was skipped"
+
+
+def test_a_state_that_a_checkpoint_replaces_waits_for_no_decision() -> None:
+    restarts = dataclasses.replace(BEHIND, restarts=True, undecided=True)
+    assert not in_activity(Activity.SETTLING).must_settle(restarts)
+    assert isinstance(in_activity(Activity.CONCLUDING).next(restarts), events.End)

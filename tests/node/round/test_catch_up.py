@@ -26,6 +26,7 @@ from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump, NotFound
 from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
+from protocol.codec.chain import Restart, entry_digest, sign_entry
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
@@ -79,6 +80,7 @@ class Log:
         self.snapshots = Snapshots(directory)
         self.replica = Replica(middle_spec(), RUN, torch.device("cpu"), 1)
         self.messages: list[wire.Committed] = []
+        self.tail: list[wire.ChainEntry] = []
         self._head = genesis_digest(RUN)
         self.grow(count)
 
@@ -108,9 +110,18 @@ class Log:
         assert path is not None
         return path
 
+    def restart(self, message: wire.Committed) -> Restart:
+        """Go on from the snapshot that this commit has on record."""
+        about = Digest(message.snapshot_sha256), message.state_digest
+        restart = Restart(RUN, len(self.messages) - 1, *about, self._head)
+        self._head, signed = entry_digest(restart), sign_entry(restart, KEY)
+        entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        self.tail.append(entry)
+        return restart
+
     async def fetch(self, after_round: int) -> wire.Commits:
         page = self.messages[after_round + 1 :][:COMMITS_PER_REPLY]
-        return wire.Commits(commits=page, decided_round=len(self.messages) - 1)
+        return wire.Commits(commits=page, decided_round=len(self.messages) - 1, tail=self.tail)
 
 
 class Server(ReadOnlyPeer):
@@ -296,6 +307,33 @@ async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(
     assert len(set(members.servers[HONEST].offsets)) == 1, (
         "asked for two snapshots, each from its beginning"
     )
+
+
+async def test_after_a_restart_from_a_checkpoint_an_older_snapshot_is_where_the_log_goes_on(
+    log: Log, tmp_path: Path
+) -> None:
+    old, newest = [row for row in log.messages if row.snapshot_sha256][-2:]
+    restart = log.restart(old)
+    async with Members({HONEST: Server(log.snapshots)}) as members:
+        newcomer = Newcomer(log, members, tmp_path)
+        jump = await newcomer.jump()
+        assert newcomer.replica.digest == old.state_digest != newest.state_digest
+        place = jump.landmark.position
+        assert (place.head, place.head_round) == (entry_digest(restart), len(log.messages) - 1)
+        assert (place.next_round, place.void_count) == (len(log.messages), 1)
+
+
+async def test_a_node_whose_state_is_the_checkpoints_needs_nobody_to_give_it(
+    log: Log, tmp_path: Path
+) -> None:
+    old = next(row for row in log.messages if row.snapshot_sha256)
+    async with Members({}) as members:
+        newcomer = Newcomer(log, members, tmp_path)
+        newcomer.replica.adopt(log.path(old))
+        log.restart(old)
+        jump = await newcomer.jump()
+    assert jump.landmark.sha256 == old.snapshot_sha256
+    assert newcomer.replica.digest == old.state_digest
 
 
 async def test_no_snapshot_is_taken_over_a_chain_that_does_not_hold(

@@ -139,3 +139,17 @@ def test_a_payload_that_becomes_void_is_waited_for_no_more() -> None:
         assert (ledger.outdated, ledger.place.void_count) == ("", 1)
 
     virtually(main())
+
+
+def test_payloads_are_waited_for_no_more_when_the_run_goes_on_from_a_checkpoint() -> None:
+    async def main() -> None:
+        log = Log()
+        peers, ledger = Peers(), decided(log)
+        decision = await ledger.next()
+        collecting = asyncio.create_task(CommitPayloads(peers, peers, ledger).collect(decision))
+        await asyncio.sleep(1)
+        assert not collecting.done()
+        ledger.chained([log.restart()])
+        assert await collecting == (decision, [])
+
+    virtually(main())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.codec.chain import (
     _DOMAIN,
+    Restart,
     SignedEntry,
     Void,
     entry_digest,
@@ -42,6 +43,11 @@ def void(**changes: Any) -> Void:
     return Void(RUN, **(fields | changes))
 
 
+def restart(**changes: Any) -> Restart:
+    fields = {"round": 3, "sha256": D, "state_digest": 2**64 - 2, "previous": GENESIS}
+    return Restart(RUN, **(fields | changes))
+
+
 def signed(plain: Any) -> SignedEntry:
     """Bytes that the coordinator signed, whatever is in them."""
     body = msgpack.packb(plain)
@@ -67,6 +73,45 @@ def test_commits_have_no_kind_and_the_bytes_that_they_always_had() -> None:
     assert commit_digest(commit).hex() == (
         "77a26971b3015a84c6b8be053cb4140635f6eaea1074763f00e717bd66e5b9b3"
     )
+
+
+def test_a_restart_has_the_same_bytes_for_ever() -> None:
+    """Golden: a run's chain is read by every later release."""
+    body = msgpack.unpackb(sign_entry(restart(), KEY).body)
+    assert list(body) == ["kind", "run_id", "round", "sha256", "state_digest", "previous"]
+    assert body["kind"] == "restart"
+    assert entry_digest(restart()).hex() == (
+        "951b35d2e7e30168e7365c82ddeace43205c3060b6c6b37640ba398e9a8fb848"
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**48), st.integers(0, 2**64 - 1))
+def test_a_restart_comes_back_as_it_was(round: int, digest: int) -> None:
+    entry = restart(round=round, state_digest=digest)
+    assert open_entry(sign_entry(entry, KEY), PUBLIC, RUN) == entry
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "void"},
+        {"round": -1},
+        {"sha256": b"d"},
+        {"state_digest": -1},
+        {"state_digest": "1"},
+        {"previous": b""},
+        {"more": 1},
+        {"run_id": "cd" * 16},
+    ],
+    ids=str,
+)
+def test_a_restart_that_the_coordinator_signed_is_bounded_all_the_same(
+    changes: dict[str, Any],
+) -> None:
+    body = msgpack.unpackb(sign_entry(restart(), KEY).body) | changes
+    with pytest.raises(RemoteProtocolError):
+        open_entry(signed(body), PUBLIC, RUN)
 
 
 @settings(deadline=None, max_examples=50)
