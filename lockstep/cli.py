@@ -206,6 +206,8 @@ def coordinator(
         raise UsageError(
             f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
         )
+    if force and restart_from is None:
+        raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
     if check_run:
         from lockstep.commands.check_run import check_file
 

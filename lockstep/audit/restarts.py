@@ -12,7 +12,7 @@ from lockstep.audit.records import Record
 from node.replica.snapshot import file_sha256
 from protocol.codec.chain import Restart, SignedEntry, open_entry
 from protocol.codec.commits import SignedCommit, open_commit
-from protocol.errors import DataError
+from protocol.errors import DataError, RemoteProtocolError
 from protocol.ids import Digest
 
 
@@ -38,9 +38,16 @@ def snapshot_of(restart: Restart, directories: Iterable[Path]) -> Path:
 
 
 async def names_restart(record: Record, sha256: Digest) -> bool:
-    """Whether the run has gone on from the snapshot of this SHA-256. The audit itself verifies the
-    chain that this looks through.
+    """Whether the run has gone on from the snapshot of this SHA-256. The audit verifies the chain
+    itself: what is wrong with it ends the search, and is found again.
     """
+    try:
+        return await _names_restart(record, sha256)
+    except RemoteProtocolError:
+        return False
+
+
+async def _names_restart(record: Record, sha256: Digest) -> bool:
     info, after = record.info, -1
     while True:
         reply = await record.commits(after)
@@ -53,4 +60,7 @@ async def names_restart(record: Record, sha256: Digest) -> bool:
         if not reply.commits:
             return False
         last = reply.commits[-1]
-        after = open_commit(SignedCommit(last.body, last.signature), info.coordinator_key).round
+        before, key = after, info.coordinator_key
+        after = open_commit(SignedCommit(last.body, last.signature), key).round
+        if after <= before:
+            return False

@@ -56,7 +56,7 @@ def read_state(source: Path, info: RunInfo) -> CheckpointState:
         ).items()
     }
     if source.is_dir():
-        return _of_checkpoint(source, info, shapes)
+        return _of_checkpoint(source.absolute(), info, shapes)
     name = _SNAPSHOT_NAME.fullmatch(source.name)
     if not source.is_file() or name is None:
         raise DataError(

@@ -1,8 +1,8 @@
 """Every node of a run and its disk is lost; a checkpoint brings the run back.
 
 One node trains and leaves. Its directory is deleted except for a copy of its checkpoint. A
-coordinator that is started with the checkpoint, and a fresh node that has it, go on; an audit
-understands the log.
+coordinator that is started with the checkpoint, and two fresh nodes, one of which has it, go on; an
+audit understands the log.
 """
 
 import json
@@ -18,14 +18,14 @@ from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
-STEPS = 12
+STEPS = 30
 BEFORE = 4
 """Steps until the disk is lost, at least."""
 
 
-def cluster_in(directory: Path) -> Cluster:
+def cluster_in(directory: Path, nodes: int) -> Cluster:
     data, run_file = directory / "data", directory / "run.toml"
-    return Cluster(ClusterSettings(directory, run_file, data, nodes=1))
+    return Cluster(ClusterSettings(directory, run_file, data, nodes=nodes))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def revived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     tiny_corpus(directory / "data")
     spec = tiny_spec(steps=STEPS, members=1, lease_ms=3_000, copies_min=0, stretch=2)
     write_run_file(directory / "run.toml", spec, force=True)
-    with cluster_in(directory) as cluster:
+    with cluster_in(directory, 1) as cluster:
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) >= BEFORE, "some commits")
         cluster.stop()
@@ -43,18 +43,17 @@ def revived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         before = committed(cluster)
     shutil.copytree(directory / "node-0" / "checkpoint", directory / "kept")
     shutil.rmtree(directory / "node-0")
-    with cluster_in(directory) as cluster:
+    with cluster_in(directory, 2) as cluster:
         cluster.coordinator.arguments += ("--restart-from", str(directory / "kept"))
         cluster.nodes[0].arguments += ("--restart-from", str(directory / "kept"))
         cluster.start()
         watch_until(cluster, lambda: committed(cluster) > before, "commits after the restart", 240)
+        shutil.copytree(directory / "node-0" / "snapshots", directory / "kept-snapshots")
         watch_until(cluster, lambda: cluster.finished, "the end of the run", 240)
         cluster.wait()
         assert cluster.coordinator.status["steps"]["committed"] == STEPS
-        assert (
-            cluster.nodes[0].status["state_digest"]
-            == (cluster.coordinator.status["digests"]["last"])
-        )
+        digests = {node.status["state_digest"] for node in cluster.nodes}
+        assert digests == {cluster.coordinator.status["digests"]["last"]}
     return directory, before
 
 
@@ -75,7 +74,7 @@ def test_an_audit_begins_at_the_checkpoint_and_agrees_with_what_came_of_it(
 ) -> None:
     directory, before = revived
     about = json.loads((directory / "kept" / "lockstep.json").read_text())["metadata"]
-    (snapshot,) = (directory / "node-0" / "snapshots").glob(f"{about['round']}-*")
+    (snapshot,) = (directory / "kept-snapshots").glob(f"{about['round']}-*")
     path = directory / "found.json"
     verify(
         VerifySettings(

@@ -1,10 +1,16 @@
-"""A coordinator says at its start who can reach it."""
+"""A coordinator says at its start who can reach it, and refuses what is no checkpoint."""
+
+from pathlib import Path
 
 import pytest
 
+from lockstep.cli import main
 from lockstep.commands.coordinator import invitation
+from lockstep.exit_codes import ExitCode
+from lockstep.run_file import write_run_file
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.ids import RunId
+from tests.support.tiny import tiny_spec
 
 RUN, KEY = RunId("a" * 32), b"k" * 32
 
@@ -31,3 +37,26 @@ def test_the_line_is_a_link_that_names_the_run_and_the_key() -> None:
     before, _, quoted = invitation(link).partition("'")
     assert before == "volunteers join with: lockstep join "
     assert parse_link(quoted.rstrip("'")) == link
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--restart-from", "nothing"], ExitCode.DATA, "expected a checkpoint's directory, or a"),
+        (["--restart-from", "."], ExitCode.DATA, "expected a checkpoint with lockstep.json"),
+        (["--force"], ExitCode.USAGE, "expected --restart-from CHECKPOINT with --force"),
+    ],
+)
+def test_a_restart_from_what_is_no_checkpoint_is_refused_in_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    code: ExitCode,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run_file(tmp_path / "run.toml", tiny_spec(), force=True)
+    assert main(["coordinator", "run.toml", "--listen", "127.0.0.1:0", *options]) == code
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert words in line
