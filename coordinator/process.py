@@ -74,7 +74,6 @@ class CoordinatorProcess:
             Door(settings.directory),
         )
         self.desk = OperatorDesk(self._sequencer, self.service)
-        self._restart = RestartRequest(settings.restart, self._sequencer)
         self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
@@ -138,11 +137,12 @@ class CoordinatorProcess:
         """
         assert self._loop_task is not None, "start() comes first"
         deadline, lost = None, ""
+        restart = RestartRequest(self._settings.restart, self._sequencer)
         while True:
             if (now_lost := self._state_lost()) and not lost:
                 log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
             lost = now_lost
-            await self._restart.pursue(lost)
+            await restart.pursue(lost)
             if self._loop_task.done():
                 self._loop_task.result()
             if self.rounds.state.end.concluded:
@@ -172,8 +172,6 @@ class CoordinatorProcess:
         commits = [(row, open_commit(row.signed, self._public_key)) for row in recorded]
         document = status_document.status(self.rounds, commits, self._sequencer.now_ms())
         refusals = self.service.run_refusals
-        if words := self._restart.words:
-            document["reason"] += f"; {words}"
         if document["phase"] == "waiting" and refusals:
             document["reason"] += f"; {refusals.words}"
         return {

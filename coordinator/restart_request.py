@@ -39,6 +39,7 @@ class RestartRequest:
             return
         if self._first_head is None:
             self._first_head = rounds.state.head_round
+            log.warning("a checkpoint is at hand", extra={"reason": f"the run {self.words}"})
         refusal = head_state.refusal(rounds.state, asked)
         if not refusal and rounds.state.head_round > self._first_head:
             refusal = f"members hold the newest state, and made round {rounds.state.head_round}"

@@ -232,6 +232,7 @@ ForcedRestart = Annotated[
     ),
 ]
 
+
 Nice = Annotated[
     int,
     typer.Option(

@@ -19,7 +19,7 @@ def asked(*, forced: bool = False) -> RestartAsked:
 async def test_it_waits_and_is_refused_once_members_have_made_a_round(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR)
+    caplog.set_level(logging.ERROR, "lockstep.coordinator")
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B), *a_round(0))
         request = RestartRequest(asked(), desk.sequencer)
@@ -36,7 +36,7 @@ async def test_it_waits_and_is_refused_once_members_have_made_a_round(
 async def test_it_is_refused_where_there_is_nothing_to_restore(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR)
+    caplog.set_level(logging.ERROR, "lockstep.coordinator")
     async with desk_of(tmp_path) as desk:
         request = RestartRequest(asked(forced=True), desk.sequencer)
         await request.pursue("")
