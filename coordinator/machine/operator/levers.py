@@ -199,7 +199,8 @@ def _shown(event: TokenShown, state: RunState, members: Membership) -> None:
 
 
 def _away_words(away: Away, now_ms: int) -> str:
-    minutes = -(-max(0, away.until_ms - now_ms) // 60_000)
+    seconds = -(-max(0, away.until_ms - now_ms) // 1000)
+    wait = f"{seconds} s" if seconds < 120 else f"{-(-seconds // 60)} min"
     reason = f": {away.reason}" if away.reason else ""
-    back = f"it may come back in {minutes} min" if minutes else "it may come back"
+    back = f"it may come back in {wait}" if seconds else "it may come back"
     return f"the operator removed this node{reason}; {back}"

@@ -4,20 +4,24 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.operator.acts import Token
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient
 from node.system.tls import CHANNEL_OPTIONS, ask_certificate, fetch_certificate, server_credentials
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink, parse_link
-from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
+from protocol.errors import RefusedError, RemoteProtocolError, SettingsError, UnavailableError
 from protocol.handshake import public_bytes
+from protocol.ids import sha256
 from protocol.wire_pb2_grpc import CoordinatorStub
 from tests.coordinator.client import COORDINATOR_KEY, quiet_spec, running
 
@@ -191,3 +195,23 @@ def _own_address() -> str:
 
 def _is_alone() -> bool:
     return _own_address().startswith("127.")
+
+
+async def test_a_token_is_not_sent_in_plain_text_over_a_network(tmp_path: Path) -> None:
+    if _is_alone():
+        pytest.skip("this machine has no address but loopback")
+    settings = CoordinatorSettings(tmp_path, f"{_own_address()}:0", admit="token")
+    process = CoordinatorProcess(quiet_spec(), settings, COORDINATOR_KEY)
+    try:
+        await process.start()
+        await process.desk.order(Token("t", sha256(b"s3cret")))
+        link = replace(process.link, token="s3cret")  # no parsed link is such a one
+        assert link.plain
+        client = client_of(link)
+        hello = wire.Hello(addresses=["192.0.2.7:1"], name="n")
+        with pytest.raises(RefusedError, match="--token TOKEN"):
+            await client.run(await client.fetch_run(), hello, Mock())
+        assert process.rounds.state.operator.admission.tokens["t"].uses == 0
+        await client.close()
+    finally:
+        await process.stop()

@@ -87,7 +87,7 @@ def test_finish_ends_a_run_without_an_open_round_at_once() -> None:
 def test_an_evicted_member_is_told_why_and_waits_before_it_comes_back() -> None:
     driver = Driver(A, B, C)
     effects = order(driver, acts.Evict(C, "too hot", 60))
-    told = "the operator removed this node: too hot; it may come back in 1 min"
+    told = "the operator removed this node: too hot; it may come back in 60 s"
     assert of_kind(Evict, effects) == [Evict(C, told)]
     assert of_kind(TellMembers, effects) == [TellMembers(gone=(C,))]
     assert driver.hello(C) == [Refuse(C, told, retry=True)]
