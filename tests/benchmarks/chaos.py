@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.audit.verify import Difference
+from lockstep.audit.differences import Difference
 from lockstep.cluster.local import ClusterSettings
 from lockstep.console import messages, output, write_json
 from lockstep.run_file import write_run_file

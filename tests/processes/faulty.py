@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
+from lockstep.audit.published import Published
 from lockstep.audit.records import RecordInFiles
-from lockstep.audit.verify import Audit, Findings, Published
+from lockstep.audit.verify import Audit, Findings
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
@@ -249,7 +250,7 @@ class FaultyCluster(Cluster):
 def replayed(directory: Path, nodes: Sequence[str]) -> Findings:
     """Replay the log that a stopped cluster left, from genesis, and compare every node's
     checkpoint, byte for byte, with the parameters at its round; raises
-    `lockstep.audit.verify.Difference` naming the first round that differs.
+    `lockstep.audit.differences.Difference` naming the first round that differs.
     """
     return asyncio.run(_replayed(directory, nodes))
 
