@@ -38,8 +38,7 @@ def join(
     Ctrl-C finishes the round and leaves; a second one stops at once. From another terminal:
     lockstep pause, resume, finish, stop, me.
     """
-    from lockstep.commands.join import Wishes
-    from lockstep.commands.join import join as join_run
+    from lockstep.commands import join as command
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from lockstep.volunteer.manners import Limits, parse_hours
@@ -65,10 +64,9 @@ def join(
         name=name,
         restart_from=restart_from,
     )
-    own = Home(place, only=directory is not None)
-    limits = Limits(parse_hours(hours), daily_transfer, on_battery)
     serving = ServeOptions(place, admin, follow_parent)
-    join_run(settings, serving, own, Wishes(limits, nice))
+    wishes = command.Wishes(Limits(parse_hours(hours), daily_transfer, on_battery), nice)
+    command.join(settings, serving, Home(place, only=directory is not None), wishes)
 
 
 def doctor(
