@@ -270,7 +270,7 @@ class DigestTally:
                 dropped |= reports.by_peer.keys() | reports.before.keys()
                 self.by_round[later] = DigestReports(
                     reports.voters,
-                    reports.awaited | (reports.by_peer.keys() & reports.voters),
+                    (reports.awaited | reports.by_peer.keys()) & reports.voters,
                     reports.authors,
                     checked=reports.checked,
                     disputed=reports.disputed,

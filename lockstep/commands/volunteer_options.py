@@ -64,9 +64,9 @@ def join(
         name=name,
         restart_from=restart_from,
     )
-    serving = ServeOptions(place, admin, follow_parent)
     wishes = command.Wishes(Limits(parse_hours(hours), daily_transfer, on_battery), nice)
-    command.join(settings, serving, Home(place, only=directory is not None), wishes)
+    serving, known = ServeOptions(place, admin, follow_parent), directory is not None
+    command.join(settings, serving, Home(place, only=known), wishes)
 
 
 def doctor(

@@ -16,14 +16,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def coordinate(
-        run_file: Path, settings: CoordinatorSettings, options: Any, *, plain_text: bool
+        run_file: Path, settings: CoordinatorSettings, options: Any, **_: object
     ) -> None:
         seen.update(
             run_file=run_file,
             listen=settings.listen,
             directory=settings.directory,
             admin=options.admin,
-            plain_text=plain_text,
         )
 
     monkeypatch.setattr("lockstep.commands.coordinator.coordinate", coordinate)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from protocol.runfile import AlgorithmSpec
@@ -18,6 +20,7 @@ STEPS = 20
 NODES = 2
 
 
+@pytest.mark.slow
 def test_nodes_that_make_local_steps_end_equal_although_one_was_killed(tmp_path: Path) -> None:
     data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
     spec = tiny_spec(
