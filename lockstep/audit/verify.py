@@ -191,7 +191,6 @@ class Audit:
         if self._awaited:
             self._begins_at_restart = await names_restart(self._record, self._awaited)
         async for commit, recorded, voids in self._chain():
-            await self._pass_restarts()
             if self._awaited is None:
                 await self._apply(commit, voids)
             elif recorded.snapshot_sha256 == self._awaited and not self._begins_at_restart:
@@ -201,7 +200,6 @@ class Audit:
             self._check_digest(commit, recorded)
             self._compare_state(commit.round)
             advance(findings.commits, self._record.info.spec.schedule.steps)
-        await self._pass_restarts()
         if self._awaited:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
@@ -237,11 +235,13 @@ class Audit:
                     raise difference_of(
                         before + 1, f"the commit that follows round {before}", error
                     ) from None
+                await self._pass_restarts()
                 head, findings.round = commit_digest(commit), commit.round
                 self._head = head
                 findings.commits += 1
                 yield commit, recorded, voids
             head = self._head = self._end_of_page(head, reply)
+            await self._pass_restarts()
             if not reply.commits:
                 return
 
@@ -292,7 +292,8 @@ class Audit:
                 continue
             path = self._snapshot if self._awaited else None
             if path is None:
-                path = await asyncio.to_thread(snapshot_of, restart, self.snapshots)
+                named = (self._snapshot.parent,) if self._snapshot else ()
+                path = await asyncio.to_thread(snapshot_of, restart, (*named, *self.snapshots))
             try:
                 await asyncio.to_thread(self._replica.adopt, path)
             except StorageError as error:
@@ -305,6 +306,7 @@ class Audit:
                 )
             if self._awaited:
                 self._first, self._awaited = restart.round, None
+                self._findings.began_after = restart.round
             self._compare_state(restart.round)
 
     def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:

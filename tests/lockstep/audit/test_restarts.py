@@ -14,12 +14,14 @@ import torch
 from coordinator.machine.events import RestartAsked
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
+from lockstep.audit import follower as following
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
 from node.replica.checkpoint_state import read_state
 from protocol.handshake import public_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import run_id
+from tests.lockstep.audit.test_follower import GrowingRecord, audit
 from tests.lockstep.audit.test_verify import error_line, spec_of, verified
 from tests.node.test_process import NodeTask
 from tests.support.tiny import tiny_corpus
@@ -120,3 +122,18 @@ def test_a_record_without_the_entry_breaks_the_chain(
         assert database.execute("DELETE FROM entries").rowcount == 1
     assert verified(record) == ExitCode.REFUSED
     assert "does not follow" in error_line(capsys)
+
+
+async def test_the_live_auditor_goes_on_from_the_checkpoint_that_it_was_given(
+    restarted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    (snapshot,) = (restarted / "kept" / "snapshots").iterdir()
+    record = GrowingRecord(Path(shutil.copytree(restarted, tmp_path / "record")))
+    record.upto = record.newest_round = 10**6
+    async with audit(record, tmp_path / "auditor", snapshot=snapshot) as follower:
+        await until(lambda: follower.document()["rounds_equal"] >= STEPS - 3)
+        document = follower.document()
+    await record.close()
+    assert document["first_difference"] is None
+    assert document["rounds_different"] == 0
