@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine import rounds
+from coordinator.machine import rounds, screening
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.payloads import voiding
 from coordinator.machine.rounds import Rounds
@@ -76,6 +76,7 @@ def the_late_are_heard(patch: pytest.MonkeyPatch) -> None:
         return effects
 
     patch.setattr(Rounds, "_announced", announced)
+    patch.setattr(screening, "_is_news", lambda *arguments: True)
 
 
 def unused_samples_vanish(patch: pytest.MonkeyPatch) -> None:
