@@ -154,7 +154,7 @@ class Rounds:
 
     def undecided(self, round: int) -> UndecidedRound | None:
         """The round with this number, while it is undecided."""
-        return next((each for each in self.state.undecided if each.round == round), None)
+        return self.state.undecided_round(round)
 
     def validate(self) -> None:
         """Raise `LocalProtocolError` unless every invariant of the state holds."""

@@ -90,6 +90,10 @@ class RunState:
     unready_since_ms: int = 0
     """Time since which no member is ready; 0 while one is."""
 
+    def undecided_round(self, round: int) -> UndecidedRound | None:
+        """The round with this number, while it is undecided."""
+        return next((each for each in self.undecided if each.round == round), None)
+
 
 def new_state(spec: RunSpec, run_id: RunId) -> RunState:
     """The state before the first event."""

@@ -25,7 +25,6 @@ from coordinator.machine.events import (
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import levers
 from coordinator.machine.run_state import RunState
-from coordinator.machine.undecided_round import UndecidedRound
 from protocol.ids import Digest
 
 
@@ -35,7 +34,7 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
     """
     match event:
         case Holding(peer, round, digests, authors):
-            undecided = _undecided(state, round)
+            undecided = state.undecided_round(round)
             known = undecided is not None and members.get(peer) is not None
             news = undecided.receipts.news(peer, digests) if undecided and known else ()
             named = dict(zip(digests, authors, strict=False)) if authors else {}
@@ -74,15 +73,11 @@ def is_transient(event: Event, effects: Sequence[Effect]) -> bool:
     )
 
 
-def _undecided(state: RunState, round: int) -> UndecidedRound | None:
-    return next((each for each in state.undecided if each.round == round), None)
-
-
 def _is_news(event: Announced, state: RunState) -> bool:
     """Whether the round takes the announcement, or takes its author's word again that it holds the
     payload; or, where it closed early, whether its author may still prove itself punctual.
     """
-    undecided = _undecided(state, event.round)
+    undecided = state.undecided_round(event.round)
     if undecided is None:
         closed = (each for each in state.closed_early if each.round == event.round)
         return any(event.peer in each.silent for each in closed)

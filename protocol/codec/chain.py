@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, require_signed
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, RunId, parse_digest, sha256
@@ -97,14 +96,8 @@ def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Ch
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
     that is not canonical.
     """
-    try:
-        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
-            signed.signature, _DOMAIN + sha256(signed.body)
-        )
-    except (InvalidSignature, ValueError):  # ValueError: the key has another length
-        raise RemoteProtocolError(
-            "expected an entry of the chain signed by this run's coordinator, got another signature"
-        ) from None
+    what = "an entry of the chain"
+    require_signed(what, signed.body, signed.signature, coordinator_key, _DOMAIN)
     plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=_FIELDS_MAX)
     entry: ChainEntry = converted(plain, ChainEntry)  # type: ignore[arg-type]
     if packed(entry) != signed.body:

@@ -83,20 +83,25 @@ def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
     return SignedCommit(body, key.sign(_DOMAIN + sha256(body)))
 
 
+def require_signed(
+    what: str, body: bytes, signature: bytes, coordinator_key: bytes, domain: bytes
+) -> None:
+    """Raise `RemoteProtocolError`, which calls the body `what`, unless the key signed it."""
+    try:
+        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(signature, domain + sha256(body))
+    except (InvalidSignature, ValueError):  # ValueError: the key has another length
+        raise RemoteProtocolError(
+            f"expected {what} signed by this run's coordinator, got another signature"
+        ) from None
+
+
 def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
     """The commit inside, after its signature, encoding and bounds were checked.
 
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
     that is not canonical.
     """
-    try:
-        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(
-            signed.signature, _DOMAIN + sha256(signed.body)
-        )
-    except (InvalidSignature, ValueError):  # ValueError: the key has another length
-        raise RemoteProtocolError(
-            "expected a commit signed by this run's coordinator, got another signature"
-        ) from None
+    require_signed("a commit", signed.body, signed.signature, coordinator_key, _DOMAIN)
     try:
         plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=MEMBERS_MAX)
         commit = converted(plain, Commit)
