@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
-from lockstep.audit.cli import auditor
+from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
@@ -47,6 +47,7 @@ app.add_typer(wan_app)
 app.add_typer(run_app)
 app.command()(plan)
 app.command()(auditor)
+app.command()(verify)
 for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
@@ -303,48 +304,6 @@ def init(
     if warning := audit_warning(spec):
         typer.echo(warning, err=True)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
-
-
-@app.command()
-def verify(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URL",
-            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
-        ),
-    ],
-    *,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="that of a demo's directory",
-            help="Published checkpoint to compare.",
-        ),
-    ] = None,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", show_default="genesis", help="Snapshot to begin at."
-        ),
-    ] = None,
-    payloads: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="those of the nodes beside DIR",
-            help="Directory of payloads; repeatable.",
-        ),
-    ] = None,
-    threads: options.Threads = 0,
-    json: options.JsonFile = None,
-) -> None:
-    """Replay a run's log and compare the result with its published checkpoint."""
-    from lockstep.audit.verify import VerifySettings
-    from lockstep.audit.verify import verify as verify_run
-
-    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
 
 
 @data_app.command()
