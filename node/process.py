@@ -260,6 +260,7 @@ class NodeProcess:
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
         known |= {"notice": self._client.notice}
+        known["waiting_for"] = self._swarm.waiting_for if self._swarm else ""
         document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
