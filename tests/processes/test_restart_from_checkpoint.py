@@ -18,6 +18,8 @@ from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
+pytestmark = pytest.mark.slow
+
 STEPS = 30
 BEFORE = 4
 """Steps until the disk is lost, at least."""
