@@ -243,6 +243,7 @@ def relay(
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 4 * 1024**3,
     token: options.Token = "",
+    p2pd_sha256: options.P2pdSha256 = "",
     archive: options.Archive = False,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
@@ -269,6 +270,7 @@ def relay(
         upload_limit=upload_limit,
         peer_limit=peer_limit,
         token=token,
+        p2pd_sha256=p2pd_sha256,
         archive=archive,
     )
     home = Home(place, only=directory is not None)
@@ -276,11 +278,7 @@ def relay(
 
 
 @app.command()
-def status(
-    url: options.Url,
-    *,
-    json: options.JsonFile = None,
-) -> None:
+def status(url: options.Url, *, json: options.JsonFile = None) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
 

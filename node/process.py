@@ -54,6 +54,7 @@ from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
+from node.transports.dial_guard import DialGuard
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
@@ -318,6 +319,8 @@ class NodeProcess:
             advertise,
             by_libp2p,
             secure=self._client.secure,
+            guard=DialGuard(coordinator, private=settings.dial_private),
+            p2pd_sha256=settings.p2pd_sha256,
         )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:

@@ -35,6 +35,7 @@ def auditor(
             help="Snapshot to begin at, when the first payloads are gone and nothing is saved yet.",
         ),
     ] = None,
+    p2pd_sha256: options.P2pdSha256 = "",
     threads: options.Threads = 0,
     save_every: options.SaveEvery = 50,
     admin: options.Admin = "127.0.0.1:0",
@@ -59,6 +60,7 @@ def auditor(
         log_bytes_max=disk,
         upload_limit=upload_limit,
         peer_limit=peer_limit,
+        p2pd_sha256=p2pd_sha256,
     )
     settings = AuditorSettings(relay, threads, snapshot, save_every)
     home = Home(place, only=directory is not None)

@@ -22,6 +22,7 @@ from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from lockstep.volunteer.consent import SEEN, judged
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits
@@ -53,6 +54,10 @@ class Wishes:
     limits: Limits
     nice: int
     """Niceness of the process; 0 competes with other programs as an equal."""
+    memory_bytes: int = 0
+    """Memory that the run may take for its model; 0: the machine's."""
+    disk_bytes: int = 0
+    """Disk that the run may take; 0: what is free."""
 
 
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
@@ -70,6 +75,8 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     known = home.knows(link.address)
     info = first_word(link, known=known, follow_parent=options.follow_parent)
     place = home.run(info.run_id)
+    for line in (*judged(info.spec, wishes.memory_bytes, wishes.disk_bytes, place), SEEN):
+        messages.print(line, soft_wrap=True)
     name = settings.name or home.remembered().name
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
