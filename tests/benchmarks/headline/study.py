@@ -2,14 +2,14 @@
 
 Every method has the same network, genesis, data order and schedule, and the same tokens in all. Of
 each, one seed is trained at every rate of a sweep; the sweeps have equally many rates, a factor of
-two apart. The rate that is best on the validation split is trained with the other seeds too. So
-what is trained next follows from what is there: `waiting` says it, in order of importance, and a
-study that ends early is whole as far as it came.
+two apart, and go on beyond an end that is best. The rate that is best on the validation split is
+trained with the other seeds too. So what is trained next follows from what is there: `waiting` says
+it, in order of importance, and a study that ends early is whole as far as it came.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from tests.benchmarks.headline.texts import SUBWORDS, TextName
 from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
@@ -41,6 +41,9 @@ RATES: dict[Method, tuple[float, ...]] = {
     "default_large_batch": (0.004, 0.008, 0.016, 0.032),
 }
 """Equally many for every method."""
+
+BEYOND_MAX = 3
+"""Rates by which a sweep may grow at each end."""
 
 PAIRS: dict[tuple[Method, Method], str] = {
     ("muon", "adamw"): "ahead by 0.05 to 0.20",
@@ -137,24 +140,64 @@ def sweep(text: TextName) -> list[Job]:
 def possible() -> Iterator[Job]:
     """Every cell that the study may come to."""
     for text in TASKS:
-        for method, rates in RATES.items():
-            yield from (Job(text, method, cell(method, r, seed)) for r in rates for seed in SEEDS)
+        for method in RATES:
+            for rate in _long(method):
+                yield from (Job(text, method, cell(method, rate, seed)) for seed in SEEDS)
 
 
-def best_rates(found: Iterable[Finished], text: TextName) -> dict[Method, float]:
-    """The rate of each method that is best on the validation split, once its sweep is whole."""
-    of_method: dict[Method, list[Finished]] = {method: [] for method in get_args(Method)}
-    for each in found:
-        if each.job.text == text and each.job.cell.seed == SEEDS[0]:
-            of_method[each.job.method].append(each)
+def best_rates(found: Sequence[Finished], text: TextName) -> dict[Method, float]:
+    """The rate of each method that is best on the validation split, once its sweep is whole and has
+    a worse rate on both sides of it.
+    """
+    best = {method: _best(found, text, method) for method in RATES}
     return {
-        method: min(tried, key=lambda each: each.choosing).job.cell.learning_rate
-        for method, tried in of_method.items()
-        if {each.job.cell.learning_rate for each in tried} >= set(RATES[method])
+        method: rate
+        for method, rate in best.items()
+        if rate is not None and not _missing(found, text, method, rate)
     }
 
 
-def finals(found: Iterable[Finished], text: TextName) -> list[Job]:
+def beyond(found: Sequence[Finished], text: TextName) -> list[Job]:
+    """The next rates of sweeps whose best one is at an end."""
+    jobs = []
+    for method in RATES:
+        rate = _best(found, text, method)
+        if rate is not None:
+            missing = _missing(found, text, method, rate)
+            jobs += [Job(text, method, cell(method, each, SEEDS[0])) for each in missing]
+    return jobs
+
+
+def _long(method: Method) -> list[float]:
+    """All rates that a sweep may come to, ascending."""
+    lowest, highest = RATES[method][0], RATES[method][-1]
+    before = [lowest / 2**step for step in range(BEYOND_MAX, 0, -1)]
+    return [*before, *RATES[method], *(highest * 2**step for step in range(1, BEYOND_MAX + 1))]
+
+
+def _tried(found: Sequence[Finished], text: TextName, method: Method) -> dict[float, float]:
+    """Validation bits per byte by rate, one seed."""
+    return {
+        each.job.cell.learning_rate: each.choosing
+        for each in found
+        if (each.job.text, each.job.method, each.job.cell.seed) == (text, method, SEEDS[0])
+    }
+
+
+def _best(found: Sequence[Finished], text: TextName, method: Method) -> float | None:
+    """The best rate so far of a sweep that was made."""
+    tried = _tried(found, text, method)
+    return min(tried, key=tried.__getitem__) if tried.keys() >= set(RATES[method]) else None
+
+
+def _missing(found: Sequence[Finished], text: TextName, method: Method, rate: float) -> list[float]:
+    """The rates beside the best one that were not tried yet, and may be."""
+    rates, tried = _long(method), _tried(found, text, method)
+    place = rates.index(rate)
+    return [each for each in rates[max(place - 1, 0) : place + 2] if each not in tried]
+
+
+def finals(found: Sequence[Finished], text: TextName) -> list[Job]:
     """The cells that are judged on the test split: the best rate of each method, all seeds."""
     best = best_rates(found, text)
     return [
@@ -169,7 +212,7 @@ def waiting(found: Iterable[Finished]) -> list[Job]:
     found = list(found)
     done = {each.job for each in found}
     for text in TASKS:
-        for part in (sweep(text), finals(found, text)):
+        for part in (sweep(text), beyond(found, text), finals(found, text)):
             if left := [job for job in part if job not in done]:
                 return left
     return []

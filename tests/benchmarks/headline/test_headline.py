@@ -33,6 +33,12 @@ def ended(job: Job, bits_per_byte: float) -> Finished:
     return Finished(job, Result(job.cell, job.task, "c0", 100_000, 1.0, "a machine", points))
 
 
+def swept() -> list[Finished]:
+    """A sweep whose second and third rates are best."""
+    place = {job: RATES[job.method].index(job.cell.learning_rate) for job in study.sweep("library")}
+    return [ended(job, 3.0 + abs(at - 1.4)) for job, at in place.items()]
+
+
 # ---- texts
 
 
@@ -63,7 +69,7 @@ def prepared(directory: Path, name: str, *, subwords: bool) -> Corpus:
 
 def test_bits_are_counted_by_the_bytes_of_the_text(tmp_path: Path) -> None:
     corpus = prepared(tmp_path, "sub", subwords=True)
-    sizes, text = token_bytes(corpus.tokenizer), "document 5 says 'äöü' <|endoftext|>."
+    sizes, text = token_bytes(corpus.tokenizer), "document 5 says 'äöü'."
     assert sizes[corpus.tokenizer.encode(text)].sum() == len(text.encode())
     assert sizes[corpus.tokenizer.document_end] == 0
     assert (token_bytes(ByteTokenizer()) == [1] * 256 + [0]).all()
@@ -100,14 +106,22 @@ def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
     assert [job.text for job in trained] == sorted(job.text for job in trained)
 
 
+def test_a_sweep_goes_on_beyond_an_end_that_is_best() -> None:
+    found = [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep("library")]
+    assert study.best_rates(found, "library") == {}
+    grown = study.waiting(found)
+    assert [job.cell.learning_rate for job in grown] == [rates[0] / 2 for rates in RATES.values()]
+    found += [ended(job, 4.0) for job in grown]
+    assert study.best_rates(found, "library") == {m: rates[0] for m, rates in RATES.items()}
+
+
 def test_a_rate_that_blew_up_is_not_the_best() -> None:
-    found = [ended(job, 3.0) for job in study.sweep("library")]
-    first = next(each for each in found if each.job.cell.learning_rate == RATES["muon"][0])
-    found = [ended(each.job, 2.0) if each.job == first.job else each for each in found]
-    assert study.best_rates(found, "library")[first.job.method] == first.job.cell.learning_rate
+    found = swept()
+    first = next(each for each in found if each.job.cell == cell("muon", RATES["muon"][1], 0))
+    assert study.best_rates(found, "library")["muon"] == RATES["muon"][1]
     blown = Finished(first.job, replace(first.result, failure="step 3: NaN"))
     found = [blown if each.job == first.job else each for each in found]
-    assert study.best_rates(found, "library")[first.job.method] != first.job.cell.learning_rate
+    assert study.best_rates(found, "library")["muon"] == RATES["muon"][2]
 
 
 # ---- training and the look
@@ -145,7 +159,7 @@ def test_a_finished_cell_is_found_and_one_of_another_task_refused(tmp_path: Path
 
 
 def test_the_test_split_is_looked_at_once_and_it_is_recorded(tmp_path: Path) -> None:
-    found = [ended(job, 3.0) for job in study.sweep("library")]
+    found = swept()
     looking.look(found, lambda job: 3.5, "today", data=tmp_path)
     (record,) = read_records(tmp_path / looking.LOOKS)
     assert (record["text"], record["when"], len(record["cells"])) == ("library", "today", 5)
@@ -158,7 +172,7 @@ def test_the_test_split_is_looked_at_once_and_it_is_recorded(tmp_path: Path) -> 
 
 
 def test_the_headline_counts_bytes_as_they_travel(tmp_path: Path) -> None:
-    found = [ended(job, 3.0) for job in study.sweep("library")]
+    found = swept()
     looking.look(found, lambda job: 3.5, "today", data=tmp_path)
     rows = {row["method"]: row for row in looking.rows(looking.read_cells(tmp_path))}
     assert rows["muon"]["bytes_up"] == study.STEPS * 2 * 3 / 4 * 2 * 100_000

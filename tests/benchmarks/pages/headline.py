@@ -92,33 +92,26 @@ def _signed(found: Difference) -> str:
 
 
 def rates() -> str:
-    """Bits per byte on the validation split at every rate of the sweeps."""
+    """Bits per byte on the validation split at every rate that was tried, ascending."""
     lines = []
-    ends = {
-        (each.finished.job.text, each.finished.job.method, cell.learning_rate): each
-        for each in cells()
-        if (cell := each.finished.job.cell).seed == SEEDS[0]
-    }
     for text in TASKS:
-        for method, tried in RATES.items():
+        for method in RATES:
             found = {
-                rate: ends[text, method, rate].finished.choosing
-                for rate in tried
-                if (text, method, rate) in ends
+                each.finished.job.cell.learning_rate: each.finished.choosing
+                for each in cells()
+                if each.finished.job.cell.seed == SEEDS[0]
+                and (each.finished.job.text, each.finished.job.method) == (text, method)
             }
-            if not found:
-                continue
-            best = min(found, key=found.__getitem__)
-            lines.append((text, LABELS[method], *(_tried(found, rate, best) for rate in tried)))
-    head = ("text", "method", "1st rate", "2nd", "3rd", "4th")
-    return table(head, lines, left=2)
+            if found:
+                best = min(found, key=found.__getitem__)
+                told = [_tried(rate, found[rate], bold=rate == best) for rate in sorted(found)]
+                lines.append((text, LABELS[method], ", ".join(told)))
+    return table(("text", "method", "rate: bits per byte"), lines, left=3)
 
 
-def _tried(found: dict[float, float], rate: float, best: float) -> str:
-    if rate not in found:
-        return f"{rate:g}: not trained"
-    end = f"{rate:g}: {found[rate]:.3f}"
-    return f"**{end}**" if rate == best else end
+def _tried(rate: float, end: float, *, bold: bool) -> str:
+    told = f"{rate:g}: {end:.3f}" if end < float("inf") else f"{rate:g}: blew up"
+    return f"**{told}**" if bold else told
 
 
 def looks() -> str:
