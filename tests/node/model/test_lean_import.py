@@ -34,9 +34,11 @@ from node.model.training import TrainingModel, build_model
 sizes = {{"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}}
 for kind in ("llama", "mixtral"):
-    torch.manual_seed(0)
+    shapes = build_model(kind, sizes, "meta").named_parameters()
     model = TrainingModel(build_model(kind, sizes))
     with torch.no_grad():
+        known = {{name: each.shape for name, each in model.parameters.items()}}
+        assert {{name: each.shape for name, each in shapes if each.is_meta}} == known
         for parameter in model.parameters.values():
             parameter.copy_(torch.linspace(-0.1, 0.1, parameter.numel()).view(parameter.shape))
     work = model.passes([np.arange(34).reshape(2, 17)])
