@@ -102,5 +102,6 @@ class OperatorDesk:
                     for name, used in admission.tokens.items()
                 ],
             },
+            "auditors": sorted(rounds.state.verdicts.auditors),
             "audit": {"acts": operator.acts, "head": operator.head.hex()},
         }

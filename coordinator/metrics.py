@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.machine.auditing import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic
@@ -37,6 +38,10 @@ class RoundsCollector(Collector):
         yield _counter("rounds_checked", text, tally.rounds_checked)
         text = "Committed rounds with unequal digests."
         yield _counter("rounds_disputed", text, tally.rounds_disputed)
+        text = "Auditors whose word on states is final."
+        yield _gauge("auditors", text, len(state.verdicts.auditors))
+        text = "1 while auditors differ, or members differ and no auditor has said which is right."
+        yield _gauge("audit_alarm", text, bool(alarm(state.verdicts)))
         text = "Newest decided round; -1 before the first."
         yield _gauge("decided_round", text, state.decided_round)
         steps = self._rounds.spec.schedule.steps

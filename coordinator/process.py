@@ -17,6 +17,7 @@ from coordinator import metrics, status_document
 from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.machine import auditing
 from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit
@@ -136,12 +137,15 @@ class CoordinatorProcess:
         were let go. Raises `StorageError` when the journal could not be written.
         """
         assert self._loop_task is not None, "start() comes first"
-        deadline, lost = None, ""
+        deadline, lost, alarmed = None, "", ""
         restart = RestartRequest(self._settings.restart, self._sequencer)
         while True:
             if (now_lost := self._state_lost()) and not lost:
                 log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
             lost = now_lost
+            if (alarm := auditing.alarm(self.rounds.state.verdicts)) and alarm != alarmed:
+                log.error("audit alarm", extra={"run": self.run_id, "reason": alarm})
+            alarmed = alarm
             await restart.pursue(lost)
             if self._loop_task.done():
                 self._loop_task.result()
@@ -180,6 +184,13 @@ class CoordinatorProcess:
             "refusals": {"nodes": len(refusals), "last": refusals.last},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
+            "audit": {
+                "auditors": [
+                    each | {"connected": each["peer_id"] in self.service.relay_sessions}
+                    for each in document["audit"]["auditors"]
+                ],
+                "alarm": document["audit"]["alarm"],
+            },
         }
 
     def unready(self) -> str:

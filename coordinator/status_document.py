@@ -3,6 +3,8 @@
 from typing import Any
 
 from coordinator.journal import RecordedCommit
+from coordinator.machine.auditing import alarm
+from coordinator.machine.digest_votes import DigestTally
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
 from coordinator.machine.opening import muted_reason
@@ -38,6 +40,7 @@ def status(
             "total": rounds.spec.schedule.steps,
         },
         "voids": len(state.voids.made),
+        "audit": _audit(state),
         "loss": state.loss,
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
@@ -134,6 +137,23 @@ def _operator(state: RunState) -> dict[str, Any]:
         "acts": operator.acts,
         "audit_head": operator.head.hex(),
     }
+
+
+def _audit(state: RunState) -> dict[str, Any]:
+    """The auditors whose word is final, and why the operator should look after them."""
+    verdicts = state.verdicts
+    return {
+        "auditors": [
+            {"peer_id": auditor, "round": _newest_word(auditor, verdicts.tally)}
+            for auditor in sorted(verdicts.auditors)
+        ],
+        "alarm": alarm(verdicts),
+    }
+
+
+def _newest_word(auditor: PeerId, tally: DigestTally) -> int | None:
+    rounds = [round for round, reports in tally.by_round.items() if auditor in reports.words]
+    return max(rounds, default=None)
 
 
 def _pace(state: RunState) -> dict[str, Any]:

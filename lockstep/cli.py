@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
-from lockstep.audit.cli import auditor
+from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
@@ -47,6 +47,7 @@ app.add_typer(wan_app)
 app.add_typer(run_app)
 app.command()(plan)
 app.command()(auditor)
+app.command()(verify)
 for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
@@ -237,6 +238,7 @@ def relay(
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 4 * 1024**3,
     token: options.Token = "",
+    p2pd_sha256: options.P2pdSha256 = "",
     archive: options.Archive = False,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
@@ -263,6 +265,7 @@ def relay(
         upload_limit=upload_limit,
         peer_limit=peer_limit,
         token=token,
+        p2pd_sha256=p2pd_sha256,
         archive=archive,
     )
     home = Home(place, only=directory is not None)
@@ -270,11 +273,7 @@ def relay(
 
 
 @app.command()
-def status(
-    url: options.Url,
-    *,
-    json: options.JsonFile = None,
-) -> None:
+def status(url: options.Url, *, json: options.JsonFile = None) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
 
@@ -299,48 +298,6 @@ def init(
     for remark in remarks(spec):
         typer.echo(remark, err=True)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
-
-
-@app.command()
-def verify(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URL",
-            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
-        ),
-    ],
-    *,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="that of a demo's directory",
-            help="Published checkpoint to compare.",
-        ),
-    ] = None,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", show_default="genesis", help="Snapshot to begin at."
-        ),
-    ] = None,
-    payloads: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="those of the nodes beside DIR",
-            help="Directory of payloads; repeatable.",
-        ),
-    ] = None,
-    threads: options.Threads = 0,
-    json: options.JsonFile = None,
-) -> None:
-    """Replay a run's log and compare the result with its published checkpoint."""
-    from lockstep.audit.verify import VerifySettings
-    from lockstep.audit.verify import verify as verify_run
-
-    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
 
 
 @data_app.command()

@@ -121,6 +121,43 @@ PeerLimit = Annotated[
         help="Limit on the upload to one peer, in bytes per second; 0: none.",
     ),
 ]
+DialPrivate = Annotated[
+    bool,
+    typer.Option(
+        "--dial-private",
+        help="Dial private addresses that members announce though the coordinator is outside: for "
+        "machines of yours behind one router.",
+    ),
+]
+P2pdSha256 = Annotated[
+    str,
+    typer.Option(
+        "--p2pd-sha256",
+        metavar="DIGEST",
+        envvar="LOCKSTEP_P2PD_SHA256",
+        show_default="that of hivemind's release",
+        help="SHA-256 of the libp2p daemon that may be started, in hexadecimal.",
+    ),
+]
+MemoryLimit = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_MEMORY",
+        min=0,
+        help="Memory that the run may take for its model; a run that needs more is refused. "
+        "0: the machine's.",
+    ),
+]
+DiskLimit = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_DISK",
+        min=0,
+        help="Disk that the run may take; a run that may need more is refused. 0: what is free.",
+    ),
+]
 Disk = Annotated[
     int,
     typer.Option(

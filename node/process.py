@@ -54,6 +54,7 @@ from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
+from node.transports.dial_guard import DialGuard
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
@@ -258,6 +259,7 @@ class NodeProcess:
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
         known |= {"notice": self._client.notice}
+        known["waiting_for"] = self._swarm.waiting_for if self._swarm else ""
         document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
@@ -315,6 +317,8 @@ class NodeProcess:
             advertise,
             by_libp2p,
             secure=self._client.secure,
+            guard=DialGuard(coordinator, private=settings.dial_private),
+            p2pd_sha256=settings.p2pd_sha256,
         )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:

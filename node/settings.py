@@ -35,6 +35,12 @@ def check_network(
             )
 
 
+def check_sha256(name: str, text: str) -> None:
+    """`SettingsError` unless a setting is empty or a SHA-256 in hexadecimal."""
+    if text and not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise SettingsError(f"{name}: expected 64 hexadecimal digits, found {text[:80]!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Settings of one node process."""
@@ -84,6 +90,13 @@ class NodeSettings:
     """Secret that admits this node, where the run wants one; it is sent over TLS or loopback
     alone."""
 
+    dial_private: bool = False
+    """Whether private addresses that members announce are dialled although the coordinator is
+    outside."""
+
+    p2pd_sha256: str = ""
+    """SHA-256 of the libp2p daemon to use, in hexadecimal; empty: that of the tested release."""
+
     restart_from: Path | None = None
     """A checkpoint or snapshot that this node offers to a run which goes on from it."""
 
@@ -92,6 +105,7 @@ class NodeSettings:
         check_network(
             self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
         )
+        check_sha256("p2pd_sha256", self.p2pd_sha256)
         if not re.fullmatch(DEVICES, self.device):
             raise SettingsError(
                 f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"

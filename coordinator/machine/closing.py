@@ -124,6 +124,17 @@ def count(
     return state.loss
 
 
+def may_confirm(peer: PeerId, undecided: UndecidedRound, members: Membership) -> bool:
+    """Whether it is noted that this node holds payloads of a round: an auditor or a member; in a
+    public run one with standing that was asked to work.
+    """
+    if peer in undecided.receipts.auditors:
+        return True
+    if members.get(peer) is None:
+        return False  # a former member's
+    return not members.public or (members.decides(peer) and peer in undecided.assignments)
+
+
 def credit(undecided: UndecidedRound, counted: list[Announced], members: Membership) -> None:
     """These payloads are committed. In a public run an author's speed is measured by the
     coordinator's clock alone, and only for what was delivered.

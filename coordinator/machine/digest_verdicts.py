@@ -19,6 +19,9 @@ session is made again and counts once.
 
 In a run that is open to the public only members with standing vote. Other nodes are compared with
 what those have decided, and no node is blamed on the word of nodes with less standing than its own.
+
+Where the operator has named auditors nobody is blamed on votes at all, but on an auditor's word
+alone (`coordinator.machine.auditing`).
 """
 
 from dataclasses import dataclass, field
@@ -85,6 +88,10 @@ class DigestVerdicts:
     records: dict[PeerId, Record] = field(default_factory=dict)
     held: dict[PeerId, str] = field(default_factory=dict)
     requests: int = 0
+    auditors: set[PeerId] = field(default_factory=set)
+    """Keys whose word on a state is final."""
+    contradiction: str = ""
+    """The words of auditors that differ; while they do, no round opens and none of them counts."""
     origin: tuple[int, int] | None = None
     """(round, state digest) of the newest restart from a checkpoint: states before it are history,
     and that of its round is known."""
@@ -137,24 +144,27 @@ class DigestVerdicts:
         if not members.decides(said.peer):
             return self._hear(said, members, now_ms)
         rounds = [*self.tally.skip_earlier(said.peer, said.round), *self.tally.give_up_overdue()]
-        effects = [effect for round in rounds for effect in self._count(round, members, now_ms)]
+        effects = [effect for round in rounds for effect in self.count(round, members, now_ms)]
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
         reports = self.tally.record(said.round, said.peer, said.state_digest, snapshot_sha256)
         if reports is None:
             return effects
         if reports.final:
             return effects + self._compare(said, reports, members, now_ms)
-        return effects + self._count(said.round, members, now_ms)
+        return effects + self.count(said.round, members, now_ms)
 
     def _hear(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
         """A key without standing reports: no vote, but it is compared with what others decided."""
         reports = self.tally.by_round.get(said.round)
+        if reports and self.auditors and not reports.ruled:
+            reports.heard[said.peer] = said.state_digest
+            return []
         if reports is None or reports.verdict is None:
             return []
         if said.state_digest == reports.verdict:
-            self._agrees(said.peer, said.round, reports)
+            self.agrees(said.peer, said.round, reports)
             return []
-        return self._differs(said.peer, said.round, members, now_ms)
+        return self.differs(said.peer, said.round, members, now_ms)
 
     def _is_outdated(self, said: Applied, members: Membership) -> bool:
         """The member said this before it heard that it must resync."""
@@ -167,18 +177,20 @@ class DigestVerdicts:
         """Drop a member that went: no verdict waits for its reports any more."""
         self.held.pop(peer, None)
         rounds = self.tally.forget(peer)
-        return [effect for round in rounds for effect in self._count(round, members, now_ms)]
+        return [effect for round in rounds for effect in self.count(round, members, now_ms)]
 
     def withdraw_from(self, round: int) -> list[Effect]:
         """A payload of this round became void: the states from it on are others than reported."""
         for peer in self.tally.start_again_from(round):
             self.held.pop(peer, None)
+        self.contradiction = self.tally.contradiction
         later = [later for later in self.tally.by_round if later >= round]
         return [RecordDigest(round, 0, 0, 0, b"") for round in later]
 
     def begin_anew(self, round: int, state_digest: int) -> None:
         """The state after this round is that of a checkpoint: what was reported is history."""
         self.tally.by_round.clear()
+        self.contradiction = ""
         self.tally.newest, self.tally.last = -1, state_digest
         self.held.clear()
         self.origin = round, state_digest
@@ -191,10 +203,12 @@ class DigestVerdicts:
 
     # ---- verdicts
 
-    def _count(self, round: int, members: Membership, now_ms: int) -> list[Effect]:
+    def count(self, round: int, members: Membership, now_ms: int) -> list[Effect]:
         reports = self.tally.by_round[round]
         if reports.final:
-            return self._record(round) if not reports.awaited else []
+            return self.record(round) if not reports.awaited else []
+        if self.auditors:
+            return self._await_word(round, reports)
         if reports.has_replayed:
             return self._weigh_replays(round, reports, members, now_ms)
         if reports.before:
@@ -204,15 +218,28 @@ class DigestVerdicts:
             return self._decide(round, reports, winner, members, now_ms)
         return self._send_through_log(round, reports, members) if reports.complete else []
 
+    def _await_word(self, round: int, reports: DigestReports) -> list[Effect]:
+        """Where auditors are named: put on record what all members report alike, for the time until
+        an auditor has its word, and blame nobody.
+        """
+        reports.provisional = True
+        if reports.verdict is not None:
+            return self.record(round) if not reports.awaited else []
+        said = set(reports.digests().values())
+        if reports.awaited or len(said) != 1:
+            return []
+        reports.decide(said.pop())
+        return self.record(round)
+
     def _compare(
         self, said: Applied | Ready, reports: DigestReports, members: Membership, now_ms: int
     ) -> list[Effect]:
         """Judge one more report of a round whose digest is final."""
         if said.state_digest == reports.verdict:
-            self._agrees(said.peer, said.round, reports)
-            return self._record(said.round) if not reports.awaited else []
-        effects = self._record(said.round)
-        return effects + self._differs(said.peer, said.round, members, now_ms)
+            self.agrees(said.peer, said.round, reports)
+            return self.record(said.round) if not reports.awaited else []
+        effects = self.record(said.round)
+        return effects + self.differs(said.peer, said.round, members, now_ms)
 
     def _decide(
         self, round: int, reports: DigestReports, verdict: int, members: Membership, now_ms: int
@@ -222,13 +249,13 @@ class DigestVerdicts:
         agreeing = [peer for peer, digest in said.items() if digest == verdict]
         reports.rank = max(map(members.rank, agreeing), default=0)
         for peer in agreeing:
-            self._agrees(peer, round, reports)
-        effects = self._record(round)
+            self.agrees(peer, round, reports)
+        effects = self.record(round)
         for peer in (peer for peer, digest in said.items() if digest != verdict):
-            effects += self._differs(peer, round, members, now_ms)
+            effects += self.differs(peer, round, members, now_ms)
         return effects
 
-    def _record(self, round: int) -> list[Effect]:
+    def record(self, round: int) -> list[Effect]:
         """Put a verdict, or its withdrawal (no reports), on record."""
         reports = self.tally.recount(round)
         if reports.verdict is None:
@@ -245,7 +272,7 @@ class DigestVerdicts:
     ) -> list[Effect]:
         """The vote is level: the nodes that have not yet replayed the log do so."""
         self.tally.reopen(round)
-        effects = self._record(round)
+        effects = self.record(round)
         fresh = [peer for peer in sorted(reports.by_peer) if not self._record_of(peer).replayed]
         if not fresh:
             self._hold(round, reports)
@@ -295,7 +322,7 @@ class DigestVerdicts:
 
     # ---- consequences
 
-    def _agrees(self, peer: PeerId, round: int, reports: DigestReports) -> None:
+    def agrees(self, peer: PeerId, round: int, reports: DigestReports) -> None:
         self.held.pop(peer, None)
         record = self.records.get(peer)
         if record is None or not reports.final:
@@ -306,12 +333,14 @@ class DigestVerdicts:
             if peer in reports.authors:
                 record.differed = 0
 
-    def _differs(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
+    def differs(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
         """The node is outvoted: it is told to resync, or refused."""
         self.held.pop(peer, None)
-        if members.get(peer) is None:
+        if members.get(peer) is None or self.contradiction:
             return []
         reports = self.tally.by_round.get(round)
+        if self.auditors and not (reports and reports.ruled):
+            return []  # votes
         if reports and members.rank(peer) > reports.rank:
             return []  # the count of disputed rounds raises the alarm
         record = self._record_of(peer)

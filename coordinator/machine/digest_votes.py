@@ -11,6 +11,8 @@ Rules
 - When no voter is awaited, every report counts, so that a node that joins can break a level vote.
 - Two nodes with one digest make it final: no crowd that joins later can overturn the record. The
   report of a single node stands until another node contradicts it.
+- Where the operator has named auditors (`coordinator.machine.auditing`), votes make nothing final:
+  what they decide is provisional until an auditor has its word.
 """
 
 from collections import Counter
@@ -49,6 +51,14 @@ class DigestReports:
     final: bool = False
     rank: int = 0
     """Highest standing among the nodes that decided it."""
+    provisional: bool = False
+    """It waits for an auditor's word: what votes decide is not final."""
+    words: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    """(State digest, SHA-256 of the snapshot or empty) by auditor."""
+    ruled: bool = False
+    """The verdict is an auditor's."""
+    heard: dict[PeerId, int] = field(default_factory=dict)
+    """Digests of nodes that do not vote, until an auditor has its word."""
     reported: int = 0
     dissent: int = 0
     checked: bool = False
@@ -59,7 +69,7 @@ class DigestReports:
     @property
     def closed(self) -> bool:
         """The verdict is final and every node has reported: only the numbers are kept."""
-        return self.final and not self.by_peer
+        return self.final and self.reported > 0 and not self.by_peer
 
     @property
     def has_replayed(self) -> bool:
@@ -112,9 +122,20 @@ class DigestReports:
         self.verdict = verdict
         same = [sha256 for digest, sha256 in self.by_peer.values() if digest == verdict]
         self.reported, self.dissent = len(self.by_peer), len(self.by_peer) - len(same)
-        self.final = self.final or len(same) >= VOICES_FINAL
-        ranked = Counter(sha256 for sha256 in same if sha256).most_common(1)
+        by_vote = len(same) >= VOICES_FINAL and not self.provisional
+        self.final = self.final or self.ruled or by_vote
+        said = [sha256 for digest, sha256 in self.words.values() if digest == verdict and sha256]
+        ranked = Counter(said or (sha256 for sha256 in same if sha256)).most_common(1)
         self.snapshot_sha256 = ranked[0][0] if ranked else b""
+
+    def overrule(self, verdict: int) -> None:
+        """An auditor's word: take `verdict` as the right digest, whatever was decided."""
+        if self.closed and verdict != self.verdict:
+            self.dissent = self.reported  # whoever had this digest before is not known any more
+        was_closed, self.verdict, self.ruled = self.closed, verdict, True
+        self.provisional, self.heard, self.before = False, {}, {}
+        if not was_closed:
+            self.decide(verdict)
 
     def forget(self, peer: PeerId) -> bool:
         """Drop a node that went, with its report unless the verdict is final. Returns whether the
@@ -123,6 +144,7 @@ class DigestReports:
         known = peer in self.awaited or peer in self.by_peer
         self.awaited.discard(peer)
         self.before.pop(peer, None)
+        self.heard.pop(peer, None)
         if not self.final:
             self.by_peer.pop(peer, None)
         return known
@@ -157,6 +179,19 @@ class DigestTally:
         rounds = sorted(self.by_round.items(), reverse=True)
         return next((not reports.disputed for _, reports in rounds if reports.checked), True)
 
+    @property
+    def contradiction(self) -> str:
+        """The first state on which auditors differ, in words; empty when there is none."""
+        for round, reports in sorted(self.by_round.items()):
+            if len({digest for digest, _ in reports.words.values()}) > 1:
+                said = (f"{peer} {digest:016x}" for peer, (digest, _) in reports.words.items())
+                return f"auditors differ on the state after round {round}: {', '.join(said)}"
+        return ""
+
+    def keeps(self, round: int) -> bool:
+        """Whether the reports of a round are kept, and not too old."""
+        return round > self.newest - ROUNDS_KEPT
+
     def replays(self, peer: PeerId, round: int) -> bool:
         """The node was sent through the log because of a level vote on `round`."""
         reports = self.by_round.get(round)
@@ -173,7 +208,7 @@ class DigestTally:
         self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
     ) -> DigestReports | None:
         """Note one report; None when its round is too old. Round -1 is genesis."""
-        if round <= self.newest - ROUNDS_KEPT:
+        if not self.keeps(round):
             return None
         reports = self.by_round.setdefault(round, DigestReports())
         self._slide(round)
@@ -183,14 +218,24 @@ class DigestTally:
                 reports.reported, reports.dissent = reports.reported + 1, reports.dissent + 1
                 self._dispute(round, reports)
             return reports
-        others = next((said for other, said in reports.by_peer.items() if other != peer), None)
+        others = [said for other, said in reports.by_peer.items() if other != peer]
         reports.by_peer[peer] = (state_digest, snapshot_sha256)
-        if others and not reports.checked and round >= 0:
-            reports.checked = True
-            self.rounds_checked += 1
-        if others and others[0] != state_digest:
-            self._dispute(round, reports)
+        if known := next(iter([*others, *reports.words.values()]), None):
+            self._check(round, reports)
+            if known[0] != state_digest:
+                self._dispute(round, reports)
         return reports
+
+    def say(self, round: int, auditor: PeerId, state_digest: int, snapshot_sha256: bytes) -> None:
+        """Note an auditor's word on a round that is kept. A later one replaces it."""
+        reports = self.by_round.setdefault(round, DigestReports())
+        self._slide(round)
+        reports.words[auditor] = state_digest, snapshot_sha256
+        said = {digest for digest, _ in reports.by_peer.values()} | set(reports.heard.values())
+        if said:
+            self._check(round, reports)
+        if said - {state_digest}:
+            self._dispute(round, reports)
 
     def skip_earlier(self, peer: PeerId, round: int) -> list[int]:
         """The node reports a state of `round`, so do not await its reports of earlier rounds.
@@ -224,7 +269,8 @@ class DigestTally:
         """
         for reports in self.by_round.values():
             reports.awaited.discard(peer)
-            if reports.verdict is None and not reports.before:
+            reports.heard.pop(peer, None)
+            if (reports.verdict is None or reports.provisional) and not reports.before:
                 reports.by_peer.pop(peer, None)
 
     def forget(self, peer: PeerId) -> list[int]:
@@ -294,6 +340,11 @@ class DigestTally:
             self.newest = round
             for old in [old for old in self.by_round if old <= round - ROUNDS_KEPT]:
                 del self.by_round[old]
+
+    def _check(self, round: int, reports: DigestReports) -> None:
+        if not reports.checked and round >= 0:
+            reports.checked = True
+            self.rounds_checked += 1
 
     def _dispute(self, round: int, reports: DigestReports) -> None:
         if not reports.disputed and round >= 0:

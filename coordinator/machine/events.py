@@ -101,6 +101,20 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """An auditor has replayed the log up to a round and reports the digest of its parameters."""
+
+    peer: PeerId
+    round: int
+    """-1 for genesis."""
+    state_digest: int
+    snapshot_sha256: bytes = b""
+    """SHA-256 of the snapshot after the round; empty where the run makes none."""
+    voids: int = 0
+    """Number of payloads that the replay has passed over because they are void."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotHeld:
     """A node cannot apply the commit of a round: no peer gives it these payloads."""
 
@@ -200,6 +214,7 @@ Event = (
     | Announced
     | Holding
     | Applied
+    | Audited
     | NotHeld
     | InstantReached
     | VoidDue

@@ -16,6 +16,7 @@ the restart is not made; only the operator's force overrules that.
 
 from coordinator.machine.events import (
     Applied,
+    Audited,
     Effect,
     Ready,
     RestartAsked,
@@ -102,7 +103,7 @@ def restart(
     return [*effects, RestartRun(entry)]
 
 
-def is_outdated(state: RunState, said: Ready | Applied) -> bool:
+def is_outdated(state: RunState, said: Ready | Applied | Audited) -> bool:
     """Whether a node speaks of a state that the log does not make, and will discard: it has not
     heard of a void or of a restart, or it knows a journal that was lost.
     """

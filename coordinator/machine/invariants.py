@@ -8,6 +8,7 @@ call it after each event; it costs time in proportion to the state.
 from collections.abc import Collection
 from typing import Any
 
+from coordinator.machine.auditing import AUDITORS_MAX
 from coordinator.machine.digest_verdicts import DIFFERENCES_MAX, RECORDS_MAX, DigestVerdicts
 from coordinator.machine.digest_votes import ROUNDS_KEPT, DigestReports, DigestTally
 from coordinator.machine.members.member import MembershipState
@@ -38,7 +39,8 @@ def _undecided_round(undecided: UndecidedRound, roster: Collection[PeerId]) -> N
     _equal(f"{where}: silent", undecided.silent, asked - announced.keys())
     _equal(f"{where}: announced_ms", undecided.announced_ms.keys(), announced.keys())
     _subset(f"{where}: silent", undecided.silent, "the members", roster)
-    _subset(f"{where}: named", receipts.named.keys(), "the members", roster)
+    known = {*roster, *receipts.auditors}
+    _subset(f"{where}: named", receipts.named.keys(), "members and auditors", known)
     payloads: dict[Digest, set[PeerId]] = {}
     for peer, said in announced.items():
         leased = sum(share.count for share in undecided.assignments[peer].shares)
@@ -129,7 +131,15 @@ def _verdicts(verdicts: DigestVerdicts, roster: Collection[PeerId]) -> None:
     for peer, record in verdicts.records.items():
         _require(record.asked <= verdicts.requests, f"{peer}: request {record.asked} is not made")
         _require(0 <= record.differed < DIFFERENCES_MAX, f"{peer}: {record.differed} differences")
+    _require(len(verdicts.auditors) <= AUDITORS_MAX, f"{len(verdicts.auditors)} auditors")
+    _equal("contradiction", verdicts.contradiction, verdicts.tally.contradiction)
     _tally(verdicts.tally)
+    for round, reports in verdicts.tally.by_round.items():
+        where = f"words of round {round}"
+        _subset(where, reports.words.keys(), "the auditors", verdicts.auditors)
+        if reports.words and not verdicts.contradiction:
+            _equal(where, {reports.verdict}, {digest for digest, _ in reports.words.values()})
+        _require(not (reports.ruled and reports.provisional), f"{where}: ruled and provisional")
 
 
 def _tally(tally: DigestTally) -> None:
@@ -149,6 +159,7 @@ def _reports(where: str, reports: DigestReports) -> None:
     _subset(f"{where}: awaited", reports.awaited, "voters and replaying nodes", expected)
     both = reports.awaited & reports.by_peer.keys()
     _require(not both, f"{where}: {sorted(both)} are awaited and have reported")
+    _require(not reports.final or not reports.provisional, f"{where}: final and provisional")
     _require(not reports.final or reports.verdict is not None, f"{where}: final without verdict")
     _require(not reports.before or reports.verdict is None, f"{where}: a verdict in a replay")
     _require(reports.dissent <= reports.reported, f"{where}: {reports.dissent} dissent")

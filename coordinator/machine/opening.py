@@ -54,10 +54,10 @@ def workers(state: RunState, members: Membership) -> list[Member]:
 
 
 def shortage(state: RunState, members: Membership, spec: RunSpec) -> str:
-    """The reason why the next round does not open: the operator's word, or too few workers; empty
-    when it does.
+    """The reason why the next round does not open: the operator's word, auditors that differ, or
+    too few workers; empty when it does.
     """
-    if waits := state.operator.waits():
+    if waits := state.operator.waits() or state.verdicts.contradiction:
         return waits
     start_members = spec.membership.start_members if state.next_round == 0 else 1
     deciding = [each for each in workers(state, members) if members.decides(each.peer)]
@@ -91,6 +91,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     )
     if spec.algorithm.mixes:
         opened = mixing.with_edges(opened, spec)
+    opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)
     return opened

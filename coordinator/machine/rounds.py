@@ -21,7 +21,8 @@ Rules
 - A commit carries the learning rate of the step that it makes. The opening of the round could not
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
-- `coordinator.machine.digest_verdicts` judges a member whose state differs.
+- `coordinator.machine.digest_verdicts` judges a member whose state differs, and where auditors are
+  named their word is final (`coordinator.machine.auditing`).
 - The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
@@ -38,11 +39,12 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import closing, ending, head_state, mixing, opening
+from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
 from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
+    Audited,
     CommitRound,
     Concluded,
     Disconnected,
@@ -181,6 +183,9 @@ class Rounds:
                 return self._holding(event, now_ms)
             case Applied():
                 return self._applied(event, now_ms)
+            case Audited():
+                words = auditing.take(event, self.state, self.members, now_ms)
+                return self._enforce(words, now_ms)
             case NotHeld(peer, round, digests):
                 if self.members.get(peer):  # else a former member's
                     self.state.voids.complain(peer, round, digests, now_ms)
@@ -223,13 +228,9 @@ class Rounds:
                 assert_never(event)
 
     def _holding(self, event: Holding, now_ms: int) -> list[Effect]:
-        undecided, members = self.undecided(event.round), self.members
-        if undecided is None or members.get(event.peer) is None:
-            return []  # late, or a former member's
-        if members.public and not (
-            members.decides(event.peer) and event.peer in undecided.assignments
-        ):
-            return []  # no witness
+        undecided = self.undecided(event.round)
+        if undecided is None or not closing.may_confirm(event.peer, undecided, self.members):
+            return []  # late, or of no witness
         undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
         mixing.note_edges(undecided, event.peer, now_ms)
         return []
@@ -385,8 +386,7 @@ class Rounds:
         loss = closing.count(state, undecided, counted, self.members)
         holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
         if mix is None:  # else states differ, and nobody needs all payloads
-            authors = frozenset(payload.peer for payload in counted)
-            state.verdicts.open(undecided.round, self.members, authors)
+            state.verdicts.open(undecided.round, self.members, frozenset(p.peer for p in counted))
             state.voids.commit(commit, holders, voiding.voters(self.members))
         return CommitRound(commit, holders, loss)
 

@@ -7,9 +7,11 @@ that the machine and a replay of its journal, which has no heartbeats, stay equa
 
 from collections.abc import Sequence
 
+from coordinator.machine import auditing, closing
 from coordinator.machine.events import (
     Announced,
     Applied,
+    Audited,
     Disconnected,
     Effect,
     Event,
@@ -35,7 +37,7 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
     match event:
         case Holding(peer, round, digests, authors):
             undecided = state.undecided_round(round)
-            known = undecided is not None and members.get(peer) is not None
+            known = undecided is not None and closing.may_confirm(peer, undecided, members)
             news = undecided.receipts.news(peer, digests) if undecided and known else ()
             named = dict(zip(digests, authors, strict=False)) if authors else {}
             headers = tuple(named[digest] for digest in news) if named else ()
@@ -51,6 +53,9 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
                 return Heartbeat(peer)
         case Ready(peer) | Left(peer):
             if members.get(peer) is None:
+                return Heartbeat(peer)
+        case Audited(peer):
+            if not auditing.is_news(event, state):
                 return Heartbeat(peer)
         case TokenShown(peer):
             if not levers.gives_something(event, state, members):

@@ -5,20 +5,23 @@ It is no member: the machine of rounds does not know it, and it is gone when its
 when it has sent no heartbeat for a lease.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from coordinator.machine.events import Admit, Joined, Refuse
 from protocol.ids import PeerId
 
 RELAYS_MAX = 16
-"""Relays of a run: every node keeps a link to each."""
+"""Relays of a run beside its auditors: every node keeps a link to each."""
 
 
 class Relays:
     """Decides which relays take part; the server carries the decisions out."""
 
-    def __init__(self, lease_ms: int) -> None:
-        self._lease_ms = lease_ms
+    def __init__(
+        self, lease_ms: int, auditors: Callable[[], Collection[PeerId]] = lambda: ()
+    ) -> None:
+        """`auditors()` are the run's auditors: they take no other relay's place."""
+        self._lease_ms, self._auditors = lease_ms, auditors
         self._relays: dict[PeerId, Joined] = {}
         self._lease_until_ms: dict[PeerId, int] = {}
 
@@ -28,7 +31,10 @@ class Relays:
 
     def join(self, joined: Joined, now_ms: int) -> Admit | Refuse:
         """Admit a relay, again if it is known, unless the run has all that it may have."""
-        if joined.peer not in self._relays and len(self._relays) >= RELAYS_MAX:
+        auditors = self._auditors()
+        others = sum(peer not in auditors for peer in self._relays)
+        known = joined.peer in self._relays or joined.peer in auditors
+        if not known and others >= RELAYS_MAX:
             reason = f"the run has {RELAYS_MAX} relays already"
             return Refuse(joined.peer, reason, retry=True)
         self._relays[joined.peer] = joined

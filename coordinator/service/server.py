@@ -38,7 +38,7 @@ from coordinator.machine.events import (
     VoidPayload,
 )
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.service import wire_messages
+from coordinator.service import auditors, wire_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.door import Door
@@ -78,7 +78,8 @@ class CoordinatorService(Calls):
         status: Callable[[], dict[str, Any]],
         door: Door,
     ) -> None:
-        relays = Relays(sequencer.rounds.spec.membership.lease_ms)
+        lease_ms = sequencer.rounds.spec.membership.lease_ms
+        relays = Relays(lease_ms, lambda: sequencer.rounds.state.verdicts.auditors)
         super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.node_sessions = SessionTable("node")
@@ -267,17 +268,19 @@ class CoordinatorService(Calls):
             session.close()
 
     async def _read_relay(self, peer: PeerId, session: NodeSession, requests: Requests) -> None:
-        """Answer a relay's heartbeats until it says goodbye."""
+        """Answer a relay's heartbeats, and hear it if it is an auditor, until it says goodbye."""
         async for message in requests:
             session.heard_ms = now_ms = self._sequencer.now_ms()
             if message.WhichOneof("kind") == "heartbeat":
                 self.relays.beat(peer, now_ms)
                 self._end_lapsed_relays()
-                session.send(
-                    wire_messages.heartbeat_reply(message.heartbeat.sent_ms, now_ms, now_ms)
-                )
+                sent_ms = message.heartbeat.sent_ms
+                session.send(wire_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
             elif message.WhichOneof("kind") == "leave":
                 break
+            elif refusal := await auditors.hear(peer, message, self._sequencer):
+                session.close(Message(refused=wire.Refused(reason=refusal)))
+                return
         session.close()
 
     def _end_lapsed_relays(self) -> None:

@@ -12,6 +12,7 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Assignment,
+    Audited,
     Event,
     Heartbeat,
     Holding,
@@ -126,6 +127,17 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 applied.snapshot_sha256,
                 applied.voids,
                 projection,
+            )
+        case "audited":
+            audited = message.audited
+            if audited.snapshot_sha256:
+                parse_digest(audited.snapshot_sha256)
+            return Audited(
+                peer,
+                _round(peer, audited.round, -1),
+                audited.state_digest,
+                audited.snapshot_sha256,
+                audited.voids,
             )
         case "leave":
             return Left(peer, clean(message.leave.reason))

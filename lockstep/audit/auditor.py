@@ -3,11 +3,14 @@
     relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
          '--------- the same payloads, for everybody who audits the run later
 
-It trains nothing and has no vote. Its two halves live side by side: the archive goes on when the
-replay is slow, waits, or has found a difference.
+It trains nothing. It tells the coordinator every state that it has replayed to and every payload
+that it holds; where the operator has named it (`lockstep run auditor add KEY`), its word on a state
+is final (`coordinator.machine.auditing`). Its two halves live side by side: the archive goes on
+when the replay is slow, waits, or has found a difference.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep import __version__
 from lockstep.audit.follower import Follower
 from lockstep.audit.metrics import AuditCollector
+from lockstep.audit.words import REPEAT_S, Words
 from lockstep.console import messages
 from lockstep.service.contact import first_word
 from lockstep.service.directory import Owner, claimed
@@ -34,9 +38,12 @@ from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.commits import Entry
+from protocol.codec.payload_header import Blob, Header
 from protocol.errors import DivergedError, UnavailableError
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
+
+log = logging.getLogger("lockstep.auditor")
 
 COMMITS_S = 30.0
 """Longest wait for a page of the log; then the audit says that it waits, and asks again."""
@@ -106,7 +113,8 @@ class AuditorProcess:
     ) -> None:
         self._settings = settings
         relaying = replace(settings.relay, archive=True, name="auditor")
-        self._relay = RelayProcess(relaying, key, software, overhead)
+        self._relay = RelayProcess(relaying, key, software, overhead, judge=self._header_of)
+        self._words = Words(self._relay.client.send)
         self._follower: Follower | None = None
         self.registry = self._relay.registry
         self.registry.register(AuditCollector(self._audit))
@@ -121,8 +129,15 @@ class AuditorProcess:
         record = RelayRecord(parts.info, self._relay, parts.archive)
         settings = self._settings
         self._follower = await asyncio.to_thread(
-            Follower, record, settings.relay.directory, settings.save_every, settings.snapshot
+            Follower,
+            record,
+            settings.relay.directory,
+            settings.save_every,
+            settings.snapshot,
+            self._words,
         )
+        order = f"lockstep run auditor add {self._relay.peer}"
+        log.info("auditor", extra={"peer": self._relay.peer, "final_word_by": order})
 
     async def run(self) -> str:
         """Audit until `leave` is called; returns how it ended, in words."""
@@ -130,6 +145,7 @@ class AuditorProcess:
         follower = self._follower
         following = asyncio.create_task(follower.run())
         relaying = asyncio.create_task(self._relay.run())
+        repeating = asyncio.create_task(self._repeat())
         try:
             await asyncio.wait({following, relaying}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -141,9 +157,18 @@ class AuditorProcess:
                 following.result()
             return f"{reason}; audited up to round {follower.audited_round}"
         finally:
-            for task in (following, relaying):
+            for task in (following, relaying, repeating):
                 task.cancel()
-            await asyncio.gather(following, relaying, return_exceptions=True)
+            await asyncio.gather(following, relaying, repeating, return_exceptions=True)
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(REPEAT_S)
+            self._words.repeat()
+
+    def _header_of(self, round: int, payload: Blob) -> Header:
+        assert self._follower is not None, "rounds come after start()"
+        return self._follower.header_of(round, payload)
 
     def leave(self) -> None:
         """Drain, save, and end `run`."""

@@ -25,9 +25,13 @@ from lockstep.audit.records import Record
 from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
 from lockstep.audit.verify import Audit, Findings
+from lockstep.audit.words import Words
+from node.replica.digest import canonical_sha256
 from node.replica.position import Position
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import SignedCommit, genesis_digest, open_commit
+from protocol.codec.commits import Commit, SignedCommit, genesis_digest, open_commit
+from protocol.codec.payload import decode
+from protocol.codec.payload_header import Blob, Header
 from protocol.errors import UnavailableError
 from protocol.ids import Digest
 from protocol.limits import COMMITS_PER_REPLY
@@ -55,11 +59,19 @@ class Follower:
     """One audit of a live run, with its state in `directory`. Making one builds the model."""
 
     def __init__(
-        self, record: LiveRecord, directory: Path, save_every: int, snapshot: Path | None = None
+        self,
+        record: LiveRecord,
+        directory: Path,
+        save_every: int,
+        snapshot: Path | None = None,
+        words: Words | None = None,
     ) -> None:
-        """`snapshot` is where to begin when nothing is saved; None: genesis."""
-        self._record, self._save_every = record, save_every
-        self._shelf = Shelf(directory, record.info.run_id)
+        """`snapshot` is where to begin when nothing is saved; None: genesis. `words` are told the
+        state after each round.
+        """
+        self._told = Words(lambda message: None) if words is None else words
+        self._record = record
+        self._shelf = Shelf(directory, record.info.run_id, save_every)
         self._findings, self._tally = Findings(record.info.run_id), Tally()
         self._audit = Audit(record, self._findings, None, snapshot)
         self._place = self._audit.place
@@ -90,6 +102,12 @@ class Follower:
     def behind(self) -> int:
         """Rounds up to the newest commit that are not replayed."""
         return max(0, self._record.newest_round - self.audited_round)
+
+    def header_of(self, round: int, payload: Blob) -> Header:
+        """The header of a payload that decodes to the shape of a round; `RemoteProtocolError` for
+        another one.
+        """
+        return decode(payload, self._audit.replica.shape_at(round))[0]
 
     @property
     def _ignored(self) -> int:
@@ -123,6 +141,8 @@ class Follower:
         if found := await asyncio.to_thread(self._shelf.load, self._audit):
             self._begin_at(*found)
             log.info("goes on", extra={"next_round": self._place.next_round})
+        elif not self._audit.awaits_snapshot:
+            self._told.replayed(-1, self._audit.replica.digest, None, 0)
         while not self._halted:
             try:
                 while await self._pass():
@@ -178,8 +198,9 @@ class Follower:
                     continue
                 self._place = self._audit.place
                 self._tally.replayed(commit.round, self._audit.replica.digest)
+                await self._tell(commit)
                 await self._look_at(commit.round, recorded)
-                if commit.round - self._saved_round >= self._save_every:
+                if commit.round - self._saved_round >= self._shelf.save_every:
                     await self._write()
                 self._say()
                 if self._leaving.is_set():
@@ -190,6 +211,14 @@ class Follower:
             self._place = self._audit.place
         await self._compare_waiting()
         return self._findings.replayed >= until
+
+    async def _tell(self, commit: Commit) -> None:
+        """Tell the coordinator the state after a commit."""
+        replica, sha256 = self._audit.replica, None
+        if self._record.info.spec.retention.snapshot_due(commit.step):
+            sha256 = await asyncio.to_thread(canonical_sha256, replica.committed)
+        passed_over = self._place.void_count + self._findings.restarts
+        self._told.replayed(commit.round, replica.digest, sha256, passed_over)
 
     async def _compare_waiting(self) -> None:
         """Look again at all rounds that wait, page by page of the log."""
@@ -245,6 +274,7 @@ class Follower:
         if found is None:
             self._audit.begin_again()
         self._tally.first_difference = first or self._tally.first_difference
+        self._told.take_back(self._place.head_round)
         about = {"round": error.void[0], "next_round": self._place.next_round}
         log.warning("a payload that was replayed is void; replays from before it", extra=about)
 

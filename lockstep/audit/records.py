@@ -33,6 +33,7 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.system.clock import own_clock_ms
 from node.system.files import storage_errors
+from node.transports.dial_guard import DialGuard
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
@@ -179,9 +180,10 @@ class RecordOverNetwork:
         self.info = info
         self._client = client
         identity = Identity(key, info.run_id, secrets.randbits(64))
+        vouching, guard = key if client.secure else None, DialGuard(client.address)
         self._links = Mesh(
             identity,
-            [GrpcTransport("127.0.0.1:0", key=key if client.secure else None)],
+            [GrpcTransport("127.0.0.1:0", key=vouching, guard=guard)],
             Uplink(None, own_clock_ms),
             own_clock_ms,
         )

@@ -36,6 +36,7 @@ class Counts(msgspec.Struct):
     began_after: int = -1
     replayed: int = 0
     voids: int = 0
+    restarts: int = 0
     payloads_ignored: int = 0
     tally: Tally = msgspec.field(default_factory=Tally)
 
@@ -48,9 +49,10 @@ class Saved(msgspec.Struct):
 
 
 class Shelf:
-    """The saved state of one audit in `directory`."""
+    """The saved state of one audit in `directory`; it is to be saved every `save_every` rounds."""
 
-    def __init__(self, directory: Path, run_id: RunId) -> None:
+    def __init__(self, directory: Path, run_id: RunId, save_every: int) -> None:
+        self.save_every = save_every
         self._state, self._counts = directory / STATE_NAME, directory / COUNTS_NAME
         self._run_id = run_id
         self._on_disk: Counts | None = None
@@ -93,7 +95,7 @@ class Shelf:
 
 def put_into(findings: Findings, counts: Counts) -> None:
     """Let the findings count on from saved ones."""
-    for name in ("began_after", "replayed", "voids"):
+    for name in ("began_after", "replayed", "voids", "restarts"):
         setattr(findings, name, getattr(counts, name))
 
 
@@ -104,6 +106,7 @@ def counts_of(findings: Findings, place: Position, ignored: int, tally: Tally) -
         began_after=findings.began_after,
         replayed=findings.replayed,
         voids=findings.voids,
+        restarts=findings.restarts,
         payloads_ignored=ignored,
         tally=deepcopy(tally),
     )

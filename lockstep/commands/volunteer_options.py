@@ -1,5 +1,6 @@
 """The options of `lockstep join`, and the commands of its owner from another terminal."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,10 @@ def join(
     hours: options.Hours = "",
     daily_transfer: options.DailyTransfer = 0,
     on_battery: options.OnBattery = False,
+    memory: options.MemoryLimit = 0,
+    disk: options.DiskLimit = 0,
+    dial_private: options.DialPrivate = False,
+    p2pd_sha256: options.P2pdSha256 = "",
     restart_from: options.Checkpoint = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
@@ -47,24 +52,14 @@ def join(
 
     url, token = split_token(url, token)
     place = (directory or home).expanduser()
-    settings = NodeSettings(
-        coordinator=url,
-        token=token,
-        directory=place,
-        data=data,
-        corpora=(corpora or home / "corpora").expanduser(),
-        listen=listen,
-        advertise=tuple(advertise or ()),
-        links=links,
-        upload_limit=upload_limit,
-        device=device,
-        threads=threads,
-        micro_batch=micro_batch,
-        save_every=save_every,
-        name=name,
-        restart_from=restart_from,
-    )
-    wishes = command.Wishes(Limits(parse_hours(hours), daily_transfer, on_battery), nice)
+    settings = NodeSettings(url, place, data, device=device, threads=threads, name=name)
+    settings = replace(settings, listen=listen, advertise=tuple(advertise or ()), links=links)
+    settings = replace(settings, corpora=(corpora or home / "corpora").expanduser(), token=token)
+    settings = replace(settings, micro_batch=micro_batch, save_every=save_every)
+    settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
+    settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
+    limits = Limits(parse_hours(hours), daily_transfer, on_battery)
+    wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
 

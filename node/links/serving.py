@@ -29,6 +29,14 @@ from protocol.wire_pb2 import Refusal
 SERVED_BYTES_MIN = 4096
 """Bytes that a part costs at least where a peer is limited: reading a small one costs as much."""
 
+CATCH_UP_BYTES_PER_SECOND = 32_000_000
+"""Bytes of decided rounds and snapshots that one peer may take, also a member: whoever reads the
+past without end must not cost the node its own rounds."""
+
+CATCH_UP_BYTES_MIN = 65_536
+"""Bytes that a part of these costs at least: 500 small payloads a second are a replay as fast as
+any machine makes it."""
+
 ACKNOWLEDGE_S = 20
 """Longest wait for an acknowledgement: a peer that takes nothing holds no place for ever."""
 
@@ -80,6 +88,7 @@ class Serving:
         self.shared_quota: TokenBucket | None = None
         """A limit that the peer shares with others."""
         self._quota = owner.peer_limit and upload_bucket(owner.peer_limit, owner.clock_ms())
+        self._catch_up_quota = upload_bucket(CATCH_UP_BYTES_PER_SECOND, owner.clock_ms())
 
     @property
     def busy(self) -> bool:
@@ -158,7 +167,7 @@ class Serving:
     async def _send(self, part: Part, upload: Upload) -> None:
         window, count = self._protocol.window, len(part.data)
         await self._until_acknowledged(lambda: window.open)
-        await self._within_quota(count)
+        await self._within_quotas(count, self.purpose(part.request))
         await self._owner.uplink.acquire(count + PART_FRAME_OVERHEAD)
         self._protocol.part(part, self._owner.clock_ms())
         self._on_the_way.append(_SentPart(window.sent, upload, count))
@@ -181,10 +190,14 @@ class Serving:
                 f"{short(self._protocol.peer)} acknowledged nothing for {ACKNOWLEDGE_S} s"
             ) from None
 
-    async def _within_quota(self, count: int) -> None:
+    async def _within_quotas(self, count: int, purpose: Purpose) -> None:
         for quota in (self._quota, self.shared_quota):
             if quota:
-                count = max(count, SERVED_BYTES_MIN)
-                if wait_ms := quota.wait_ms(count, self._owner.clock_ms()):
-                    await asyncio.sleep(wait_ms / 1000)
-                quota.charge(count, self._owner.clock_ms())
+                await self._within(quota, max(count, SERVED_BYTES_MIN))
+        if purpose is Purpose.CATCH_UP:
+            await self._within(self._catch_up_quota, max(count, CATCH_UP_BYTES_MIN))
+
+    async def _within(self, quota: TokenBucket, cost: int) -> None:
+        if wait_ms := quota.wait_ms(cost, self._owner.clock_ms()):
+            await asyncio.sleep(wait_ms / 1000)
+        quota.charge(cost, self._owner.clock_ms())

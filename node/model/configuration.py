@@ -21,6 +21,7 @@ from typing import Any
 
 from protocol.errors import SettingsError
 from protocol.limits import RUN_FILE_BYTES_MAX
+from protocol.planner.parameters import require_buildable
 
 NULL = "null"
 """A value that stands for none at all: TOML has no null."""
@@ -189,6 +190,7 @@ def _config_class(model_type: str) -> Any:
 
 def _checked_fields(model_type: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as keyword arguments; transformers itself would accept any name in silence."""
+    require_buildable(config)
     known = config_fields(model_type).keys() - _REFUSED_FIELDS
     stated_type = config.get("model_type", model_type)
     if stated_type != model_type:

@@ -21,9 +21,10 @@ import contextlib
 import logging
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,14 +45,15 @@ from node.relay.settings import RelaySettings
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.traffic import Statistics
+from node.transports.dial_guard import DialGuard
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.commits import Commit, SignedCommit, open_commit
-from protocol.codec.payload_header import read_header
+from protocol.codec.payload_header import Blob, Header, read_header
 from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
-from protocol.ids import PeerId, peer_id
+from protocol.ids import Digest, PeerId, peer_id
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -103,9 +105,13 @@ class RelayProcess:
         key: Ed25519PrivateKey,
         software: str,
         overhead: Overhead = unknown_overhead,
+        judge: Callable[[int, Blob], Header] | None = None,
     ) -> None:
+        """`judge(round, payload)` decodes a payload, and the coordinator is told which payloads of
+        others are held: as an auditor does. Without it their headers are read, and nothing is told.
+        """
         self._settings, self._key, self._software = settings, key, software
-        self._overhead = overhead
+        self._overhead, self._judge = overhead, judge
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
         self._started: Started | None = None
@@ -151,15 +157,17 @@ class RelayProcess:
             settings.log_bytes_max,
         )
         mesh, shelf = self._make_mesh(info), SelfCheckShelf()
+        judge = self._judge or (lambda round, payload: read_header(payload))
+        check = PayloadCheck(info.run_id, judge)
         swarm = Swarm(
             self.peer,
             info.run_id,
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
             link=mesh,
-            check=PayloadCheck(info.run_id, lambda round, payload: read_header(payload)),
+            check=check,
             key=self._key,
-            report_holding=lambda round, digests: None,
+            report_holding=partial(self._report_holding, check),
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
@@ -173,6 +181,7 @@ class RelayProcess:
             shelf,
             settings.slowest,
             secure=self._client.secure,
+            p2pd_sha256=settings.p2pd_sha256,
         )
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
@@ -190,6 +199,12 @@ class RelayProcess:
             path=self._settings.directory / ARCHIVE_NAME,
         )
 
+    def _report_holding(self, check: PayloadCheck, round: int, digests: list[Digest]) -> None:
+        if self._judge:
+            authors = [check.author_of(digest) or "" for digest in digests]
+            holding = wire.Holding(round=round, digests=digests, authors=authors)
+            self._client.send(wire.NodeMessage(holding=holding))
+
     def _make_mesh(self, info: RunInfo) -> Mesh:
         settings = self._settings
         advertise = announced(settings.listen, settings.advertise, self._client.address)
@@ -201,6 +216,8 @@ class RelayProcess:
             (),
             relay=True,
             secure=self._client.secure,
+            guard=DialGuard(self._client.address),
+            p2pd_sha256=settings.p2pd_sha256,
         )
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)

@@ -65,9 +65,10 @@ async def check_reachable(
     limit: int,
     *,
     secure: bool = False,
+    p2pd_sha256: str = "",
 ) -> str:
     """The result in words, one address after the other. `limit`: bytes per second that a peer may
-    take, or 0. `secure`: whether the run's links have TLS.
+    take, or 0. `secure`: whether the run's links have TLS. `p2pd_sha256`: see `make_transports`.
 
     Raises `UnavailableError` when no address works, because such a relay helps nobody.
     """
@@ -78,7 +79,8 @@ async def check_reachable(
         for address in addresses:
             try:
                 async with asyncio.timeout(longest_s):
-                    await _fetch(run_id, PeerAddress(own, (address,)), shelf.digest, secure)
+                    relay = PeerAddress(own, (address,))
+                    await _fetch(run_id, relay, shelf.digest, secure, p2pd_sha256)
             except (LockstepError, TimeoutError) as error:
                 found.append(f"{address}: {error or f'not done within {longest_s:.0f} s'}")
             else:
@@ -93,10 +95,14 @@ async def check_reachable(
     return "; ".join(found)
 
 
-async def _fetch(run_id: RunId, relay: PeerAddress, digest: Digest, secure: bool) -> None:
+async def _fetch(
+    run_id: RunId, relay: PeerAddress, digest: Digest, secure: bool, p2pd_sha256: str
+) -> None:
     key = Ed25519PrivateKey.generate()
     kind = "libp2p" if relay.addresses[0].startswith("/") else "grpc"
-    transports = make_transports([kind], key, "0.0.0.0:0", (), (), secure=secure)
+    transports = make_transports(
+        [kind], key, "0.0.0.0:0", (), (), secure=secure, p2pd_sha256=p2pd_sha256
+    )
     mesh = Mesh(
         Identity(key, run_id, secrets.randbits(64)),
         transports,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.settings import check_network
+from node.settings import check_network, check_sha256
 from protocol.errors import SettingsError
 
 
@@ -39,6 +39,9 @@ class RelaySettings:
     """Secret that admits this relay, where the run wants one; it is sent over TLS or loopback
     alone."""
 
+    p2pd_sha256: str = ""
+    """SHA-256 of the libp2p daemon to use, in hexadecimal; empty: that of the tested release."""
+
     archive: bool = False
     """Whether the relay keeps every committed payload from the first round on, as far as
     `log_bytes_max` reaches, and goes on when the run is finished."""
@@ -55,6 +58,7 @@ class RelaySettings:
             upload_limit=self.upload_limit,
             peer_limit=self.peer_limit,
         )
+        check_sha256("p2pd_sha256", self.p2pd_sha256)
         if self.log_bytes_max < 1:
             raise SettingsError(f"log_bytes_max: expected at least 1, found {self.log_bytes_max}")
 

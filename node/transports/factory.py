@@ -3,10 +3,13 @@ when it is named.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.base import Transport
+from node.transports.dial_guard import DialGuard
 from node.transports.grpc_transport import GrpcTransport
 from protocol.addresses import parse_address
 from protocol.errors import SettingsError
@@ -34,23 +37,27 @@ def make_transports(
     *,
     relay: bool = False,
     secure: bool = False,
+    guard: DialGuard | None = None,
+    p2pd_sha256: str = "",
 ) -> list[Transport]:
     """The transports, not started yet.
 
     `listen` is HOST:PORT. With both kinds gRPC takes this port and libp2p the next one, or each a
     free one where the port is 0. `advertise` may name addresses of both. `relays` are libp2p
     addresses of the relays known now; `relay`: be one. `secure`: gRPC with TLS; libp2p encrypts
-    always.
+    always. `guard` says which addresses may be dialled; None: all. `p2pd_sha256` is the digest of
+    the libp2p daemon to use; empty: those that are known.
     """
     transports = list[Transport]()
     for kind in kinds:
         if kind == "grpc":
             named = tuple(each for each in advertise if not each.startswith("/"))
-            transports.append(GrpcTransport(listen, named, key if secure else None))
+            transports.append(GrpcTransport(listen, named, key if secure else None, guard))
         else:
             named = tuple(each for each in advertise if each.startswith("/"))
             where = _next_port(listen) if "grpc" in kinds else listen
-            transports.append(_libp2p(key, where, named, relays, relay=relay))
+            libp2p = partial(_libp2p, key, where, named, relays, relay=relay)
+            transports.append(libp2p(guard=guard, p2pd_sha256=p2pd_sha256))
     return transports
 
 
@@ -66,12 +73,13 @@ def _libp2p(
     relays: Sequence[str],
     *,
     relay: bool,
+    guard: DialGuard | None,
+    p2pd_sha256: str,
 ) -> Transport:
     from node.transports.libp2p.relay_proof import make_relay
     from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 
+    settings = Libp2pSettings(listen, advertise, guard=guard, p2pd_sha256=p2pd_sha256)
     if relay:
-        return make_relay(key, Libp2pSettings(listen, advertise))
-    return Libp2pTransport(
-        key, Libp2pSettings(listen, advertise, tuple(relays), public=bool(advertise))
-    )
+        return make_relay(key, settings)
+    return Libp2pTransport(key, replace(settings, relays=tuple(relays), public=bool(advertise)))

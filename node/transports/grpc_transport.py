@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, server_credentials
 from node.transports.base import DIAL_S, PIPE_BYTES_MAX, Accept
+from node.transports.dial_guard import DialGuard
 from node.transports.grpc_pipe import CLOSE_S, AcceptedPipe, DialledPipe, GrpcPipe, in_words
 from protocol.addresses import split_address, with_port
 from protocol.errors import (
@@ -111,7 +112,9 @@ class GrpcTransport:
         listen: str,
         advertise: tuple[str, ...] = (),
         key: Ed25519PrivateKey | None = None,
+        guard: DialGuard | None = None,
     ) -> None:
+        """`guard` says which addresses may be dialled; None: all."""
         for address in (listen, *advertise):
             if not self.dials(address):
                 raise SettingsError(
@@ -123,7 +126,7 @@ class GrpcTransport:
             )
         self.listen = listen
         """HOST:PORT of its settings."""
-        self._advertise, self._key = advertise, key
+        self._advertise, self._key, self._guard = advertise, key, guard
         self._server: Any = None
         self._accept: Accept | None = None
         self._accepting: set[asyncio.Task[None]] = set()
@@ -186,6 +189,8 @@ class GrpcTransport:
         if not self._server:
             raise UnavailableError(f"cannot dial {address}: this node's links are stopped")
         began_s = asyncio.get_running_loop().time()
+        if self._guard:
+            address = await self._guard.checked(address)
         shown = await self._certificate(address) if self._key else None
         # The scheme is spelled out so that no announced "unix:7" opens a socket file here.
         channel = (

@@ -11,6 +11,10 @@ IPV6_HOST_BITS = 64
 """Length of the network that counts as one host: a provider gives every home at least that much."""
 
 
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses that stand for the IPv4 address in their last bits."""
+
+
 def ip_of(host: str) -> Ip | None:
     """The IP address that a host is written as; None for a name."""
     try:
@@ -35,11 +39,32 @@ def host_of(peer: str) -> str:
     return str(ipaddress.ip_network((ip, IPV6_HOST_BITS), strict=False))
 
 
+def dialled_host(address: str) -> str:
+    """The host that a dial of an announced address begins with, HOST:PORT or libp2p's."""
+    return address.split("/")[2] if address.count("/") > 2 else address.rpartition(":")[0]
+
+
+def is_outside(host: str) -> bool:
+    """Whether an IP address is one of the public Internet, and not of a private network, of this
+    machine or of nobody; False for a name.
+    """
+    ip = ip_of(host)
+    if ip is None:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.sixtofour or (
+            ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
+        )
+        if inner and not is_outside(str(inner)):
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
 def leads_back(address: str) -> bool:
     """Whether an announced address leads to the machine, or the cable, of the node that dials it
     and not to the node that announced it.
     """
-    host = address.split("/")[2] if address.count("/") > 2 else address.rpartition(":")[0]
+    host = dialled_host(address)
     ip = ip_of(host)
     if ip is None:
         return host.rstrip(".").lower() == "localhost"

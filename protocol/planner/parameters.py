@@ -19,6 +19,11 @@ PADDING_FACTOR_MAX: Final = 2
 """A matrix that padding makes more than this many times larger shares its chunks with others."""
 
 
+MODULES_MAX: Final = 65_536
+"""Layers of a network, each times its experts: to build more takes memory and minutes before any
+parameter has a value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """How large a network is."""
@@ -34,6 +39,7 @@ def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
     """
     if parameters is not None:
         return Size(parameters, -(-parameters // CHUNK_ENTRIES))
+    require_buildable(model.config)
     shapes = _LAYOUTS.get(model.type)
     if shapes is None:
         raise SettingsError(
@@ -41,6 +47,27 @@ def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
             f"got {model.type!r}"
         )
     return _size(shapes(_Config(model.config)))
+
+
+def has_layout(model: ModelSpec) -> bool:
+    """Whether the sizes of this type of model are written down here."""
+    return model.type in _LAYOUTS
+
+
+def require_buildable(config: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a configuration with more layers and experts than a network has."""
+    whole = {name: value for name, value in config.items() if isinstance(value, int)}
+    layers = {name: count for name, count in whole.items() if "layer" in name}
+    experts = {name: count for name, count in whole.items() if name.endswith("experts")}
+    if max([1, *layers.values()]) * max([1, *experts.values()]) > MODULES_MAX:
+        found = ", ".join(f"{name} = {count}" for name, count in sorted((layers | experts).items()))
+        raise SettingsError(
+            f"model.config: expected at most {MODULES_MAX} layers, each times its experts, got "
+            f"{found}"
+        )
+    for value in config.values():
+        if isinstance(value, Mapping):
+            require_buildable(value)
 
 
 def _size(shapes: list[Shape]) -> Size:

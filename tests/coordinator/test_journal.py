@@ -13,6 +13,7 @@ from coordinator.journal import FORMAT, SNAPSHOTS_KEPT, Journal
 from coordinator.machine.events import (
     Announced,
     Applied,
+    Audited,
     Concluded,
     Disconnected,
     Event,
@@ -58,6 +59,7 @@ EVENTS: list[Event] = [
     Holding(B, 3, ()),
     Applied(A, 3, 0, b""),
     Applied(A, 3, 1, b"s" * 32),
+    Audited(A, -1, 2**64 - 1, b"s" * 32, 1),
     Left(A, "goodbye"),
     NotHeld(A, 3, (sha256(b"a"),)),
     VoidDue(3, sha256(b"a")),

@@ -76,6 +76,8 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.members.former",
         "state.verdicts.held",
         "state.verdicts.origin",
+        "state.verdicts.auditors",
+        "state.verdicts.contradiction",
         "state.voids.rounds",
         "state.voids.made",
         "state.restarts",

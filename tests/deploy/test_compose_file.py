@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from coordinator.service.door import CONNECTIONS_MAX, RESERVE
 from lockstep.audit.auditor import LAST_COMMIT_S
 from lockstep.wan.profiles import read_profiles
 from node.relay.process import DRAIN_S, GOODBYE_S
+from node.transports.grpc_transport import PIPES_MAX
 from protocol.runfile import parse_run_file
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +102,16 @@ def test_every_service_has_only_the_rights_that_it_needs(name: str) -> None:
         "SETUID",
         "SYS_NICE",
     }
+
+
+@every_service
+def test_no_container_takes_all_of_the_machine(name: str) -> None:
+    service = SERVICES[name]
+    assert service["mem_limit"] in ("${LOCKSTEP_MEMORY_LIMIT:-4g}", "256m")
+    assert service["pids_limit"] <= 512
+    needed = CONNECTIONS_MAX + RESERVE if name == "coordinator" else 2 * PIPES_MAX
+    assert needed <= service["ulimits"]["nofile"]["soft"] <= service["ulimits"]["nofile"]["hard"]
+    assert service["ulimits"]["core"] == 0
 
 
 @every_service

@@ -19,7 +19,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.scenario import ROUNDS
 from tests.simulation.verdicts import Verdict, judge, processes, summed_up
 
-SEEDS, QUICK, BLOCK = 500, 100, 50
+SEEDS, QUICK, BLOCK = 500, 40, 20
 """Seeds in all, those of `make test`, and those of one test; the rest is for `make test-slow`."""
 
 ROOT = Path(__file__).parents[2]

@@ -42,6 +42,9 @@ Word = Literal["fresh", "counted", "vouched"]
 RANKS: dict[Word, int] = {"fresh": 0, "counted": 1, "vouched": 2}
 """Order of the words: a key is not blamed on the word of lower ones alone."""
 
+AUDITOR_RANK = 3
+"""Rank of an auditor's word: above all others."""
+
 
 @dataclass(slots=True)
 class Standing:

@@ -81,6 +81,18 @@ class Vouch(_Act, frozen=True):
     peer: Key
 
 
+class Appoint(_Act, frozen=True):
+    """The word of a key on states is final from now on; see `coordinator.machine.auditing`."""
+
+    peer: Key
+
+
+class Dismiss(_Act, frozen=True):
+    """The word of an auditor counts no more."""
+
+    peer: Key
+
+
 class Announce(_Act, frozen=True):
     """A notice to every node."""
 
@@ -131,6 +143,8 @@ Act: TypeAlias = (
     | Ban
     | Unban
     | Vouch
+    | Appoint
+    | Dismiss
     | Announce
     | Admit
     | Allow
@@ -198,6 +212,10 @@ def words(act: Act) -> str:
             return f"lift the ban of {target}"
         case Vouch(peer):
             return f"vouch for {peer}"
+        case Appoint(peer):
+            return f"name {peer} an auditor, whose word is final"
+        case Dismiss(peer):
+            return f"take {peer} off the auditors"
         case Announce(text):
             return f"announce: {text}"
         case Admit(mode):

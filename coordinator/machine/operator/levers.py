@@ -3,8 +3,10 @@
     pause, resume      the next round waits; members stay, and an open round goes on to its end
     finish             no further round opens; when the open ones are decided the run is finished
     evict              the member goes and is told why; for some time it waits at the door
-    ban, unban         a key or host is refused; a key that is banned is not vouched for any more
+    ban, unban         a key or host is refused; a key that is banned is neither vouched for nor an
+                       auditor any more
     vouch              the key decides, in a run that is open to the public
+    appoint, dismiss   the key's word on states is final, or counts no more
     announce           every node is told
     admit, allow,
     disallow, token,
@@ -16,7 +18,8 @@ one twice does no harm.
 
 from typing import assert_never
 
-from coordinator.machine import events
+from coordinator.machine import auditing, events
+from coordinator.machine.auditing import AUDITORS_MAX
 from coordinator.machine.events import Effect, Notify, Refuse, Salted, TellMembers, TokenShown
 from coordinator.machine.events import Vouched as VouchedFor
 from coordinator.machine.members.membership import Membership
@@ -85,8 +88,8 @@ def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> 
 
 def not_admitted(peer: PeerId, state: RunState, members: Membership) -> str:
     """Why the run does not admit a key; empty when it does."""
-    vouched = peer in members.standing.vouched
-    return state.operator.admission.refusal(peer, vouched=vouched)
+    trusted = peer in members.standing.vouched or peer in state.verdicts.auditors
+    return state.operator.admission.refusal(peer, vouched=trusted)
 
 
 def objection(act: Act, state: RunState, members: Membership) -> str:
@@ -109,6 +112,16 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return f"expected a banned key or host, found no ban of {target}"
         case acts.Vouch(peer) if peer in members.standing.vouched:
             return f"{peer} is vouched for already"
+        case acts.Appoint(peer) if peer in state.verdicts.auditors:
+            return f"{peer} is an auditor already"
+        case acts.Appoint() if len(state.verdicts.auditors) >= AUDITORS_MAX:
+            return f"expected at most {AUDITORS_MAX} auditors; take one off"
+        case acts.Appoint(peer) if peer in operator.bans:
+            return f"{peer} is banned; lift the ban first"
+        case acts.Dismiss(peer) if peer not in state.verdicts.auditors:
+            return (
+                f"expected an auditor, found none with the key {peer}; `lockstep run auditor list`"
+            )
         case acts.Admit(mode) if mode == admission.mode:
             return f"the run admits by {mode} already" if mode != "open" else "the run is open"
         case acts.Allow(peer) if peer in admission.allowed:
@@ -143,11 +156,15 @@ def _obey(
             return _removed(acts.key_of(peer), _away_words(away, now_ms), members)
         case acts.Ban(target, reason):
             operator.bans[target] = reason
-            return _banned(target, state, members)
+            return _banned(target, state, members, now_ms)
         case acts.Unban(target):
             operator.bans.pop(target, None)
         case acts.Vouch(peer):
             members.standing.vouched.add(acts.key_of(peer))
+        case acts.Appoint(peer):
+            auditing.appoint(acts.key_of(peer), state.verdicts)
+        case acts.Dismiss(peer):
+            return auditing.dismiss(acts.key_of(peer), state.verdicts, members, now_ms)
         case acts.Announce(text):
             operator.notices = [*operator.notices, Notice(given_s, text)][-NOTICES_KEPT:]
             return [Notify(text)]
@@ -174,12 +191,13 @@ def _keep_away(peer: PeerId, away: Away, state: RunState, now_ms: int) -> None:
     state.operator.away = still | {peer: away}
 
 
-def _banned(target: str, state: RunState, members: Membership) -> list[Effect]:
+def _banned(target: str, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
     if not acts.is_key(target):
         return []
     peer = acts.key_of(target)
     members.standing.vouched.discard(peer)
-    return _removed(peer, state.operator.banned(target), members)
+    effects = auditing.dismiss(peer, state.verdicts, members, now_ms)
+    return effects + _removed(peer, state.operator.banned(target), members)
 
 
 def _removed(peer: PeerId, reason: str, members: Membership) -> list[Effect]:

@@ -45,6 +45,8 @@ class Receipts:
     copying: dict[PeerId, set[PeerId]] = field(default_factory=dict)
     """Witnesses that hold an author's payload, by author."""
     short: set[PeerId] = field(default_factory=set)
+    auditors: frozenset[PeerId] = frozenset()
+    """Auditors of the run: nobody has drawn them, and each that holds a payload is a copy more."""
     copied_ms: dict[PeerId, int] = field(default_factory=dict)
     """Time at which an author's payload first had `copies_min` other holders."""
 
@@ -55,8 +57,8 @@ class Receipts:
         return self.holders.get(digest, set())
 
     def copies(self, digest: Digest, author: PeerId) -> int:
-        """Witnesses that hold a payload, besides its author and those that have read another author
-        in its header: a member that announces another's payload has no copies.
+        """Witnesses and auditors that hold a payload, besides its author and those that have read
+        another author in its header: a member that announces another's payload has no copies.
         """
         return len(self.copying[author]) if author in self.authors.get(digest, ()) else 0
 
@@ -114,7 +116,8 @@ class Receipts:
 
     def is_copy(self, peer: PeerId, digest: Digest, author: PeerId) -> bool:
         """Whether it counts that this peer holds the author's payload."""
-        if peer == author or peer not in self.drawn.get(author, (peer,)):
+        drawn = peer in self.auditors or peer in self.drawn.get(author, (peer,))
+        if peer == author or not drawn:
             return False
         return self.headers.get(peer, {}).get(digest, author) == author
 

@@ -18,6 +18,7 @@ Rules
 - Two in three of them lack it, whatever the others say: it is void after `PATIENCE_MS`. Some are
   lying, or cannot reach the rest of the run. A third of liars neither makes a payload void nor
   saves one.
+- Where an auditor has applied the commit, a payload becomes void only if every voter lacks it.
 - What more than a third of the voters have applied is history, and never becomes void, whoever is
   left. So only the newest commits are kept here, and at most `ROUNDS_KEPT` of them.
 - A member that applied the commit holds a state that the chain no longer makes. It is set back, and
@@ -71,6 +72,8 @@ class CommittedPayloads:
     """Some of the members that said to hold each payload."""
     applied: set[PeerId] = field(default_factory=set)
     """Voters that have applied the commit."""
+    audited: bool = False
+    """An auditor has applied the commit: the payloads can be had."""
     lacked: dict[Digest, Complaint] = field(default_factory=dict)
 
 
@@ -151,6 +154,11 @@ class Voids:
             if 3 * len(payloads.applied) > len(payloads.voters):
                 del self.rounds[round]
 
+    def note_audited(self, until_round: int) -> None:
+        """An auditor has replayed the commits up to a round."""
+        for round, payloads in self.rounds.items():
+            payloads.audited |= round <= until_round
+
     def forget(self, peer: PeerId) -> None:
         """A member went, or begins anew: its complaints are void."""
         for payloads in self.rounds.values():
@@ -178,6 +186,7 @@ class Voids:
         del payloads.holders[void.digest], payloads.lacked[void.digest]
         for later in [later for later in self.rounds if later >= void.round]:
             self.rounds[later].applied.clear()
+            self.rounds[later].audited = False
         self.made.append(void.round)
 
     def _complaints(self) -> list[tuple[int, Digest, Complaint]]:
@@ -213,4 +222,4 @@ def _verdict(
     hopes = {*holders, *payloads.applied} - lacking
     if short == len(asked) and not any(members.get(peer) for peer in hopes):
         return "nobody has it"
-    return "most lack it"
+    return None if payloads.audited else "most lack it"

@@ -40,6 +40,23 @@ def key(directory: Path | None, text: str) -> str:
     return text if acts.is_key(text) else key_of(text, look(directory)["members"])
 
 
+def auditor_key(text: str) -> str:
+    """The key of an auditor, which is no member: all of it."""
+    word = text.strip().lower()
+    if not acts.is_key(word):
+        raise SettingsError(
+            f"expected the id of an auditor, 32 hexadecimal characters, found {text[:40]!r}: "
+            "`lockstep auditor` prints it when it starts"
+        )
+    return word
+
+
+def auditors(directory: Path | None) -> None:
+    """Prints the auditors that are named."""
+    named = look(directory)["auditors"]
+    output.print("\n".join(named) if named else "no auditor is named: members vote")
+
+
 def target(directory: Path | None, text: str) -> str:
     """The key or host that a person named."""
     return text if acts.is_key(text) else target_of(text, look(directory)["members"])

@@ -16,7 +16,11 @@ run_app = typer.Typer(
 token_app = typer.Typer(
     name="token", help="Tokens that admit nodes to the run.", no_args_is_help=True
 )
+auditor_app = typer.Typer(
+    name="auditor", help="Auditors whose word on the run's states is final.", no_args_is_help=True
+)
 run_app.add_typer(token_app)
+run_app.add_typer(auditor_app)
 
 Directory = Annotated[
     Path | None,
@@ -198,6 +202,36 @@ def audit(
     from lockstep.commands.run.audit import audit as show
 
     show(directory, kept, json)
+
+
+Auditor = Annotated[
+    str,
+    typer.Argument(metavar="KEY", help="Id of an auditor, which `lockstep auditor` prints."),
+]
+
+
+@auditor_app.command()
+def add(auditor: Auditor, *, directory: Directory = None) -> None:
+    """Let an auditor's replay decide whose state is right, whatever the members say."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Appoint(levers.auditor_key(auditor)))
+
+
+@auditor_app.command()
+def remove(auditor: Auditor, *, directory: Directory = None) -> None:
+    """Let the word of an auditor count no more; without any, members vote again."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Dismiss(levers.auditor_key(auditor)))
+
+
+@auditor_app.command(name="list")
+def list_auditors(*, directory: Directory = None) -> None:
+    """Show the auditors that are named."""
+    from lockstep.commands.run import levers
+
+    levers.auditors(directory)
 
 
 @token_app.command()

@@ -11,14 +11,17 @@ flags that matter; and to find a file no import is needed, so a relay runs witho
 Never -autoRelay: it knows only the relays of its start, and sets a lost one aside for an hour.
 `node.transports.libp2p.reservations` takes the places at relays.
 
-The key goes in through a pipe and never touches a disk. The sockets lie in a directory that only
-our user can enter. The daemon ends with our lifeline to it, so it does not outlive its owner, even
-a killed one; the next daemon that starts removes the directory that such an owner left.
+The program is a binary from a package registry: its bytes are compared with a known digest each
+time before it is started. The key goes in through a pipe and never touches a disk. The sockets lie
+in a directory that only our user can enter. The daemon ends with our lifeline to it, so it does not
+outlive its owner, even a killed one; the next daemon that starts removes the directory that such an
+owner left.
 """
 
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -54,6 +57,12 @@ CIRCUITS_PER_PEER_MAX = 64
 CIRCUIT_BUFFER_BYTES = 64 * 1024
 """Buffer of a relay for each circuit and direction."""
 
+HIVEMIND = "1.1.12"
+"""Release of hivemind whose wheel brings the daemon, as in constraints.txt."""
+
+P2PD_SHA256 = frozenset(["42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c46b7cc1d279d8"])
+"""Digests of that daemon: Linux on x86-64."""
+
 _UNLIMITED_BYTES = 1 << 62
 _UNLIMITED_TIME = "87600h"  # ten years
 _CONTROL = "control.sock"
@@ -83,6 +92,9 @@ class DaemonSettings:
     upnp: bool = False
     """Whether it asks the router for a port."""
 
+    sha256: str = ""
+    """SHA-256 of its program, in hexadecimal; empty: one of `P2PD_SHA256`."""
+
 
 def find_p2pd() -> Path:
     """The daemon's program; `UnavailableError` with the remedy when there is none."""
@@ -94,6 +106,25 @@ def find_p2pd() -> Path:
         "libp2p needs the program p2pd of hivemind's package, which is not installed; install it "
         "with `pip install --no-deps hivemind`"
     )
+
+
+def trusted_p2pd(sha256: str = "") -> Path:
+    """The daemon's program, if its bytes are those that are known, or those of the digest that the
+    owner names; `UnavailableError` when they are not. Blocks.
+    """
+    program, expected = find_p2pd(), {sha256.lower()} if sha256 else P2PD_SHA256
+    try:
+        with program.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UnavailableError(f"{program} cannot be read: {error.strerror or error}") from None
+    if found not in expected:
+        raise UnavailableError(
+            f"{program}: expected the libp2p daemon of hivemind {HIVEMIND} (SHA-256 "
+            f"{', '.join(sorted(expected))}), found {found}: install that release, or name the "
+            f"digest of a daemon that you trust with --p2pd-sha256 {found}"
+        )
+    return program
 
 
 class Daemon:
@@ -219,7 +250,8 @@ def _remove_ownerless(directory: Path) -> None:
 async def _launch(
     key: Ed25519PrivateKey, settings: DaemonSettings, control: Path
 ) -> asyncio.subprocess.Process:
-    program, (reading, writing) = find_p2pd(), os.pipe()
+    program = await asyncio.to_thread(trusted_p2pd, settings.sha256)
+    reading, writing = os.pipe()
     try:
         os.write(writing, private_key_message(key).SerializeToString())
         os.close(writing)

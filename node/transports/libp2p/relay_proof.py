@@ -15,6 +15,7 @@ byte is sent.
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -31,15 +32,20 @@ PROOF_TIMEOUT_S = 30
 
 def make_relay(key: Ed25519PrivateKey, settings: Libp2pSettings) -> Libp2pTransport:
     """A public transport that carries circuits for others too; not started yet."""
-    return Libp2pTransport(key, replace(settings, public=True), proof=prove)
+    proof = partial(prove, p2pd_sha256=settings.p2pd_sha256)
+    return Libp2pTransport(key, replace(settings, public=True), proof=proof)
 
 
-async def prove(relay: str) -> None:
+async def prove(relay: str, p2pd_sha256: str = "") -> None:
     """Send `PROOF_BYTES` both ways between two nodes that only the relay connects;
     `UnavailableError` when it fails.
     """
     settings = Libp2pSettings(
-        listen="127.0.0.1:0", relays=(relay,), behind_router_for_test=True, direct_wait_s=0
+        listen="127.0.0.1:0",
+        relays=(relay,),
+        behind_router_for_test=True,
+        direct_wait_s=0,
+        p2pd_sha256=p2pd_sha256,
     )
     nodes = [Libp2pTransport(Ed25519PrivateKey.generate(), settings) for _ in range(2)]
     try:

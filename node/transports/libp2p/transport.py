@@ -33,6 +33,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.base import Accept
+from node.transports.dial_guard import DialGuard
 from node.transports.libp2p.contact import Contact
 from node.transports.libp2p.daemon import Daemon, DaemonSettings
 from node.transports.libp2p.daemon_control import receive_caller
@@ -82,6 +83,12 @@ class Libp2pSettings:
 
     direct_wait_s: float = 1.0
     """How long a dial through a relay waits for hole punching to find a direct way."""
+
+    guard: DialGuard | None = None
+    """Says which addresses may be dialled; None: all."""
+
+    p2pd_sha256: str = ""
+    """SHA-256 of the daemon's program, in hexadecimal; empty: one of those that are known."""
 
     def __post_init__(self) -> None:
         for address in self.advertise:
@@ -203,6 +210,8 @@ class Libp2pTransport:
         """Open a pipe to the peer that an address names, at the address or over a connection to the
         peer that exists already.
         """
+        if self._settings.guard:
+            address = await self._settings.guard.checked(address)
         return self._pipe(*await self._dialler.dial(address))
 
     async def addresses(self) -> tuple[str, ...]:
@@ -304,6 +313,7 @@ class Libp2pTransport:
             public=settings.public,
             relays_for_others=self._proof is not None,
             upnp=settings.upnp,
+            sha256=settings.p2pd_sha256,
         )
 
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from coordinator.machine.events import (
     Announced,
     Applied,
+    Audited,
     Disconnected,
     Effect,
     Event,
@@ -23,6 +24,7 @@ from coordinator.machine.events import (
     Refuse,
     Restarted,
 )
+from coordinator.machine.operator import acts, levers
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
@@ -32,6 +34,7 @@ from tests.coordinator.machine.driver import PEERS, RUN, payload_digest, run_spe
 from tests.simulation.checkers import Referee, portrait
 
 peers = st.sampled_from(PEERS)
+auditors = st.sampled_from([PeerId("a" * 32), PeerId("b" * 32)])
 digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
 
 
@@ -256,6 +259,25 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
     def differs_at_the_head(self, peer: PeerId, digest: int) -> None:
         self.reports_anything(peer, self.machine.state.head_round, digest, 2**64 - 1)
+
+    # ---- auditors
+
+    @rule(auditor=auditors, named=st.booleans())
+    def the_operator_names_an_auditor_or_takes_it_off(self, auditor: PeerId, named: bool) -> None:
+        act = acts.Appoint(auditor) if named else acts.Dismiss(auditor)
+        if not levers.objection(act, self.machine.state, self.machine.members):
+            self.tell(acts.ordered(act, 1_700_000_000, self.machine.state.operator.head))
+
+    @rule(auditor=auditors, behind=st.integers(0, 3), right=st.sampled_from([True, True, False]))
+    def an_auditor_says_its_word(self, auditor: PeerId, behind: int, right: bool) -> None:
+        round = max(-1, self.machine.state.head_round - behind)
+        digest = state_digest(round) if right else 0
+        voids = self.machine.state.voids.expected(round)
+        self.tell(Audited(auditor, round, digest, b"", voids))
+
+    @rule(auditor=auditors)
+    def an_auditor_holds_everything(self, auditor: PeerId) -> None:
+        self.holds_everything(auditor, newest=True)
 
     # ---- restarts
 

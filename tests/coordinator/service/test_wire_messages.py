@@ -8,6 +8,7 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     Assignment,
+    Audited,
     Heartbeat,
     Holding,
     Joined,
@@ -63,6 +64,10 @@ def announced(**changes: object) -> wire.NodeMessage:
             Holding(A, 3, (b"d" * 32,)),
         ),
         (wire.NodeMessage(applied=wire.Applied(round=3, state_digest=4)), Applied(A, 3, 4, b"")),
+        (
+            wire.NodeMessage(audited=wire.Audited(round=-1, state_digest=4, voids=2)),
+            Audited(A, -1, 4, b"", 2),
+        ),
         (wire.NodeMessage(leave=wire.Leave(reason="x" * 999)), Left(A, "x" * TEXT_BYTES_MAX)),
     ],
 )

@@ -16,6 +16,7 @@ from lockstep.audit import tally as tallying
 from lockstep.audit.follower import Follower
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.shelf import COUNTS_NAME
+from lockstep.audit.words import Words
 from lockstep.service.keys import load_or_create_key
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
@@ -104,6 +105,24 @@ async def test_it_replays_what_comes_and_finds_it_equal(
     assert follower.alarm == ""
     last = (await record.commits(LAST - 1)).commits[0]
     assert document["state_digest"] == f"{last.state_digest:016x}"
+
+
+async def test_it_tells_the_coordinator_every_state_from_genesis_on(
+    record: GrowingRecord, tmp_path: Path
+) -> None:
+    said: list[wire.Audited] = []
+    words = Words(lambda message: said.append(message.audited))
+    follower = Follower(record, tmp_path, 100, words=words)
+    genesis = follower.document()["state_digest"]
+    task = asyncio.create_task(follower.run())
+    await until(lambda: follower.document()["rounds_equal"] == STEPS)
+    follower.leave()
+    await task
+    assert [word.round for word in said] == [-1, *range(STEPS)]
+    assert f"{said[0].state_digest:016x}" == genesis
+    rows = (await record.commits(-1)).commits
+    assert [word.state_digest for word in said[1:]] == [row.state_digest for row in rows]
+    assert [word.snapshot_sha256 for word in said[1:]] == [row.snapshot_sha256 for row in rows]
 
 
 async def test_it_goes_on_where_it_stopped_with_its_counts(

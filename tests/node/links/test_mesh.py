@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from node.links import mesh as mesh_module
+from node.links import serving as serving_module
 from node.links.network import BlobRange, NotHeldError, PeerAddress, Purpose
 from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -592,6 +593,35 @@ def test_strangers_together_are_served_slowly_and_members_are_not(
             await stranger.fetched(host.remote, digest)
             assert loop_ms() - began_ms - member_ms > 8_000
             assert member_ms < 5_000
+
+    virtually(main())
+
+
+def test_a_member_reads_the_past_at_a_bounded_rate_and_an_undecided_round_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving_module, "CATCH_UP_BYTES_PER_SECOND", 1_000_000)
+
+    async def main() -> None:
+        async with World(2) as world:
+            host, member = world.members
+            old = [host.hold(b"old %d" % number) for number in range(60)]
+            new = host.hold(b"new")
+            host.mesh.keep([member.remote])
+            member.mesh.keep([host.remote])
+            await world.passes(lambda: member.linked, 10)
+            monkeypatch.setattr(
+                host,
+                "purpose",
+                lambda digest: Purpose.PAYLOAD if digest == new else Purpose.CATCH_UP,
+            )
+            began_ms = loop_ms()
+            for digest in old:
+                await member.fetched(host.remote, digest)
+            assert loop_ms() - began_ms > 2_000, "60 of them cost 65 kB each"
+            began_ms = loop_ms()
+            await member.fetched(host.remote, new)
+            assert loop_ms() - began_ms < 500
 
     virtually(main())
 

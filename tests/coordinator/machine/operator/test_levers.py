@@ -190,6 +190,8 @@ def test_every_act_has_words_and_survives_the_journal() -> None:
         acts.Ban("192.0.2.7", "r"),
         acts.Unban(A),
         acts.Vouch(A),
+        acts.Appoint(A),
+        acts.Dismiss(A),
         acts.Announce("r"),
         acts.Admit("list"),
         acts.Allow(A),

@@ -22,6 +22,8 @@ reversible = st.one_of(
     st.builds(acts.Ban, st.one_of(peers, st.just("192.0.2.7"))),
     st.builds(acts.Unban, st.one_of(peers, st.just("192.0.2.7"))),
     st.builds(acts.Vouch, peers),
+    st.builds(acts.Appoint, peers),
+    st.builds(acts.Dismiss, peers),
     st.builds(acts.Announce, st.just("text")),
     st.builds(acts.Admit, st.sampled_from(["open", "token", "list"])),
     st.builds(acts.Allow, peers),

@@ -121,6 +121,24 @@ async def test_a_token_is_printed_once_and_admits_a_node(
     assert secret.strip() not in everything
 
 
+async def test_an_auditor_is_named_listed_and_taken_off(
+    tmp_path: Path, process: CoordinatorProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "ab" * 16
+    assert "no auditor is named" in await printed(capsys, levers.auditors, tmp_path)
+    await printed(
+        capsys, levers.tell, tmp_path, acts.Appoint(levers.auditor_key(f" {key.upper()} "))
+    )
+    assert (await printed(capsys, levers.auditors, tmp_path)).strip() == key
+    assert process.rounds.state.verdicts.auditors == {key}
+    await printed(capsys, levers.tell, tmp_path, acts.Dismiss(key))
+    assert not process.rounds.state.verdicts.auditors
+    with pytest.raises(SettingsError, match="found none with the key"):
+        await sent(tmp_path, acts.Dismiss(key))
+    with pytest.raises(SettingsError, match="`lockstep auditor` prints it"):
+        levers.auditor_key("ab12")
+
+
 async def test_members_are_printed_with_their_hosts_and_the_bans(
     tmp_path: Path, process: CoordinatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import hashlib
 import importlib.util
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +15,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.libp2p import daemon, daemon_control
 from node.transports.libp2p.circuit_pb2 import Identify
-from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory, find_p2pd
+from node.transports.libp2p.daemon import (
+    HIVEMIND,
+    Daemon,
+    DaemonSettings,
+    SocketDirectory,
+    find_p2pd,
+    trusted_p2pd,
+)
 from node.transports.libp2p.daemon_control import DaemonClient, receive_caller
 from node.transports.libp2p.multiaddr import decode
 from node.transports.libp2p.p2pd_pb2 import ErrorResponse, Response
@@ -22,6 +31,7 @@ from protocol.errors import UnavailableError
 from tests.node.transports.libp2p.p2pd import daemon_pid, is_alive, needs_p2pd
 from tests.support.waiting import until
 
+CONSTRAINTS = Path(__file__).parents[4] / "constraints.txt"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
 
@@ -40,7 +50,7 @@ def a_program(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a script for the daemon."""
     path.write_text(script)
     path.chmod(0o700)
-    monkeypatch.setattr(daemon, "find_p2pd", lambda: path)
+    monkeypatch.setattr(daemon, "trusted_p2pd", lambda sha256: path)
 
 
 @needs_p2pd
@@ -66,6 +76,30 @@ def test_without_hivemind_the_error_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps hivemind"):
         find_p2pd()
+
+
+@needs_p2pd
+def test_the_daemon_of_the_tested_release_is_trusted() -> None:
+    assert trusted_p2pd() == find_p2pd()
+    pinned = re.search(r"^hivemind==(.+)$", CONSTRAINTS.read_text(), re.MULTILINE)
+    assert pinned
+    assert pinned[1] == HIVEMIND
+
+
+async def test_a_daemon_with_other_bytes_is_not_started_unless_its_digest_is_named(
+    tmp_path: Path, directory: SocketDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, program = tmp_path / "ran", tmp_path / "p2pd"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(daemon, "find_p2pd", lambda: program)
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    with pytest.raises(UnavailableError, match=f"--p2pd-sha256 {digest}"):
+        await Daemon.start(KEY, DaemonSettings(), directory)
+    assert not ran.exists()
+    with pytest.raises(UnavailableError, match="status 3"):
+        await Daemon.start(KEY, DaemonSettings(sha256=digest.upper()), directory)
+    assert ran.exists()
 
 
 async def test_a_program_for_another_machine_is_named(

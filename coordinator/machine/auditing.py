@@ -1,0 +1,148 @@
+"""The word of a run's auditors on its states: it is final. Pure.
+
+    votes: provisional --an auditor's word--> ruled --another one's, the same--> ruled
+                                                '---- another one's, another: the run is held
+
+An auditor replays the log, and the operator names it by its key. Where one is named nobody counts
+votes against each other: what all members report alike stands on record until the auditor has
+replayed the round, and its word decides. Members that differ from it are told to resync, and
+refused when they differ again; members that agree with it are not touched, be they one against a
+hundred.
+
+Rules
+- A word counts while its round is among the newest that the tally keeps. An auditor that is further
+  behind decides nothing until it has caught up; meanwhile nobody is blamed, and the run goes on:
+  whatever the members' states are, the log makes one state alone.
+- When two auditors differ, one of them, or the release that it runs, computes wrong: no further
+  round opens until the operator takes one off, or one corrects its word.
+- The word of one that is taken off counts no more. What it has decided stays, unless another says
+  otherwise.
+- A payload that an auditor has applied can be had: it becomes void only if every member lacks it.
+- A payload that an auditor holds has one copy more (`coordinator.machine.payloads.receipts`).
+"""
+
+from coordinator.machine import head_state
+from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.digest_votes import DigestReports
+from coordinator.machine.events import Audited, Effect
+from coordinator.machine.members.membership import Membership
+from coordinator.machine.members.standing import AUDITOR_RANK
+from coordinator.machine.run_state import RunState
+from protocol.ids import PeerId
+
+AUDITORS_MAX = 8
+"""Auditors of a run: each keeps the words of the newest rounds, and is a relay beside those that
+everybody may run."""
+
+CURE = "take the wrong one off: lockstep run auditor remove KEY"
+
+
+def take(said: Audited, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
+    """Take the word of a node on the state after a round; nothing when it is no auditor, or speaks
+    of a state that the chain does not make any more.
+    """
+    verdicts = state.verdicts
+    if not is_news(said, state):
+        return []
+    state.voids.note_audited(said.round)
+    verdicts.tally.say(said.round, said.peer, said.state_digest, said.snapshot_sha256)
+    held, verdicts.contradiction = verdicts.contradiction, verdicts.tally.contradiction
+    if verdicts.contradiction:
+        return []
+    if held:
+        return _rule_all(verdicts, members, now_ms)
+    return _rule(said.round, verdicts, members, now_ms)
+
+
+def is_news(said: Audited, state: RunState) -> bool:
+    """Whether the word of a node changes anything."""
+    verdicts = state.verdicts
+    if said.peer not in verdicts.auditors or head_state.is_outdated(state, said):
+        return False
+    if not verdicts.tally.keeps(said.round):
+        return False
+    reports = verdicts.tally.by_round.get(said.round)
+    word = said.state_digest, said.snapshot_sha256
+    return reports is None or reports.words.get(said.peer) != word
+
+
+def appoint(auditor: PeerId, verdicts: DigestVerdicts) -> None:
+    """The word of this key is final from now on: no member waits for the others' replays."""
+    verdicts.auditors.add(auditor)
+    verdicts.held.clear()
+    for reports in verdicts.tally.by_round.values():
+        reports.before = {}
+
+
+def dismiss(
+    auditor: PeerId, verdicts: DigestVerdicts, members: Membership, now_ms: int
+) -> list[Effect]:
+    """The word of this key counts no more; that of the others decides, or votes when there is no
+    other.
+    """
+    if auditor not in verdicts.auditors:
+        return []
+    verdicts.auditors.discard(auditor)
+    for reports in verdicts.tally.by_round.values():
+        reports.words.pop(auditor, None)
+        reports.provisional &= bool(verdicts.auditors)
+    verdicts.contradiction = verdicts.tally.contradiction
+    if verdicts.contradiction:
+        return []
+    if verdicts.auditors:
+        return _rule_all(verdicts, members, now_ms)
+    rounds = [round for round, each in verdicts.tally.by_round.items() if not each.final]
+    return [effect for round in rounds for effect in verdicts.count(round, members, now_ms)]
+
+
+def alarm(verdicts: DigestVerdicts) -> str:
+    """Why the operator should look after the auditors, with the cure; empty while all is well."""
+    if verdicts.contradiction:
+        return f"{verdicts.contradiction}: {CURE}"
+    open_rounds = [
+        round
+        for round, reports in sorted(verdicts.tally.by_round.items())
+        if not reports.ruled and len({*reports.digests().values(), *reports.heard.values()}) > 1
+    ]
+    if not verdicts.auditors or not open_rounds:
+        return ""
+    return (
+        f"members differ on the state after round {open_rounds[0]}, and no auditor has said which "
+        "is right: see that it runs and keeps up, or take it off with lockstep run auditor remove"
+    )
+
+
+def _rule_all(verdicts: DigestVerdicts, members: Membership, now_ms: int) -> list[Effect]:
+    rounds = [round for round, each in sorted(verdicts.tally.by_round.items()) if each.words]
+    return [effect for round in rounds for effect in _rule(round, verdicts, members, now_ms)]
+
+
+def _rule(round: int, verdicts: DigestVerdicts, members: Membership, now_ms: int) -> list[Effect]:
+    """Decide a round as the auditors say, who are of one mind."""
+    reports = verdicts.tally.by_round[round]
+    word = next(digest for digest, _ in reports.words.values())
+    if reports.ruled and reports.verdict == word:
+        return []
+    if reports.final and reports.verdict != word:
+        _forgive(round, verdicts)
+    said = reports.digests() | dict(sorted(reports.heard.items()))
+    reports.overrule(word)
+    reports.rank = AUDITOR_RANK
+    for peer in (peer for peer, digest in said.items() if digest == word):
+        verdicts.agrees(peer, round, reports)
+    effects = _recorded(round, reports, verdicts)
+    for peer in (peer for peer, digest in said.items() if digest != word):
+        effects += verdicts.differs(peer, round, members, now_ms)
+    return effects
+
+
+def _recorded(round: int, reports: DigestReports, verdicts: DigestVerdicts) -> list[Effect]:
+    """The record of the ruling; without a member's report it is made with the first of them."""
+    return verdicts.record(round) if reports.reported else []
+
+
+def _forgive(round: int, verdicts: DigestVerdicts) -> None:
+    """What was decided was wrong: whoever was blamed for it is not to blame."""
+    for record in verdicts.records.values():
+        if record.round >= round:
+            record.differed, record.muted, record.refused_until_ms = 0, False, 0

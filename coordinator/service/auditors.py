@@ -1,0 +1,25 @@
+"""The words of an auditor in its session, which is that of a relay: the states that it has replayed
+to, and the payloads that it holds.
+"""
+
+from coordinator.machine.events import Audited, Holding
+from coordinator.sequencer import Sequencer
+from coordinator.service import wire_messages
+from protocol import wire_pb2 as wire
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+
+
+async def hear(peer: PeerId, message: wire.NodeMessage, sequencer: Sequencer) -> str:
+    """Submit what a relay says if the operator has named it an auditor; from others it is dropped.
+    Returns why the session must end; empty while it may go on.
+    """
+    if peer not in sequencer.rounds.state.verdicts.auditors:
+        return ""
+    try:
+        event = wire_messages.event_of(peer, message)
+        if isinstance(event, Audited | Holding):
+            await sequencer.submit(event)
+    except RemoteProtocolError as error:
+        return str(error)
+    return ""

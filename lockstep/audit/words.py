@@ -1,0 +1,50 @@
+"""What an auditor tells the coordinator: the state after each round that it has replayed to.
+
+    replayed --> told at once --> told again every `REPEAT_S`, while it is one of the newest
+
+The coordinator hears it if the operator has named the auditor, maybe later than the auditor came,
+and messages get lost with a session: so the newest words are repeated, and those that the
+coordinator knows change nothing there. A word that turns out to be of a state that the chain does
+not make any more, because a payload became void, is taken back here and said anew.
+"""
+
+from collections.abc import Callable
+
+from protocol import wire_pb2 as wire
+from protocol.ids import Digest
+
+WORDS_KEPT = 64
+"""Newest rounds whose words are repeated: as many as the coordinator compares."""
+
+REPEAT_S = 10.0
+"""Pause between two repetitions."""
+
+
+class Words:
+    """The words of one auditor. `send` hands a message to the session, and drops it without one."""
+
+    def __init__(self, send: Callable[[wire.NodeMessage], None]) -> None:
+        self._send = send
+        self._newest: dict[int, wire.Audited] = {}
+
+    def replayed(self, round: int, digest: int, snapshot_sha256: Digest | None, voids: int) -> None:
+        """The replay has come to the state after a round; -1 for genesis. `voids` counts the void
+        payloads and the restarts that it has passed over.
+        """
+        word = wire.Audited(
+            round=round, state_digest=digest, snapshot_sha256=snapshot_sha256 or b"", voids=voids
+        )
+        self._newest[round] = word
+        while len(self._newest) > WORDS_KEPT:
+            del self._newest[min(self._newest)]
+        self._send(wire.NodeMessage(audited=word))
+
+    def take_back(self, after_round: int) -> None:
+        """The replay goes back: say nothing of later states until it comes to them again."""
+        for round in [round for round in self._newest if round > after_round]:
+            del self._newest[round]
+
+    def repeat(self) -> None:
+        """Say the newest words again, oldest first."""
+        for round in sorted(self._newest):
+            self._send(wire.NodeMessage(audited=self._newest[round]))

@@ -1,0 +1,40 @@
+"""The least memory and the most disk that a run takes on a node, by arithmetic: no torch.
+
+memory   parameters, gradients and momentum in float32; with overlap a second copy of the
+         parameters. What a pass needs beside these depends on the machine's micro-batch
+disk     the payload log up to its bound, snapshots, the saved state and the published model,
+         each of the last two twice while it is replaced
+"""
+
+from dataclasses import dataclass
+
+from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.parameters import Size
+from protocol.runfile import RunSpec
+
+FLOAT_BYTES = 4
+
+SNAPSHOTS = 5
+"""Snapshots on a node's disk: two that stay, two older ones that somebody fetches, and one that is
+on its way here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run takes on a node."""
+
+    parameters: int
+    memory_bytes: int
+    """At least."""
+    disk_bytes: int
+    """At most, beside the corpus."""
+
+
+def needs_of(spec: RunSpec, size: Size) -> Needs:
+    """The needs of a run whose network has this size."""
+    copies = 4 if spec.rounds.overlap else 3
+    parameters = FLOAT_BYTES * size.parameters
+    momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
+    disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
+    disk += 2 * (parameters + momentum) + 2 * parameters
+    return Needs(size.parameters, copies * parameters, disk)

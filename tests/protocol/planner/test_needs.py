@@ -1,0 +1,43 @@
+"""The needs of a run by arithmetic, from its run file alone."""
+
+import pytest
+
+from protocol.errors import SettingsError
+from protocol.planner.needs import SNAPSHOTS, needs_of
+from protocol.planner.parameters import MODULES_MAX, Size, require_buildable, size_of
+from protocol.runfile import ModelSpec, RunSpec
+
+
+def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
+    spec = RunSpec.model_validate(
+        {"rounds": {"overlap": 0}, "retention": {"log_bytes_max": 5_000_000}}
+    )
+    needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
+    assert needs.memory_bytes == 12_000_000, "parameters, gradients, momentum"
+    saved, published = 2 * (4_000_000 + 4 * 250 * 4096), 2 * 4_000_000
+    assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
+    overlapped = spec.model_copy(update={"rounds": spec.rounds.model_copy(update={"overlap": 1})})
+    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == 16_000_000
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_hidden_layers": 2**32},
+        {"n_layer": MODULES_MAX + 1},
+        {"num_hidden_layers": 100, "num_experts": 1000},
+        {"text_config": {"num_layers": 10**9}},
+    ],
+)
+def test_a_network_of_endless_layers_is_refused_before_they_are_counted(
+    config: dict[str, object],
+) -> None:
+    with pytest.raises(SettingsError, match=f"at most {MODULES_MAX} layers"):
+        require_buildable(config)
+    with pytest.raises(SettingsError, match="layers"):
+        size_of(ModelSpec(type="llama", config=config))
+
+
+def test_networks_as_they_are_built_pass() -> None:
+    require_buildable({"num_hidden_layers": 96, "num_local_experts": 128, "num_experts_per_tok": 8})
+    require_buildable({"layer_norm_eps": 1e-5, "layer_types": ["full"] * 4, "use_layer_norm": True})
