@@ -147,19 +147,14 @@ def demo(
             metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for everything it writes."
         ),
     ] = Path("out/demo"),
-    json: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            show_default="DIR/summary.json",
-            help="File for the summary; - prints it.",
-        ),
-    ] = "",
+    json: options.Summary = "",
+    algorithm: options.Algorithm = "demo",
 ) -> None:
     """Train a small model with a coordinator and several nodes on this machine."""
     from lockstep.cluster.demo import DemoSettings, run_demo
 
-    run_demo(DemoSettings(directory, nodes, rounds, seed, json or str(directory / "summary.json")))
+    summary = json or str(directory / "summary.json")
+    run_demo(DemoSettings(directory, nodes, rounds, seed, summary, algorithm))
 
 
 @app.command()
@@ -292,15 +287,16 @@ def init(
     defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     published: options.Published = None,
+    algorithm: options.ChosenAlgorithm = "",
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import audit_warning, chosen
+    from lockstep.commands.init import chosen, remarks
     from lockstep.run_file import write_run_file
 
-    spec = chosen(path, published, defaults=defaults, force=force)
+    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
     write_run_file(path, spec, force=force)
-    if warning := audit_warning(spec):
-        typer.echo(warning, err=True)
+    for remark in remarks(spec):
+        typer.echo(remark, err=True)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
 
 

@@ -33,7 +33,15 @@ from node.replica.snapshot import read_snapshot
 from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, commit_digest, genesis_digest
-from protocol.codec.payload import Body, Coefficients, PayloadShape, body_of, decode
+from protocol.codec.payload import (
+    Body,
+    Coefficients,
+    Header,
+    PayloadShape,
+    body_of,
+    decode,
+    sealed,
+)
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
@@ -168,7 +176,7 @@ class Replica:
         self.trained_here.update(self.trainee.done)
         self.has_momentum = True
 
-    def extract(self, round: int) -> Any:
+    def extract(self, round: int, *, mean: bool = False) -> Any:
         """The lowest positions of each chunk leave the momentum. The type is not the product's: the
         trainer only hands an extraction back.
         """
@@ -182,6 +190,16 @@ class Replica:
         )
         self.momentum.difference_update(chosen)
         return Extraction(chosen)
+
+    def encoded(self, header: Header, extraction: Any) -> tuple[bytes, int]:
+        """The payload of an extraction, and the number of its values."""
+        shape = self.shape_at(header.round)
+        body = extraction.body(shape)
+        return sealed(header, body, shape), body.values
+
+    def projection(self) -> list[float]:
+        """Nothing: all replicas are equal."""
+        return []
 
     def reclaim(self, extraction: Any) -> None:
         """The positions go back."""
