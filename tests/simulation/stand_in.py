@@ -155,6 +155,7 @@ class Replica:
         self.void_count = 0
         self.faulty = False
         self.digest = self._digest()
+        self._auditor.digests.setdefault((-1, 0), self.digest)
 
     def begin(
         self, batches: Iterable[range], pending: Pending | None, rate_bits: tuple[int, int]
