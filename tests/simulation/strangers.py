@@ -25,6 +25,7 @@ from coordinator.machine.events import (
 from node.links.frames import PART_BYTES_MAX
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
+from tests.simulation.audited import NamedAuditor, appointment
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Referee, Violation, require
 from tests.simulation.coordinator_party import SimulatedCoordinator
@@ -56,6 +57,10 @@ class Cast:
     vouched: bool = False
     """The hostile members have standing: somebody vouched for them."""
     trust: str = "public"
+    audited: bool = False
+    """The operator has named an auditor."""
+    commits_percent: int = COMMITS_PERCENT
+    """Commits of the quiet run that must be made all the same."""
 
 
 def spec_of(overlap: int, trust: str) -> RunSpec:
@@ -141,6 +146,8 @@ class Strangers:
         trusted = [node.peer for node in self.nodes]
         trusted += [member.peer for member in self.hostile if cast.vouched]
         self.coordinator.trust = [Salted(salt), *map(Vouched, trusted)]
+        if cast.audited:
+            self.coordinator.trust.append(appointment(self.coordinator.rounds.run_id))
         referee = StrictReferee(self.coordinator.rounds)
         referee.honest = frozenset(node.peer for node in self.nodes)
         self.coordinator.referee = journal.referee = referee
@@ -161,6 +168,8 @@ class Strangers:
 
     def _play(self) -> int:
         self.coordinator.start()
+        if self.cast.audited:
+            NamedAuditor(self.world, self.coordinator, self.auditor).start()
         # the strangers are there first, where they may do most harm
         for member in self.hostile:
             self.world.after(1, member.start)
@@ -188,9 +197,10 @@ class Strangers:
         require(not behind, "without the commit of round", target, behind)
         standing = self.coordinator.rounds.members.standing
         honest = {node.peer for node in self.nodes}
+        public = self.cast.trust == "public"
         for commit in self.coordinator.referee.commits:
             authors = [entry.author for entry in commit.entries]
-            deciding = sum(standing.has(author) for author in authors)
+            deciding = sum(standing.has(author) or not public for author in authors)
             require(deciding >= self.spec.rounds.quorum, "round", commit.round, "by", authors)
             unknown = [e.author for e in commit.entries if e.digest not in self.auditor.payloads]
             require(not unknown, "round", commit.round, "counts payloads of", unknown)
@@ -214,7 +224,7 @@ def judge(cast: Cast) -> str:
         quiet = quiet_commits(cast.seed, cast.honest)
         made = Strangers(cast).run()
         require(
-            100 * made >= COMMITS_PERCENT * quiet,
+            100 * made >= cast.commits_percent * quiet,
             f"{cast}: {made} commits, {quiet} in the quiet run",
         )
     except Violation as violation:

@@ -4,12 +4,18 @@
 third of the members that have it, are for `make test-slow`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.hostile import KINDS
 from tests.simulation.strangers import Cast, judge
 
 SEEDS = 10
+
+LYING_MAJORITY = Cast(1, hostile=6, kind="liars", trust="known", commits_percent=50)
+"""Six liars beside four honest members, all of whom would vote. What they cost by silence is
+another matter: where everybody is known everybody is waited for."""
 
 FRESH, STANDING = 12, 2
 """Hostile members without standing, three for each honest one; and with standing, a third of those
@@ -32,6 +38,17 @@ def test_the_checkers_see_what_the_same_strangers_do_to_a_run_that_trusts_everyb
     assert "counts payloads of" in verdict or "without the commit of round" in verdict
 
 
+@pytest.mark.timeout(600)
+def test_a_majority_that_lies_about_states_is_overruled_by_the_named_auditor() -> None:
+    cast = replace(LYING_MAJORITY, audited=True)
+    assert judge(cast) == ""
+
+
+@pytest.mark.timeout(600)
+def test_the_checkers_see_what_the_same_majority_does_without_an_auditor() -> None:
+    assert "meets an honest node" in judge(LYING_MAJORITY)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("vouched", [False, True])
@@ -39,4 +56,11 @@ def test_the_checkers_see_what_the_same_strangers_do_to_a_run_that_trusts_everyb
 def test_no_kind_of_stranger_stops_steers_or_slows_a_public_run(kind: str, vouched: bool) -> None:
     hostile = STANDING if vouched else FRESH
     casts = [Cast(seed, hostile=hostile, kind=kind, vouched=vouched) for seed in range(SEEDS)]
+    assert [verdict for cast in casts if (verdict := judge(cast))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_lying_majority_touches_an_honest_member_of_an_audited_run() -> None:
+    casts = [replace(LYING_MAJORITY, seed=seed, audited=True) for seed in range(SEEDS)]
     assert [verdict for cast in casts if (verdict := judge(cast))] == []

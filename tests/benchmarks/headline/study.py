@@ -2,9 +2,10 @@
 
 Every method has the same network, genesis, data order and schedule, and the same tokens in all. Of
 each, one seed is trained at every rate of a sweep; the sweeps have equally many rates, a factor of
-two apart, and go on beyond an end that is best. The rate that is best on the validation split is
-trained with the other seeds too. So what is trained next follows from what is there: `waiting` says
-it, in order of importance, and a study that ends early is whole as far as it came.
+two apart, and go on beyond an end that is best. Those of the second text begin with the first one's
+best rate and the two beside it. The rate that is best on the validation split is trained with the
+other seeds too. So what is trained next follows from what is there: `waiting` says it, in order of
+importance, and a study that ends early is whole as far as it came.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +41,9 @@ RATES: dict[Method, tuple[float, ...]] = {
     "local_steps": (0.006, 0.012, 0.024, 0.048),
     "default_large_batch": (0.004, 0.008, 0.016, 0.032),
 }
-"""Equally many for every method."""
+"""Rates of the first text's sweeps, equally many for every method."""
+
+FIRST: TextName = "library"
 
 BEYOND_MAX = 3
 """Rates by which a sweep may grow at each end."""
@@ -131,9 +134,23 @@ def cell(method: Method, rate: float, seed: int) -> Cell:
             return replace(DEFAULTS, **base | rounds, top_k=192)
 
 
-def sweep(text: TextName) -> list[Job]:
-    """All rates of all methods, one seed; the middle ones first."""
-    order = [(method, RATES[method][place]) for place in (1, 2, 0, 3) for method in RATES]
+def begun_with(found: Sequence[Finished], text: TextName) -> dict[Method, tuple[float, ...]]:
+    """The rates with which the sweeps of a text begin, the most likely ones first; none for a
+    method whose sweep on the first text is not whole.
+    """
+    if text == FIRST:
+        return {
+            method: tuple(rates[place] for place in (1, 2, 0, 3)) for method, rates in RATES.items()
+        }
+    best = best_rates(found, FIRST)
+    return {method: (rate, rate / 2, rate * 2) for method, rate in best.items()}
+
+
+def sweep(found: Sequence[Finished], text: TextName) -> list[Job]:
+    """The rates with which the sweeps of all methods begin, one seed."""
+    rates = begun_with(found, text)
+    places = range(max(map(len, rates.values()), default=0))
+    order = [(method, rates[method][place]) for place in places for method in rates]
     return [Job(text, method, cell(method, rate, SEEDS[0])) for method, rate in order]
 
 
@@ -187,7 +204,9 @@ def _tried(found: Sequence[Finished], text: TextName, method: Method) -> dict[fl
 def _best(found: Sequence[Finished], text: TextName, method: Method) -> float | None:
     """The best rate so far of a sweep that was made."""
     tried = _tried(found, text, method)
-    return min(tried, key=tried.__getitem__) if tried.keys() >= set(RATES[method]) else None
+    begun = begun_with(found, text).get(method)
+    whole = begun is not None and tried.keys() >= set(begun)
+    return min(tried, key=tried.__getitem__) if whole else None
 
 
 def _missing(found: Sequence[Finished], text: TextName, method: Method, rate: float) -> list[float]:
@@ -212,7 +231,7 @@ def waiting(found: Iterable[Finished]) -> list[Job]:
     found = list(found)
     done = {each.job for each in found}
     for text in TASKS:
-        for part in (sweep(text), beyond(found, text), finals(found, text)):
+        for part in (sweep(found, text), beyond(found, text), finals(found, text)):
             if left := [job for job in part if job not in done]:
                 return left
     return []
