@@ -10,7 +10,7 @@ from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.weights import validated
-from protocol.runfile import ModelSpec, RunSpec
+from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
 from protocol.topologies import Topology
 
 
@@ -30,7 +30,9 @@ def published_run(path: Path) -> RunSpec:
 
 
 def with_room(spec: RunSpec) -> RunSpec:
-    """The run with payloads as large as its model needs, where they hold all parameters."""
+    """The run with payloads as large as its model needs, where they hold all parameters.
+    `SettingsError` for a model whose parameters no payload holds.
+    """
     if not spec.algorithm.mixes:
         return spec
     from node.model.check import count_parameters
@@ -38,7 +40,7 @@ def with_room(spec: RunSpec) -> RunSpec:
     needed = payload_bytes_max(count_parameters(spec))
     most = max(spec.rounds.payload_bytes_max, needed)
     rounds = spec.rounds.model_copy(update={"payload_bytes_max": most})
-    return RunSpec.model_validate(spec.model_copy(update={"rounds": rounds}).model_dump())
+    return parse_run_json(run_json(spec.model_copy(update={"rounds": rounds})), "lockstep init")
 
 
 def mixing_facts(spec: RunSpec) -> str:

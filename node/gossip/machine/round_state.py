@@ -37,8 +37,9 @@ class PeerSet:
         """Peers that a node offers to in a round whose payloads go to these alone: to the relays
         too while one of these has no link.
         """
+        known = [peer for peer in self.members if peer in near]
         unlinked = self.linked is not None and not near <= self.linked
-        return [*sorted(near), *(self.relays if unlinked else ())]
+        return [*known, *(self.relays if unlinked else ())]
 
 
 @dataclass(slots=True)
