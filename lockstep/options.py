@@ -34,6 +34,15 @@ Listen = Annotated[
         help="Address for connections of nodes; port 0 takes a free one.",
     ),
 ]
+CoordinatorDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_DIRECTORY",
+        show_default="RUN.coordinator, beside the run file",
+        help="Directory of the journal and the key.",
+    ),
+]
 Vouch = Annotated[
     list[str] | None,
     typer.Option(
@@ -53,6 +62,35 @@ Admission = Annotated[
         envvar="LOCKSTEP_ADMIT",
         show_default="as before, open at first",
         help="Whom the run admits: open, token or list (see `lockstep run`).",
+    ),
+]
+
+CheckpointRoom = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        envvar="LOCKSTEP_CHECKPOINT_ROOM",
+        help="Disk for checkpoints of the model, which members write and send; 0: keep none here. "
+        "Room for two at least keeps the last one while the next comes.",
+    ),
+]
+CheckpointsKept = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        envvar="LOCKSTEP_CHECKPOINTS_KEPT",
+        min=1,
+        help="Number of the newest checkpoints that stay.",
+    ),
+]
+Publish = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="LOCKSTEP_PUBLISH",
+        show_default="nowhere",
+        help="Directory or fsspec URL (such as hf://ACCOUNT/REPOSITORY, with HF_TOKEN) that gets "
+        "every checkpoint of the run, with this node's word for it.",
     ),
 ]
 

@@ -96,6 +96,7 @@ class Trainer:
     async def _follow_agenda(self) -> str:
         while True:
             self._changed.clear()
+            await self._context.publisher.look(self._context.ledger.head_round)
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
@@ -300,6 +301,7 @@ class Trainer:
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
+        await context.publisher.look(commit.round)
         self._apply_ms = context.client.now_ms() - started_ms
 
     def _settle(self, round: int, kept: Collection[Digest]) -> None:

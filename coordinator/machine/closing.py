@@ -17,7 +17,7 @@ Rules
 
 from collections.abc import Callable
 
-from coordinator.machine.events import Announced
+from coordinator.machine.events import Announced, Holding
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
@@ -135,6 +135,16 @@ def close(state: RunState, undecided: UndecidedRound, members: Membership) -> No
         state.closed_early.append(
             ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent))
         )
+
+
+def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> None:
+    """A member holds payloads; late, a former member's, or of one that is no witness: ignored."""
+    undecided = state.undecided_round(said.round)
+    if undecided is None or members.get(said.peer) is None:
+        return
+    witness = members.decides(said.peer) and said.peer in undecided.assignments
+    if witness or not members.public:
+        undecided.receipts.hold(said.peer, said.digests, now_ms, said.authors)
 
 
 def announced_after(state: RunState, said: Announced, members: Membership, now_ms: int) -> None:

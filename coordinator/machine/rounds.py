@@ -38,6 +38,13 @@ from collections import deque
 from typing import NoReturn, assert_never
 
 from coordinator.machine import closing, ending, head_state, opening
+from coordinator.machine.checkpoints import publishing
+from coordinator.machine.checkpoints.events import (
+    CheckpointFailed,
+    CheckpointSaid,
+    CheckpointStored,
+    RoomGiven,
+)
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -48,7 +55,6 @@ from coordinator.machine.events import (
     Effect,
     Event,
     Evict,
-    FinishRun,
     Heartbeat,
     Holding,
     InstantReached,
@@ -127,7 +133,8 @@ class Rounds:
             # a replay, which has no transient events, must measure an outage from the same instant
             self.state.last_ms = now_ms
             head_state.note_readiness(self.state, self.members, now_ms)
-        return effects + self._advance(now_ms)
+        effects += self._advance(now_ms)
+        return publishing.follow(event, effects, self.state, self.members, self.spec)
 
     def due(self, now_ms: int) -> list[Event]:
         """Events that time alone has brought about; the shell journals and handles them one by
@@ -178,7 +185,8 @@ class Rounds:
             case Announced():
                 return self._announced(event, now_ms)
             case Holding():
-                return self._holding(event, now_ms)
+                closing.hold(self.state, event, self.members, now_ms)
+                return []
             case Applied():
                 return self._applied(event, now_ms)
             case NotHeld(peer, round, digests):
@@ -212,26 +220,18 @@ class Rounds:
                     undecided.receipts.doubt(peer)
                 self.state.voids.forget(peer)
                 if self.state.end.concluded and self.members.get(peer):  # the others were let go
-                    effects.append(FinishRun(self.state.reason))
+                    effects.append(ending.farewell(self.state))
                 return self._enforce(effects, now_ms)
             case Vouched() | Salted() | TokenShown() | Ordered():
                 effects = levers.take(event, self.state, self.members, now_ms)
                 return self._enforce(effects, now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
+            case RoomGiven() | CheckpointSaid() | CheckpointStored() | CheckpointFailed():
+                publishing.take(event, self.state, self.members)
+                return []
             case _:
                 assert_never(event)
-
-    def _holding(self, event: Holding, now_ms: int) -> list[Effect]:
-        undecided, members = self.undecided(event.round), self.members
-        if undecided is None or members.get(event.peer) is None:
-            return []  # late, or a former member's
-        if members.public and not (
-            members.decides(event.peer) and event.peer in undecided.assignments
-        ):
-            return []  # no witness
-        undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
-        return []
 
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
         undecided, member = self.undecided(event.round), self.members.get(event.peer)
@@ -339,7 +339,8 @@ class Rounds:
             effects.append(self._decide(state.undecided.pop(0), now_ms))
         ending.finish_if_due(state, self.spec, now_ms)
         voiding.plan(state, self.members, now_ms)
-        if self._ends() and not ending.behind(state, self.members, self.spec):
+        behind = self._ends() and ending.behind(state, self.members, self.spec)
+        if self._ends() and not (behind or publishing.awaited(state)):
             effects.append(self._conclude())
         if not end.finished and opening.may_begin(state, self.members, self.spec):
             effects += self._open(now_ms)
@@ -347,7 +348,7 @@ class Rounds:
 
     def _conclude(self) -> Effect:
         self.state.end.concluded = True
-        return FinishRun(self.state.reason)
+        return ending.farewell(self.state)
 
     def _decide(self, undecided: UndecidedRound, now_ms: int) -> Effect:
         state, rounds = self.state, self.spec.rounds

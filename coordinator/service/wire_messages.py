@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
+from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -124,6 +125,8 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 applied.snapshot_sha256,
                 applied.voids,
             )
+        case "checkpoint":
+            return _checkpoint_said(peer, message.checkpoint)
         case "leave":
             return Left(peer, clean(message.leave.reason))
         case kind:
@@ -336,6 +339,25 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
         _round(peer, message.round),
         digests,
         tuple(parse_peer_id(author) if author else PeerId("") for author in authors),
+    )
+
+
+def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:
+    require_plain(said.url, peer)
+    if said.file_bytes >= 2**48:
+        raise RemoteProtocolError(
+            f"{peer}: expected a checkpoint below 2**48 bytes, got one of {said.file_bytes}"
+        )
+    failure = clean(said.failure)
+    sha256 = Digest(b"") if failure else parse_digest(said.sha256)
+    return CheckpointSaid(
+        peer,
+        _round(peer, said.round),
+        said.state_digest,
+        sha256,
+        said.file_bytes,
+        said.url,
+        failure,
     )
 
 

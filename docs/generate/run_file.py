@@ -25,6 +25,7 @@ UNITS = {
     "neighbours": "peers",
     "overlap": "rounds",
     "snapshot": "steps",
+    "checkpoint": "steps",
 }
 """Unit of a number by a word of its field's name; the first word that is here decides."""
 

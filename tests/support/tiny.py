@@ -7,12 +7,12 @@ from typing import Any
 
 from node.data.prepare import prepare
 from node.data.tokenizer import ByteTokenizer
+from protocol.run_sections.retention import RetentionSpec
 from protocol.runfile import (
     AlgorithmSpec,
     DataSpec,
     MembershipSpec,
     ModelSpec,
-    RetentionSpec,
     RoundsSpec,
     RunSpec,
     ScheduleSpec,

@@ -8,7 +8,8 @@ from lockstep.cli import main
 from lockstep.commands.init import ask, audit_warning
 from lockstep.exit_codes import UsageError
 from protocol.errors import SettingsError
-from protocol.runfile import RetentionSpec, RunSpec, ScheduleSpec
+from protocol.run_sections.retention import RetentionSpec
+from protocol.runfile import RunSpec, ScheduleSpec
 
 
 def test_without_a_terminal_the_questions_point_to_defaults(

@@ -1,0 +1,1 @@
+"""Sections of the run file; `protocol.runfile` puts them together."""
