@@ -39,7 +39,8 @@ from lockstep.cluster.local import ClusterSettings
 from lockstep.console import messages, output, write_json
 from lockstep.run_file import write_run_file
 from protocol.codec.commits import Commit
-from protocol.runfile import RetentionSpec, RunSpec
+from protocol.runfile import RunSpec
+from protocol.sections.retention import RetentionSpec
 from tests.benchmarks.chaos_result import Recovery, Run, document, participation, table
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
