@@ -24,7 +24,7 @@ demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about thr
 test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(SETUP)  ## the slow ones: long runs of the simulation, installs from wheels
+test-slow: $(SETUP)  ## the long ones: faults, attacks, more seeds of the simulation, wheels
 	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`

@@ -50,6 +50,9 @@ class RoundsCollector(Collector):
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)
         text = "1 while members wait and none of them holds the state of the newest commit."
         yield _gauge("state_lost", text, bool(state_lost(self._rounds, self._now_ms())))
+        text = "Distance of the members from the mean of their parameters; 0 where all are equal."
+        apart = state.consensus.document()["distance"]
+        yield _gauge("consensus_distance", text, apart if isinstance(apart, float) else 0.0)
         yield self._members()
         yield self._phase()
 

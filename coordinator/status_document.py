@@ -49,6 +49,7 @@ def status(
             "rounds_disputed": tally.rounds_disputed,
             "last": _hexadecimal(tally.last),
         },
+        "consensus": state.consensus.document() if rounds.spec.algorithm.mixes else None,
         "traffic": {"payload_bytes": totals.payload_bytes, "payloads": totals.payloads},
         "data": {"samples_trained": totals.samples_trained, "samples_lost": totals.samples_lost},
     }

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from lockstep import DISTRIBUTION, __version__, options
-from lockstep.audit.cli import auditor
+from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
@@ -47,6 +47,7 @@ app.add_typer(wan_app)
 app.add_typer(run_app)
 app.command()(plan)
 app.command()(auditor)
+app.command()(verify)
 for volunteer_command in volunteer_options.COMMANDS:
     app.command()(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
@@ -146,19 +147,14 @@ def demo(
             metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for everything it writes."
         ),
     ] = Path("out/demo"),
-    json: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            show_default="DIR/summary.json",
-            help="File for the summary; - prints it.",
-        ),
-    ] = "",
+    json: options.Summary = "",
+    algorithm: options.Algorithm = "demo",
 ) -> None:
     """Train a small model with a coordinator and several nodes on this machine."""
     from lockstep.cluster.demo import DemoSettings, run_demo
 
-    run_demo(DemoSettings(directory, nodes, rounds, seed, json or str(directory / "summary.json")))
+    summary = json or str(directory / "summary.json")
+    run_demo(DemoSettings(directory, nodes, rounds, seed, summary, algorithm))
 
 
 @app.command()
@@ -291,58 +287,17 @@ def init(
     defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     published: options.Published = None,
+    algorithm: options.ChosenAlgorithm = "",
 ) -> None:
     """Write a commented run file."""
-    from lockstep.commands.init import audit_warning, chosen
+    from lockstep.commands.init import chosen, remarks
     from lockstep.run_file import write_run_file
 
-    spec = chosen(path, published, defaults=defaults, force=force)
+    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
     write_run_file(path, spec, force=force)
-    if warning := audit_warning(spec):
-        typer.echo(warning, err=True)
+    for remark in remarks(spec):
+        typer.echo(remark, err=True)
     typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
-
-
-@app.command()
-def verify(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URL",
-            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
-        ),
-    ],
-    *,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="that of a demo's directory",
-            help="Published checkpoint to compare.",
-        ),
-    ] = None,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", show_default="genesis", help="Snapshot to begin at."
-        ),
-    ] = None,
-    payloads: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            show_default="those of the nodes beside DIR",
-            help="Directory of payloads; repeatable.",
-        ),
-    ] = None,
-    threads: options.Threads = 0,
-    json: options.JsonFile = None,
-) -> None:
-    """Replay a run's log and compare the result with its published checkpoint."""
-    from lockstep.audit.verify import VerifySettings
-    from lockstep.audit.verify import verify as verify_run
-
-    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
 
 
 @data_app.command()

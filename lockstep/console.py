@@ -121,6 +121,18 @@ def agreement(agreed: object) -> str:
     return "equal" if agreed else "DIFFERENT"
 
 
+def apart_text(consensus: Mapping[str, Any] | None) -> str:
+    """How far nodes with parameters of their own are apart; empty where all are equal."""
+    if not consensus:
+        return ""
+    if consensus.get("distance") is None:
+        return "own parameters, not compared yet"
+    return (
+        f"own parameters, {consensus['distance']:.3g} from their mean after round "
+        f"{consensus['round']} ({consensus['members']} nodes)"
+    )
+
+
 def replicas_text(digests: Mapping[str, Any]) -> str:
     """The number of rounds whose digests were compared, and the result."""
     checked = digests.get("rounds_checked") or 0

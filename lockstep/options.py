@@ -24,6 +24,28 @@ JsonFile = Annotated[
     typer.Option(metavar="FILE", help="File for everything that is shown, as JSON; - prints it."),
 ]
 
+Summary = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", show_default="DIR/summary.json", help="File for the summary; - prints it."
+    ),
+]
+
+Algorithm = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Algorithm of the run: demo, local_steps or gossip-adam."),
+]
+
+ChosenAlgorithm = Annotated[
+    str,
+    typer.Option(
+        "--algorithm",
+        metavar="NAME",
+        show_default="demo, or as asked",
+        help="Algorithm of the run: demo, local_steps or gossip-adam.",
+    ),
+]
+
 # ---- long-lived processes
 
 Listen = Annotated[

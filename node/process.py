@@ -42,8 +42,8 @@ from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import CatchUp
 from node.round.context import RoundContext
+from node.round.neighbour_start import catch_up_for
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
@@ -58,7 +58,6 @@ from node.transports.dial_guard import DialGuard
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
-from protocol.codec.payload import decode
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -138,7 +137,8 @@ class NodeProcess:
         corpus = await asyncio.to_thread(open_corpus, settings, info)
         status.phase = "builds the model"
         try:
-            replica = await asyncio.to_thread(build_replica, settings, info, device, corpus)
+            parts = settings, info, device, corpus, self._peer
+            replica = await asyncio.to_thread(build_replica, *parts)
         except SettingsError as error:
             await self._client.decline(info.run_id, str(error))
             raise
@@ -164,9 +164,7 @@ class NodeProcess:
             await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
         transports = self._make_transports()
         mesh = self._make_mesh(info, transports)
-        check = PayloadCheck(
-            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
-        )
+        check = PayloadCheck(info.run_id, replica.header_of)
         witness = WitnessReports(
             self._peer,
             info.spec.rounds.copies_min,
@@ -189,7 +187,7 @@ class NodeProcess:
             swarm=swarm,
             status=self._status,
             witness=witness,
-            catch_up=CatchUp(info, replica, snapshots, swarm, fetch, status=self._status),
+            catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
             restored=position,
@@ -261,6 +259,7 @@ class NodeProcess:
         links = self._started.mesh.document() if self._started else {}
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
         known |= {"notice": self._client.notice}
+        known["waiting_for"] = self._swarm.waiting_for if self._swarm else ""
         document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()
@@ -337,10 +336,11 @@ class NodeProcess:
         check: PayloadCheck,
         witness: WitnessReports,
     ) -> Swarm:
-        retention = info.spec.retention
+        retention, algorithm = info.spec.retention, info.spec.algorithm
+        mixing_rounds = algorithm.mixing.log_rounds(self._settings.save_every)
         payloads = PayloadLog(
             self._settings.directory / "payloads",
-            retention.log_rounds,
+            min(retention.log_rounds, mixing_rounds) if algorithm.mixes else retention.log_rounds,
             retention.log_bytes_max,
             snapshots.held_round,
         )
@@ -380,11 +380,13 @@ class NodeProcess:
 
 
 def build_replica(
-    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus
+    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus, own: PeerId
 ) -> Replica:
-    """The replica at genesis; `SettingsError` when the run file cannot be trained here."""
+    """The replica of node `own` at genesis; `SettingsError` when the run file cannot be trained
+    here.
+    """
     try_model(info, device)
-    replica = replica_for(info.spec, info.run_id, device, settings.micro_batch)
+    replica = replica_for(info.spec, info.run_id, device, settings.micro_batch, own)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     return replica

@@ -34,7 +34,7 @@ from node.replica.position import Pending, Position
 from node.round import events
 from node.round.agenda import Agenda
 from node.round.catch_up import RETRY_S, Jump, NotFound, position_at
-from node.round.collecting import CommitPayloads
+from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext
 from node.round.crash_recovery import CrashRecovery
@@ -44,7 +44,7 @@ from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
-from protocol.codec.payload import Header, sealed
+from protocol.codec.payload_header import Header
 from protocol.ids import Digest, sha256
 
 log = logging.getLogger("lockstep.node")
@@ -54,24 +54,26 @@ class Trainer:
     """Drives one replica through a run. `inbox` listens to the coordinator client."""
 
     def __init__(self, context: RoundContext) -> None:
-        restored = context.restored
-        self._context = context
+        self._context, restored = context, context.restored
         self._pending = PendingRounds(restored.pending if restored else ())
         self._recovery = CrashRecovery(context.own, context.replica, restored)
         newest = max((pending.round for pending in self._pending.saved), default=-1)
-        self._agenda = Agenda(context.info.spec.rounds, newest)
+        spec = context.info.spec
+        self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
         self._deadline = Deadline()
         self._changed = asyncio.Event()
         self._inbox = Inbox(context, self._pending, self._tell)
-        self._payloads = CommitPayloads(context.client, context.swarm, context.ledger)
+        parts = context.client, context.swarm, context.ledger
+        self._payloads = CommitPayloads(*parts, context.own)
         self._unsaved_rounds = 0
-        self._compute_ms = 1
-        self._apply_ms = 0
+        self._compute_ms, self._apply_ms = 1, 0
 
     # ---- the straight line
 
     async def _round(self, opened: wire.RoundOpened) -> None:
         work = await self._compute(opened)  # until the bell
+        while self._agenda.must_settle_first(self.log_position):
+            await self._settle_next()  # where the payload is made of the state
         pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
@@ -173,7 +175,7 @@ class Trainer:
         context = self._context
         context.status.note = opened.reason
         context.status.standing.opened(opened)
-        context.swarm.open(opened.round)
+        context.swarm.open(opened.round, near(opened))
         self._recovery.end()
         if not context.status.rounds_trained:  # the file may be from a process that ended well
             self._unsaved_rounds = context.save_every  # so save soon
@@ -190,7 +192,7 @@ class Trainer:
             decision.round, left_ms, self._apply_ms
         ):
             return False
-        if decision.commit and not self._context.swarm.holds(decision.commit):
+        if decision.commit and not self._payloads.are_here(decision):
             return False
         await self._settle_next()
         return True
@@ -207,7 +209,7 @@ class Trainer:
         if work:
             announced.samples, announced.loss = work.samples, work.loss_nats_per_token
         if work and not opened.muted:
-            extraction = self._context.replica.extract(opened.round)
+            extraction = self._context.replica.extract(opened.round, mean=opened.mean)
             payload = self._encoded(opened.round, extraction)
             announced.digest, announced.payload_bytes = sha256(payload), len(payload)
         rate_bits = opened.learning_rate_bits, opened.decay_bits
@@ -216,11 +218,10 @@ class Trainer:
         return pending, payload
 
     def _encoded(self, round: int, extraction: Extraction) -> bytes:
-        context, shape = self._context, self._context.replica.shape_at(round)
-        body = extraction.body(shape)
-        payload = sealed(Header(context.info.run_id, round, context.own), body, shape)
+        context = self._context
+        header = Header(context.info.run_id, round, context.own)
+        payload, context.status.payload_values = context.replica.encoded(header, extraction)
         context.status.payload_bytes = len(payload)
-        context.status.payload_values = body.values
         return payload
 
     async def _publish(self, pending: Pending, payload: bytes) -> None:
@@ -326,6 +327,7 @@ class Trainer:
                 state_digest=digest,
                 snapshot_sha256=snapshot,
                 voids=self._context.ledger.place.void_count,
+                projection=self._context.replica.projection(),
             )
             self._context.client.send(wire.NodeMessage(applied=applied))
 

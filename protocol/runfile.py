@@ -11,22 +11,34 @@ import tomllib
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
+from protocol.sections.algorithm import AlgorithmSpec
+from protocol.sections.section import Section as _Section
 from protocol.validation import problems_text, require_utf8
+
+__all__ = [
+    "RUN_FILE_VERSION",
+    "AlgorithmSpec",
+    "DataSpec",
+    "MembershipSpec",
+    "ModelSpec",
+    "RetentionSpec",
+    "RoundsSpec",
+    "RunSpec",
+    "ScheduleSpec",
+    "parse_run_file",
+    "parse_run_json",
+    "run_id",
+    "run_json",
+]
 
 RUN_FILE_VERSION = 1
 
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
 
 
 class ModelSpec(_Section):
@@ -68,87 +80,6 @@ class DataSpec(_Section):
 
     sequence_length: int = Field(default=128, ge=8, le=1_048_576)
     """Length of one sample, in tokens."""
-
-
-class AlgorithmSpec(_Section):
-    """The optimizer: how gradients become the update."""
-
-    name: Literal["demo", "local_steps"] = "demo"
-    """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
-    many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
-    moved; of this section only `top_k`, `early_rounds`, `early_top_k` and `local_samples` count
-    then. Experimental."""
-
-    momentum_decay: float = Field(default=0.999, ge=0, lt=1)
-    """beta: the largest share of the momentum that is left after one round."""
-
-    recency: float = Field(default=1.5, ge=0, le=1000)
-    """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
-    until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
-    with fewer coefficients and in shorter runs (docs/results/parity.md)."""
-
-    alpha: float = Field(default=1.0, gt=0, le=1)
-    """Share of the sent coefficients that leaves the author's momentum."""
-
-    top_k: int = Field(default=32, ge=1, le=4096)
-    """k: coefficients kept of the 4096 in a chunk."""
-
-    early_rounds: int = Field(default=0, ge=0, le=10_000_000)
-    """Rounds from the first on that keep `early_top_k` coefficients. With a small k a network
-    learns slowly at first, and larger payloads for a tenth of the run pay for themselves
-    (docs/results/parity.md). Experimental."""
-
-    early_top_k: int = Field(default=64, ge=1, le=4096)
-    """k of the first `early_rounds` rounds. Experimental."""
-
-    value_bits: Literal[1, 2, 4, 8] = 1
-    """Bits of one sent value; 1 sends signs."""
-
-    update: Literal["sign", "orthogonal"] = "orthogonal"
-    """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
-    equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
-    node several times the arithmetic in a round. Small parameters always move by the sign."""
-
-    vote_rounds: int = Field(default=1, ge=1, le=16)
-    """Rounds whose votes one step adds up: its own and the last ones before it. With a k of 6 or 7,
-    2 ends a run nearer to AdamW, after some hundred steps in which it is behind; with a k of 32 it
-    gains nothing (docs/results/parity.md). No votes are kept over a step after which a snapshot is
-    due (`retention.snapshot_every`). Experimental."""
-
-    vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round for which `vote_rounds` holds; steps before it use their own round alone.
-    Experimental."""
-
-    gradients: Literal["plain", "unit", "even"] = "even"
-    """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
-    square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
-    ("even")."""
-
-    local_samples: int = Field(default=8, ge=1, le=1_000_000)
-    """Samples of one local step, with the name "local_steps". Experimental."""
-
-    @property
-    def moves(self) -> bool:
-        """Whether payloads hold movements of parameters, with scales, and no votes."""
-        return self.name == "local_steps"
-
-    def weight_of(self, samples: int) -> int:
-        """The weight in a commit of a node that trained this many samples."""
-        return max(1, samples) if self.moves else 1
-
-    def top_k_at(self, round: int) -> int:
-        """K of a round."""
-        return self.early_top_k if round < self.early_rounds else self.top_k
-
-    @property
-    def top_k_max(self) -> int:
-        """The largest k of any round."""
-        return max(self.top_k, self.top_k_at(0))
-
-    @property
-    def top_k_max_field(self) -> str:
-        """The field to lower where `top_k_max` is too large."""
-        return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"
 
 
 class ScheduleSpec(_Section):
@@ -300,6 +231,7 @@ class RunSpec(_Section):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "RunSpec":
         members, rounds = self.membership, self.rounds
+        self.algorithm.require_one_algorithm()
         if rounds.quorum > members.members_max:
             raise ValueError(
                 f"rounds.quorum {rounds.quorum} exceeds membership.members_max "
@@ -319,6 +251,8 @@ class RunSpec(_Section):
         votes = members.members_max * 2 ** (algorithm.value_bits - 1) * algorithm.vote_rounds
         if self.algorithm.moves:
             self._require_local_steps()
+        if self.algorithm.mixes:
+            self._require_mixing()
         if votes > VOTE_SUM_MAX:
             raise ValueError(
                 f"members_max * largest value * vote_rounds is {votes}, above the exact bound "
@@ -336,6 +270,19 @@ class RunSpec(_Section):
             raise ValueError(
                 f"rounds.batch_samples_max and membership.members_max add up to {samples}, above "
                 f"{VOTE_SUM_MAX}: local_steps weigh nodes by their samples"
+            )
+
+    def _require_mixing(self) -> None:
+        members, mixing = self.membership, self.algorithm.mixing
+        if members.trust != "known":
+            raise ValueError(
+                "membership.trust must be known with gossip-adam, got "
+                f"{members.trust}: nobody can audit the parameters that a stranger sends"
+            )
+        if members.members_max > mixing.members_max:
+            raise ValueError(
+                f"membership.members_max must be at most {mixing.members_max} with gossip-adam and "
+                f"the topology {mixing.topology}, got {members.members_max}"
             )
 
 

@@ -23,21 +23,24 @@ each member keeps a share of its own, so the product of the matrices contracts t
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar, get_args
+from typing import Final, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId
+from protocol.sections.algorithm import TopologyName
 
-TopologyName = Literal[
-    "ring",
-    "one-peer-exponential",
-    "alternating-exponential-ring",
-    "hierarchical",
-    "complete",
-    "random-matching",
+__all__ = [
+    "DEFAULT_GROUP",
+    "TOPOLOGY_NAMES",
+    "Edge",
+    "Matrix",
+    "Topology",
+    "TopologyName",
+    "contraction",
+    "mixing_matrix",
 ]
 
 TOPOLOGY_NAMES: Final[tuple[TopologyName, ...]] = get_args(TopologyName)

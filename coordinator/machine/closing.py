@@ -16,12 +16,14 @@ Rules
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from coordinator.machine import mixing
 from coordinator.machine.events import Announced
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.undecided_round import UndecidedRound, mean_loss
 from protocol.ids import Digest, PeerId
 from protocol.runfile import RunSpec
 
@@ -62,6 +64,8 @@ def may_decide(undecided: UndecidedRound, members: Membership, spec: RunSpec) ->
     enough = reaches_quorum(contributors(undecided, members), members, spec)
     if not (enough or closed) and undecided.waits(members.live):
         return False
+    if undecided.edges:
+        return not mixing.waits(undecided, members.live)
     copied = members.copies_are_awaited if enough else members.decides
     return not undecided.waits_for_copies(roster, copied)
 
@@ -89,7 +93,10 @@ def reaches_quorum(counted: list[Announced], members: Membership, spec: RunSpec)
 
 def needs(undecided: UndecidedRound, members: Membership, now_ms: int) -> Needs:
     """The times that the pace follows: those of members that rounds wait for."""
-    return undecided.needs(members.keeps_time, members.copies_are_awaited, now_ms)
+    found = undecided.needs(members.keeps_time, members.copies_are_awaited, now_ms)
+    if not (undecided.edges and found.publish_ms):
+        return found
+    return replace(found, exchange_ms=tuple(sorted(mixing.needed_ms(undecided, now_ms))))
 
 
 def witnesses(
@@ -102,6 +109,19 @@ def witnesses(
         return None
     others = [peer for peer in undecided.assignments if peer != said.peer and members.decides(peer)]
     return members.standing.witnesses(undecided.round, Digest(said.digest), others)
+
+
+def count(
+    state: RunState, undecided: UndecidedRound, counted: list[Announced], members: Membership
+) -> float:
+    """These payloads are committed: count them. Returns their mean loss."""
+    totals = state.totals
+    totals.committed += 1
+    totals.payloads += len(counted)
+    totals.payload_bytes += sum(payload.payload_bytes for payload in counted)
+    state.loss = mean_loss(counted)
+    credit(undecided, counted, members)
+    return state.loss
 
 
 def may_confirm(peer: PeerId, undecided: UndecidedRound, members: Membership) -> bool:

@@ -96,6 +96,8 @@ class Applied:
     snapshot_sha256: bytes
     voids: int = 0
     """Number of payloads that the state has passed over because they are void."""
+    projection: tuple[float, ...] = ()
+    """Report of the node's own parameters, where nodes differ by design."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,8 @@ class Assignment:
     shares: tuple[Share, ...]
     muted: bool
     reason: str
+    neighbours: tuple[PeerId, ...] = ()
+    """Members with which this one mixes parameters, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +290,10 @@ class OpenRound:
     assignments: tuple[Assignment, ...]
     assigned: int = 0
     """Workers of the round, among which receipts are thinned out; 0: all are wanted."""
+    mean: bool = False
+    """Nodes mix parameters, and take the mean of all."""
+    among_neighbours: bool = False
+    """Nodes mix parameters, and fetch their neighbours' alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ overlap 1 a round is exchanged while the next is computed; with overlap 0, and b
 `overlap_from`, a round is decided before the next opens.
 """
 
-from coordinator.machine import closing
+from coordinator.machine import closing, mixing
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.members.member import Member
@@ -86,9 +86,11 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
         instants(state.pace.slot, now_ms),
         scalars(spec.schedule, step),
         assignments,
-        copies_min=spec.rounds.copies_min,
+        copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
         least_ms=closing.least_ms(spec),
     )
+    if spec.algorithm.mixes:
+        opened = mixing.with_edges(opened, spec)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)
@@ -98,9 +100,11 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
 def told(
     undecided: UndecidedRound, assignments: tuple[Assignment, ...], spec: RunSpec
 ) -> OpenRound:
-    """The opening of a round, for these of its workers. Where witnesses are drawn, in secret, every
-    member reports every payload.
+    """The opening of a round, for these of its workers. Where witnesses are drawn, in secret, or
+    edges decide, every member reports every payload.
     """
+    mixes, mean = spec.algorithm.mixes, undecided.mean
+    thinned = spec.membership.trust == "known" and not mixes
     return OpenRound(
         undecided.round,
         undecided.step,
@@ -108,7 +112,9 @@ def told(
         undecided.learning_rate_bits,
         undecided.decay_bits,
         assignments,
-        len(undecided.assignments) if spec.membership.trust == "known" else 0,
+        len(undecided.assignments) if thinned else 0,
+        mean=mean,
+        among_neighbours=mixes and not mixing.spreads(spec, mean=mean),
     )
 
 

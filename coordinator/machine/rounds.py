@@ -26,6 +26,7 @@ Rules
 - The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
+- Where nodes mix parameters, `coordinator.machine.mixing` says what is waited for and committed.
 - Leased samples: announced ones are trained (in the update or in the author's momentum), unused
   ones return to the data order; those of a member that goes away or is late are lost and recorded.
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until
@@ -38,7 +39,7 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import auditing, closing, ending, head_state, opening
+from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -79,7 +80,6 @@ from coordinator.machine.undecided_round import (
     UndecidedRound,
     check_announcement,
     entry_of,
-    mean_loss,
     unused_part,
 )
 from protocol.codec.commits import Commit, commit_digest
@@ -232,6 +232,7 @@ class Rounds:
         if undecided is None or not closing.may_confirm(event.peer, undecided, self.members):
             return []  # late, or of no witness
         undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
+        mixing.note_edges(undecided, event.peer, now_ms)
         return []
 
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
@@ -248,6 +249,7 @@ class Rounds:
         assignment = undecided.assignments[event.peer]
         check_announcement(event, assignment, self.spec.rounds.payload_bytes_max)
         undecided.announce(event, now_ms, closing.witnesses(undecided, event, self.members))
+        mixing.note_edges(undecided, event.peer, now_ms)
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
         self.state.totals.samples_trained += event.samples
@@ -264,7 +266,13 @@ class Rounds:
             return []  # a former member's report, or one of a state that it will discard
         self.members.note_applied(event.peer, event.round, now_ms)
         self.state.voids.apply(event.peer, event.round)
-        return self._enforce(self.state.verdicts.report(event, self.members, now_ms), now_ms)
+        self.state.consensus.report(event)
+        return self._enforce(self._judged(event, now_ms), now_ms)
+
+    def _judged(self, said: Applied | Ready, now_ms: int) -> list[Effect]:
+        """The verdicts on a reported state; none where nodes differ by design."""
+        mixes = self.spec.algorithm.mixes
+        return [] if mixes else self.state.verdicts.report(said, self.members, now_ms)
 
     def _ready(self, event: Ready, now_ms: int) -> list[Effect]:
         verdicts, head_round = self.state.verdicts, self.state.head_round
@@ -275,7 +283,7 @@ class Rounds:
         if head_state.is_outdated(self.state, event):
             return []  # said before it heard of a void or a restart: it will be ready again
         self.state.voids.apply(event.peer, event.round)
-        judged = verdicts.report(event, self.members, now_ms)
+        judged = self._judged(event, now_ms)
         effects = self._enforce(judged, now_ms)
         if any(isinstance(each, AskResync | Evict) and each.peer == event.peer for each in judged):
             return effects
@@ -369,23 +377,18 @@ class Rounds:
         return SkipRound(undecided.round, state.reason)
 
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
-        state, totals = self.state, self.state.totals
-        entries = tuple(entry_of(payload, self.spec.algorithm) for payload in counted)
-        rate, decay = scalars(self.spec.schedule, totals.committed)
-        commit = Commit(
-            self.run_id, undecided.round, totals.committed, entries, rate, decay, state.head
-        )
+        state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
+        mix, counted = mixing.mixed(undecided, counted) if algorithm.mixes else (None, counted)
+        entries = tuple(entry_of(payload, algorithm) for payload in counted)
+        rate, decay = scalars(self.spec.schedule, step)
+        commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)
         state.head, state.head_round = commit_digest(commit), undecided.round
-        authors = frozenset(payload.peer for payload in counted)
-        state.verdicts.open(undecided.round, self.members, authors)
-        totals.committed += 1
-        totals.payloads += len(entries)
-        totals.payload_bytes += sum(entry.payload_bytes for entry in entries)
-        state.loss = mean_loss(counted)
-        closing.credit(undecided, counted, self.members)
+        loss = closing.count(state, undecided, counted, self.members)
         holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
-        state.voids.commit(commit, holders, voiding.voters(self.members))
-        return CommitRound(commit, holders, state.loss)
+        if mix is None:  # else states differ, and nobody needs all payloads
+            state.verdicts.open(undecided.round, self.members, frozenset(p.peer for p in counted))
+            state.voids.commit(commit, holders, voiding.voters(self.members))
+        return CommitRound(commit, holders, loss)
 
     def _open(self, now_ms: int) -> list[Effect]:
         state = self.state

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.members.member import MembershipState
+from coordinator.machine.mixing import Consensus
 from coordinator.machine.operator.acts import first_digest
 from coordinator.machine.operator.state import OperatorState
 from coordinator.machine.pacing import Pace
@@ -75,6 +76,7 @@ class RunState:
     members: MembershipState = field(default_factory=MembershipState)
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)
+    consensus: Consensus = field(default_factory=Consensus)
     restarts: list[Restart] = field(default_factory=list)
     """Restarts from a checkpoint, oldest first."""
     order: DataOrder = field(default_factory=DataOrder)

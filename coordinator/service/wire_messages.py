@@ -40,6 +40,7 @@ from protocol.limits import (
     MESSAGE_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from protocol.mixing.consensus import PROJECTION_SIZE
 from protocol.validation import plain_text
 
 MEMBERS_PAGE_BYTES = 64 * 1024
@@ -118,12 +119,14 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
             applied = message.applied
             if applied.snapshot_sha256:
                 parse_digest(applied.snapshot_sha256)
+            projection = _projection(peer, applied.projection)
             return Applied(
                 peer,
                 _round(peer, applied.round),
                 applied.state_digest,
                 applied.snapshot_sha256,
                 applied.voids,
+                projection,
             )
         case "audited":
             audited = message.audited
@@ -225,6 +228,9 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             muted=assignment.muted,
             reason=assignment.reason,
             assigned=opened.assigned,
+            mean=opened.mean,
+            among_neighbours=opened.among_neighbours,
+            neighbours=assignment.neighbours if opened.among_neighbours else (),
         )
     )
 
@@ -349,6 +355,15 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
         digests,
         tuple(parse_peer_id(author) if author else PeerId("") for author in authors),
     )
+
+
+def _projection(peer: PeerId, numbers: Sequence[float]) -> tuple[float, ...]:
+    if len(numbers) not in (0, PROJECTION_SIZE) or not all(map(math.isfinite, numbers)):
+        raise RemoteProtocolError(
+            f"{peer}: expected a projection of {PROJECTION_SIZE} finite numbers, or none, got "
+            f"{len(numbers)}"
+        )
+    return tuple(numbers)
 
 
 def _digests(peer: PeerId, digests: Sequence[bytes]) -> tuple[Digest, ...]:

@@ -25,6 +25,8 @@ UNITS = {
     "neighbours": "peers",
     "overlap": "rounds",
     "snapshot": "steps",
+    "mean": "steps",
+    "accumulate": "gradients",
 }
 """Unit of a number by a word of its field's name; the first word that is here decides."""
 
@@ -56,6 +58,9 @@ whoever changes a field after the start has another run.
 - `membership.lease_ms` is at least twice `membership.heartbeat_ms`.
 - `retention.snapshot_every` is at most `retention.log_rounds`: a node that begins with a snapshot
   must find the payloads of all later rounds.
+- With the `algorithm.name` gossip-adam `membership.trust` is known, `membership.members_max` is at
+  most 256 (64 with the topology complete), and of `[algorithm]` only `mixing` may be set; with any
+  other name `mixing` may not.
 - `membership.members_max` x largest value x `algorithm.vote_rounds` is at most 16,777,215, where
   the largest value is 2^(`algorithm.value_bits` - 1): the sum of all votes must stay
   [exact](../explain/equal-bits.md).

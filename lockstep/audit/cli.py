@@ -1,4 +1,4 @@
-"""`lockstep auditor`: its options. The rest is imported when it runs."""
+"""`lockstep auditor` and `lockstep verify`: their options. The rest is imported when they run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -65,3 +65,47 @@ def auditor(
     settings = AuditorSettings(relay, threads, snapshot, save_every)
     home = Home(place, only=directory is not None)
     audit(settings, ServeOptions(place, admin, follow_parent), home)
+
+
+def verify(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL",
+            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
+        ),
+    ],
+    *,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            show_default="that of a demo's directory",
+            help="Published checkpoint to compare.",
+        ),
+    ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            show_default="genesis",
+            help="Snapshot or checkpoint to begin at.",
+        ),
+    ] = None,
+    payloads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            show_default="those of the nodes beside DIR",
+            help="Directory of payloads; repeatable.",
+        ),
+    ] = None,
+    threads: options.Threads = 0,
+    json: options.JsonFile = None,
+) -> None:
+    """Replay a run's log and compare the result with its published checkpoint."""
+    from lockstep.audit.verify import VerifySettings
+    from lockstep.audit.verify import verify as verify_run
+
+    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))

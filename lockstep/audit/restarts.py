@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lockstep.audit.records import Record
-from node.replica.snapshot import file_sha256
+from node.replica.checkpoint_state import read_state
+from node.replica.snapshot import Snapshots, file_sha256
 from protocol.codec.chain import Restart, SignedEntry, open_entry
 from protocol.codec.commits import SignedCommit, open_commit
 from protocol.errors import DataError, RemoteProtocolError
 from protocol.ids import Digest
+from protocol.run_info import RunInfo
 
 
 def snapshot_directories(target: Path, payloads: Iterable[Path]) -> tuple[Path, ...]:
@@ -32,9 +34,23 @@ def snapshot_of(restart: Restart, directories: Iterable[Path]) -> Path:
                 return path
     raise DataError(
         f"after round {restart.round} the run has gone on from a checkpoint: expected its snapshot "
-        f"with SHA-256 {restart.sha256.hex()}, found none; name the file, as nodes keep it in "
-        "snapshots/, with --from"
+        f"with SHA-256 {restart.sha256.hex()}, found none; name it with --from: the checkpoint, or "
+        "the file that nodes keep in snapshots/"
     )
+
+
+def snapshot_file(source: Path, info: RunInfo, directory: Path) -> Path:
+    """The snapshot that a person names: a file, or a checkpoint of the run, which is written into
+    `directory` as one.
+
+    Raises `DataError` for a checkpoint of another run, `StorageError` for a damaged one.
+    """
+    if not source.is_dir():
+        return source
+    state, snapshots = read_state(source, info), Snapshots(directory)
+    path = snapshots.path(snapshots.keep(state.round, state.parameters))
+    assert path is not None, "it was written just now"
+    return path
 
 
 async def names_restart(record: Record, sha256: Digest) -> bool:

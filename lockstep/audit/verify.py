@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,7 +23,12 @@ import torch
 from lockstep.audit.differences import Difference, difference_of
 from lockstep.audit.published import Published
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
-from lockstep.audit.restarts import names_restart, snapshot_directories, snapshot_of
+from lockstep.audit.restarts import (
+    names_restart,
+    snapshot_directories,
+    snapshot_file,
+    snapshot_of,
+)
 from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
@@ -58,7 +64,7 @@ class VerifySettings:
     """Published checkpoint to compare; None: that of a demo's directory, if there is one."""
 
     snapshot: Path | None = None
-    """Snapshot to begin at; None: genesis."""
+    """Snapshot or checkpoint to begin at; None: genesis."""
 
     payloads: tuple[Path, ...] = ()
     """Directories of payloads; empty: those beside the coordinator's."""
@@ -145,8 +151,14 @@ async def _verify(settings: VerifySettings) -> Findings:
             Path(beside) if local and _is_directory(beside) else None
         )
         published = Published(checkpoint, findings.run_id) if checkpoint else None
-        with progress("replaying", "commits") as advance:
-            audit = Audit(record, findings, published, settings.snapshot)
+        with (
+            progress("replaying", "commits") as advance,
+            TemporaryDirectory(prefix="lockstep-verify-") as scratch,
+        ):
+            snapshot = settings.snapshot
+            if snapshot:
+                snapshot = snapshot_file(snapshot, record.info, Path(scratch))
+            audit = Audit(record, findings, published, snapshot)
             if local:
                 audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
             await audit.replay(advance)

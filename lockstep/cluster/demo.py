@@ -31,6 +31,7 @@ from lockstep.cluster.summary import (
 )
 from lockstep.console import (
     agreement,
+    apart_text,
     bytes_text,
     messages,
     output,
@@ -43,7 +44,9 @@ from lockstep.run_file import write_run_file
 from lockstep.service.signals import stopped_like_ctrl_c
 from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
+from protocol.errors import SettingsError
 from protocol.runfile import (
+    AlgorithmSpec,
     MembershipSpec,
     ModelSpec,
     RoundsSpec,
@@ -60,6 +63,9 @@ BATCH_SAMPLES_MAX = 96
 
 LEARNING_RATE = 0.004
 """Learning rate; above the default of a run file, because sixty rounds are few."""
+
+TITLES = {"demo": "DeMo", "local_steps": "local steps", "gossip-adam": "gossip Adam"}
+"""Algorithms, for the heading of the plot."""
 
 MARK_NAME = ".lockstep-demo"
 """Name of the file that marks a directory as a demo's, which the next demo may empty."""
@@ -85,6 +91,9 @@ class DemoSettings:
     json_path: str
     """File for the summary; "-" is standard output."""
 
+    algorithm: str = "demo"
+    """Name of the algorithm."""
+
 
 def run_demo(settings: DemoSettings) -> None:
     """Trains, evaluates and prints a summary."""
@@ -107,7 +116,10 @@ def run_demo(settings: DemoSettings) -> None:
     document = summary(spec, finished, evaluation)
     picture = _picture_path(settings)
     plot_loss(
-        picture, finished.losses, _validation(finished, evaluation), f"{settings.nodes} nodes, DeMo"
+        picture,
+        finished.losses,
+        _validation(finished, evaluation),
+        f"{settings.nodes} nodes, {TITLES[settings.algorithm]}",
     )
     write_json(settings.json_path, document)
     _print_summary(document)
@@ -127,6 +139,7 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         name="demo",
         seed=settings.seed,
         model=model.model_copy(update={"config": {**model.config, "num_hidden_layers": 5}}),
+        algorithm=_algorithm(settings),
         schedule=ScheduleSpec(
             steps=settings.rounds,
             learning_rate=LEARNING_RATE,
@@ -136,13 +149,21 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
             compute_ms=6_000,
             publish_ms=3_000,
             exchange_ms=4_000,
-            overlap_from=settings.rounds // 4,
+            overlap_from=0 if settings.algorithm == "gossip-adam" else settings.rounds // 4,
             batch_samples_max=BATCH_SAMPLES_MAX,
             share_samples_first=max(1, BATCH_SAMPLES_MAX // settings.nodes),
             quorum=max(1, settings.nodes // 2),
         ),
         membership=MembershipSpec(start_members=settings.nodes, lease_ms=6_000, heartbeat_ms=1_000),
     )
+
+
+def _algorithm(settings: DemoSettings) -> AlgorithmSpec:
+    if settings.algorithm not in TITLES:
+        raise SettingsError(
+            f"--algorithm: expected {', '.join(TITLES)}, got {settings.algorithm!r}"
+        )
+    return AlgorithmSpec.model_validate({"name": settings.algorithm})
 
 
 def clear_directory(directory: Path) -> None:
@@ -192,7 +213,8 @@ def _print_summary(document: Mapping[str, Any]) -> None:
         f"in {document['seconds']} s",
         "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
         "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
-        "replicas": f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds, "
+        "replicas": apart_text(document["consensus"])
+        or f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds, "
         f"last digest {digests['last']}",
         "payload": f"{bytes_text(traffic['payload_bytes'])}, "
         f"{traffic['bits_per_value']:.2f} bits per value",

@@ -14,7 +14,14 @@ from rich.text import Text
 
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import Cluster
-from lockstep.console import NARROWEST_COLUMNS, agreement, bytes_text, messages, number
+from lockstep.console import (
+    NARROWEST_COLUMNS,
+    agreement,
+    apart_text,
+    bytes_text,
+    messages,
+    number,
+)
 
 LINES = 12
 """Number of progress lines of a whole run where the output is no terminal."""
@@ -85,9 +92,12 @@ def headline(status: Mapping[str, Any], steps: int) -> str:
         ]
         facts += [f"{counts['skipped']} skipped"] if counts.get("skipped") else []
         facts.append(
-            f"replicas {agreement(digests.get('agreed'))}"
-            if digests.get("rounds_checked")
-            else "no digest yet"
+            apart_text(status.get("consensus"))
+            or (
+                f"replicas {agreement(digests.get('agreed'))}"
+                if digests.get("rounds_checked")
+                else "no digest yet"
+            )
         )
     elif status.get("reason"):
         facts.append(str(status["reason"]))

@@ -143,6 +143,7 @@ def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[s
             "validation_last": evaluation.final,
         },
         "digests": {name: digests[name] for name in ("agreed", "rounds_checked", "last")},
+        "consensus": coordinator.get("consensus"),
         "traffic": traffic(finished, evaluation.parameters),
         "seconds": round(finished.seconds, 1),
     }

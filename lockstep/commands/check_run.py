@@ -6,8 +6,12 @@ from pathlib import Path
 
 from lockstep.console import messages, output
 from lockstep.run_file import read_run_file
+from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
-from protocol.runfile import ModelSpec, RunSpec
+from protocol.ids import PeerId
+from protocol.mixing.weights import validated
+from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
+from protocol.topologies import Topology
 
 
 def published_run(path: Path) -> RunSpec:
@@ -23,6 +27,29 @@ def published_run(path: Path) -> RunSpec:
     if published.init_std is not None:
         model = model.model_copy(update={"init_std": published.init_std})
     return RunSpec(model=model)
+
+
+def with_room(spec: RunSpec) -> RunSpec:
+    """The run with payloads as large as its model needs, where they hold all parameters.
+    `SettingsError` for a model whose parameters no payload holds.
+    """
+    if not spec.algorithm.mixes:
+        return spec
+    from node.model.check import count_parameters
+
+    needed = payload_bytes_max(count_parameters(spec))
+    most = max(spec.rounds.payload_bytes_max, needed)
+    rounds = spec.rounds.model_copy(update={"payload_bytes_max": most})
+    return parse_run_json(run_json(spec.model_copy(update={"rounds": rounds})), "lockstep init")
+
+
+def mixing_facts(spec: RunSpec) -> str:
+    """How fast the nodes of a gossip-adam run come together when as many take part as it starts
+    with, by the contraction factor of its topology. `SettingsError` where they do not.
+    """
+    members = [PeerId(f"{number:032x}") for number in range(spec.membership.start_members)]
+    topology = Topology(spec.algorithm.mixing.topology, seed=spec.seed)
+    return f"mixing: {validated(topology, members)}"
 
 
 def check_run(spec: RunSpec) -> None:
@@ -41,6 +68,9 @@ def check_run(spec: RunSpec) -> None:
 
     device = choose_device("cpu")
     parameters = count_parameters(spec)
+    if spec.algorithm.mixes:
+        output.print(mixing_facts(spec), soft_wrap=True)
+        _require_room(spec, parameters)
     try:
         require_memory(spec, parameters, device_memory_bytes(device))
     except SettingsError as error:
@@ -50,6 +80,15 @@ def check_run(spec: RunSpec) -> None:
     for note in facts.notes:
         messages.print(f"note: {note}", soft_wrap=True)
     output.print(f"model: {facts.parameters:,} parameters, can be trained")
+
+
+def _require_room(spec: RunSpec, parameters: int) -> None:
+    needed, accepted = payload_bytes_max(parameters), spec.rounds.payload_bytes_max
+    if needed > accepted:
+        raise SettingsError(
+            f"rounds.payload_bytes_max: expected at least {needed} bytes for {parameters} "
+            f"parameters, got {accepted}"
+        )
 
 
 def check_file(path: Path) -> None:

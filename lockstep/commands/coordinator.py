@@ -30,7 +30,7 @@ from node.control.addresses import address_towards
 from node.system.tls import server_credentials
 from protocol.addresses import split_address
 from protocol.border.join_link import JoinLink, is_loopback
-from protocol.errors import StorageError, UnavailableError
+from protocol.errors import SettingsError, StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec, parse_run_json, run_id
@@ -67,6 +67,11 @@ def coordinate(
     spec = read_run_file(run_file)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
+        if restart and spec.algorithm.mixes:
+            raise SettingsError(
+                "--restart-from: the nodes of a gossip-adam run have states of their own, and one "
+                "that comes anew takes another's: expected a run of another algorithm"
+            )
         if restart:
             settings = replace(settings, restart=_named(restart, spec, settings.directory))
         messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))

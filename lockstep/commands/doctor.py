@@ -30,6 +30,7 @@ from node.settings import NodeSettings
 from protocol.addresses import split_address
 from protocol.border.join_link import parse_link
 from protocol.errors import LockstepError
+from protocol.ids import PeerId
 from protocol.run_info import RunInfo
 
 STATE_BYTES_PER_PARAMETER = 60
@@ -242,9 +243,12 @@ def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float,
     """
     import numpy as np
 
+    from node.replica.factory import replica_for
     from node.replica.replica import Replica
 
-    replica = Replica(info.spec, info.run_id, device, settings.micro_batch)
+    parts = info.spec, info.run_id, device, settings.micro_batch
+    mixes = info.spec.algorithm.mixes
+    replica = replica_for(*parts, PeerId("0" * 32)) if mixes else Replica(*parts)
     vocabulary = replica.trainee.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     shape = (settings.micro_batch, info.spec.data.sequence_length + 1)
     tokens = np.random.default_rng(0).integers(0, vocabulary, shape)

@@ -3,16 +3,33 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from lockstep.commands.check_run import check_run, mixing_facts, published_run, with_room
 from lockstep.console import own_command
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import require_replaceable
-from protocol.runfile import RunSpec, parse_run_json
+from protocol.runfile import RunSpec, parse_run_json, run_json
+
+ADAM_RATE = 0.001
+"""Learning rate of a run file for gossip Adam: that of Adam where nothing else is known."""
 
 
-def ask(path: Path, *, force: bool) -> RunSpec:
+def run_of(algorithm: str, **sections: dict[str, Any]) -> RunSpec:
+    """The run file of an algorithm: these values, and defaults for the rest. `SettingsError` for a
+    name of no algorithm.
+    """
+    values: dict[str, dict[str, Any]] = {"algorithm": {"name": algorithm}}
+    if algorithm == "gossip-adam":
+        values |= {"schedule": {"learning_rate": ADAM_RATE}, "rounds": {"overlap_from": 0}}
+    for name, fields in sections.items():
+        values[name] = values.get(name, {}) | fields
+    return parse_run_json(json.dumps(values).encode(), "lockstep init")
+
+
+def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
     """A run file from a few answers and defaults for the rest.
 
     Raises `UsageError` when standard input is no terminal, or when `path` exists without `force`:
@@ -24,12 +41,26 @@ def ask(path: Path, *, force: bool) -> RunSpec:
         )
     require_replaceable(path, force=force)
     defaults = RunSpec()
+    name = typer.prompt("Name of the run", default=defaults.name)
+    if not algorithm:
+        question = "Algorithm (demo, local_steps, gossip-adam)"
+        algorithm = typer.prompt(question, default=defaults.algorithm.name)
     answers = {
-        "name": typer.prompt("Name of the run", default=defaults.name),
         "schedule": {"steps": typer.prompt("Steps to train", default=defaults.schedule.steps)},
         "data": {"corpus": typer.prompt("Corpus", default=defaults.data.corpus)},
     }
-    return parse_run_json(json.dumps(answers).encode(), "answers")
+    spec = run_of(algorithm, **answers)
+    return parse_run_json(run_json(spec.model_copy(update={"name": name})), "answers")
+
+
+def remarks(spec: RunSpec) -> list[str]:
+    """What the operator should know of a run file that was just written."""
+    if spec.algorithm.mixes:
+        return [
+            mixing_facts(spec),
+            "note: in a gossip-adam run nodes differ by design: no audit, and no --restart-from",
+        ]
+    return [warning] if (warning := audit_warning(spec)) else []
 
 
 def audit_warning(spec: RunSpec) -> str:
@@ -45,15 +76,17 @@ def audit_warning(spec: RunSpec) -> str:
     )
 
 
-def chosen(path: Path, published: Path | None, *, defaults: bool, force: bool) -> RunSpec:
-    """The run file of `lockstep init`: from a published configuration, of defaults, or as asked.
+def chosen(
+    path: Path, published: Path | None, algorithm: str, *, defaults: bool, force: bool
+) -> RunSpec:
+    """The run file of `lockstep init`: from a published configuration, of defaults, or as asked;
+    for an algorithm, if one is named.
 
     Raises `SettingsError` for a configuration that cannot be trained, and as `ask` does.
     """
     if published is None:
-        return RunSpec() if defaults else ask(path, force=force)
-    from lockstep.commands.check_run import check_run, published_run
-
-    spec = published_run(published)
+        return run_of(algorithm or "demo") if defaults else ask(path, algorithm, force=force)
+    spec = run_of(algorithm or "demo")
+    spec = with_room(spec.model_copy(update={"model": published_run(published).model}))
     check_run(spec)
     return spec

@@ -1,11 +1,14 @@
 """`lockstep join URL`: one node process, from the first contact to the goodbye."""
 
 import asyncio
+import contextlib
+import gc
 import logging
 import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,13 +64,13 @@ class Wishes:
 
 
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
-    """Runs a node until the run is finished, the coordinator removes it, or its owner ends it.
+    """Runs a node until the run is finished, the coordinator removes it, or its owner ends it. It
+    starts as any program does, and is nice from the moment at which it has imported everything.
 
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
     answers, then whether the directory is free.
     """
     _check_before_imports(settings)
-    be_nice(wishes.nice)
     log_versions(settings)
     if taken := take_over(home):
         messages.print(taken, soft_wrap=True)
@@ -94,16 +97,31 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             },
         )
         limited = (wishes.limits, DailyUsage(home.path))
-        reason, status = run_event_loop(_join(settings, options, key, limited))
+        reason, status = run_event_loop(_join(settings, options, key, limited, wishes.nice))
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
         messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
 
 
 def be_nice(niceness: int) -> None:
-    """Lets other programs go first, from now on and in every thread."""
-    if hasattr(os, "setpriority") and os.getpriority(os.PRIO_PROCESS, 0) < niceness:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    """Lets other programs go first, from now on, with every thread there is and will be."""
+    if not hasattr(os, "setpriority"):
+        return
+    threads = Path("/proc/self/task")  # Linux keeps a niceness for each thread
+    for thread in map(int, os.listdir(threads)) if threads.is_dir() else (0,):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+def import_node() -> None:
+    """Imports what a node is made of, as quickly as it goes."""
+    from node.model.lean_import import collections_paused, import_transformers
+
+    with collections_paused():
+        import_module("node.process")
+        import_transformers()
+    gc.freeze()  # what was imported stays: no collection has to look at it again
 
 
 def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
@@ -140,10 +158,13 @@ async def _join(
     options: ServeOptions,
     key: Ed25519PrivateKey,
     limited: tuple[Limits, DailyUsage],
+    niceness: int,
 ) -> tuple[str, dict[str, Any]]:
     """Returns how it ended, in words, and the last status. The process is made inside the event
     loop, which its gRPC channel belongs to.
     """
+    import_node()
+    be_nice(niceness)
     from node.process import NodeProcess
 
     meter = OverheadMeter()

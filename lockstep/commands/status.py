@@ -9,7 +9,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from lockstep.console import agreement, bytes_text, number, output, replicas_text, write_json
+from lockstep.console import (
+    agreement,
+    apart_text,
+    bytes_text,
+    number,
+    output,
+    replicas_text,
+    write_json,
+)
 from lockstep.service.contact import open_channel
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.border.join_link import parse_link
@@ -123,7 +131,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
-        "replicas": replicas_text(digests),
+        "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }

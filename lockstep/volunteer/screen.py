@@ -97,8 +97,9 @@ def _own(status: Mapping[str, Any]) -> str:
 
 
 def _now(status: Mapping[str, Any]) -> str:
-    """What it does, unless the state says so already; the time to the bell."""
-    phase, bell = str(status.get("phase", "")), status.get("bell_in_seconds")
+    """What it does or waits for, unless the state says so already; the time to the bell."""
+    phase = str(status.get("waiting_for") or status.get("phase", ""))
+    bell = status.get("bell_in_seconds")
     if bell is not None:
         return f"{phase} · bell in {bell:.0f} s"
     return "" if phase == status.get("standing", {}).get("reason") else phase

@@ -27,14 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import (
-    ChainEntry,
-    Restart,
-    SignedEntry,
-    Void,
-    entry_digest,
-    open_entry,
-)
+from protocol.codec.chain import ChainEntry, Restart, SignedEntry, Void, entry_digest, open_entry
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -83,20 +76,25 @@ class Decision:
     def kept(self) -> list[Digest]:
         """The payloads that count, in the commit's order."""
         entries = self.commit.entries if self.commit else ()
-        return [entry.digest for entry in entries if entry.digest not in self.voids]
+        return [each.digest for each in entries if each.digest not in self.voids]
 
-    def wanted(self) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
-        """The commit with only the payloads that count, and their holders, to collect them."""
+    def wanted(self, own: PeerId) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
+        """The commit with only the payloads that count for this node, and their holders."""
         assert self.commit is not None, "a skip wants nothing"
-        pairs = zip(self.commit.entries, self.holders, strict=True)
-        wanted = [(entry, peers) for entry, peers in pairs if entry.digest not in self.voids]
+        pairs, needed = zip(self.commit.entries, self.holders, strict=True), self._needed(own)
+        wanted = [(entry, peers) for entry, peers in pairs if entry.digest in needed]
         entries = tuple(entry for entry, _ in wanted)
         return replace(self.commit, entries=entries), tuple(peers for _, peers in wanted)
 
-    def filled(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """The payloads in the order of the commit's entries: empty for those that are void."""
-        entries, collected = self.commit.entries if self.commit else (), iter(payloads)
-        return [b"" if entry.digest in self.voids else next(collected) for entry in entries]
+    def filled(self, payloads: Iterable[bytes], own: PeerId) -> list[bytes]:
+        """The payloads in the order of the commit's entries: empty for those not `wanted`."""
+        entries = self.commit.entries if self.commit else ()
+        needed, collected = self._needed(own), iter(payloads)
+        return [next(collected) if entry.digest in needed else b"" for entry in entries]
+
+    def _needed(self, own: PeerId) -> set[Digest]:
+        entries = self.commit.entries_for(own) if self.commit else ()
+        return {entry.digest for entry in entries} - self.voids
 
 
 class Place(Protocol):

@@ -133,9 +133,11 @@ class Swarm:
         self._announcements.set_members(frozenset(members))
         self._feed(events.MembersChanged(frozenset(members), frozenset(relays or ())))
 
-    def open(self, round: int) -> None:
-        """The coordinator opened a round: its payloads are exchanged from now on."""
-        self._feed(events.RoundStarted(round))
+    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None:
+        """The coordinator opened a round: its payloads are exchanged from now on, among the peers
+        that are `near`, if that is said.
+        """
+        self._feed(events.RoundStarted(round, near))
         self._announcements.follow(self._exchange.rounds)
         if self._payload_log.digests(round):  # from before a restart
             self._background.spawn(self._recall(round))
@@ -248,6 +250,8 @@ class Swarm:
         """Take one offer; returns why it was refused, nothing if it was taken or came too late."""
         if not self._announcements.admit(sender, said):
             return []
+        if not self._exchange.fetches_of(said.round, said.author):
+            return []  # a relay offers all that it has
         effects = self._feed(events.Offered(sender, said.round, said.digest, said.size))
         if self._exchange.knows(said.digest):
             self._announcements.enter(said)

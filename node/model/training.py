@@ -27,6 +27,7 @@ from node.model.configuration import (
     no_noise,
     quiet_transformers,
 )
+from node.model.shapes_only import ShapesOnly
 from protocol.errors import LocalProtocolError, SettingsError
 
 _log = logging.getLogger(__name__)
@@ -64,21 +65,25 @@ def build_model(
 
     config: fields of the type's transformers configuration, as the run file holds them. Initial
     values are transformers' own (`genesis.fill` replaces them); torch's random state is left as it
-    was. On the device "meta" it has shapes and no values, and takes no memory. Raises
+    was. On the device "meta" its parameters have shapes and no values, and take no memory. Raises
     `SettingsError` naming the field that is unknown or out of bounds.
     """
-    transformers = quiet_transformers()
     full = model_config(model_type, config)
-    place = torch.device("meta") if device == "meta" else contextlib.nullcontext()
-    with (
-        torch.random.fork_rng(devices=[]),
-        no_noise(),
-        configuration_errors(model_type),
-        place,
-    ):
-        model = transformers.AutoModelForCausalLM.from_config(
-            full, dtype=torch.float32, trust_remote_code=False
-        )
+    with torch.random.fork_rng(devices=[]), no_noise():
+        if device == "cpu":
+            with configuration_errors(model_type):
+                return _made(full)
+        with contextlib.suppress(Exception), ShapesOnly():
+            return _made(full)
+        with configuration_errors(model_type), torch.device("meta"):
+            return _made(full)
+
+
+def _made(full: Any) -> nn.Module:
+    """The model of a configuration of transformers."""
+    model = quiet_transformers().AutoModelForCausalLM.from_config(
+        full, dtype=torch.float32, trust_remote_code=False
+    )
     trainee: nn.Module = model.train()
     return trainee
 

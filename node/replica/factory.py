@@ -2,15 +2,32 @@
 
 import torch
 
+from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
-from protocol.ids import RunId
+from protocol.errors import SettingsError
+from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
 
 
 def replica_for(
-    spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int
+    spec: RunSpec,
+    run_id: RunId,
+    device: torch.device,
+    micro_batch_max: int,
+    own: PeerId | None = None,
 ) -> Replica:
-    """A replica at genesis. `SettingsError` for a run that this machine cannot take part in."""
+    """A replica at genesis. `own`: the node whose it is, None for an auditor's. `SettingsError` for
+    a run that this machine cannot take part in.
+    """
+    if spec.algorithm.mixes:
+        if own is None:
+            raise SettingsError(
+                "algorithm.name: the nodes of a gossip-adam run differ by design, so nobody else "
+                "can replay its log: expected a run of another algorithm to audit"
+            )
+        replica = GossipAdamReplica(spec, run_id, device, micro_batch_max)
+        replica.own = own
+        return replica
     kind = LocalStepsReplica if spec.algorithm.moves else Replica
     return kind(spec, run_id, device, micro_batch_max)

@@ -89,7 +89,7 @@ class LocalStepsReplica(Replica):
         self._is_ahead = self._spec.rounds.overlap > 0
         self.has_momentum = True
 
-    def extract(self, round: int) -> Extraction:
+    def extract(self, round: int, *, mean: bool = False) -> Extraction:
         top_k = self._spec.algorithm.top_k_at(round)
         samples = self._passes.samples if self._passes else 0
         return self.engine.extract(top_k=top_k, code_max=self._code_max(samples, self._rate, top_k))

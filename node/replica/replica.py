@@ -44,7 +44,7 @@ from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.payload import PayloadShape, decode
+from protocol.codec.payload import Blob, Header, PayloadShape, decode, sealed
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
 from protocol.runfile import RunSpec
@@ -73,16 +73,12 @@ class Replica:
             {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
         )
         algorithm = spec.algorithm
-        self.payload_bytes_max = PayloadShape(
-            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits, algorithm.moves
-        ).bytes_max
+        self.payload_bytes_max, cure = self._largest_payload()
         """Bytes of the largest payload of any round."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
             raise SettingsError(
                 f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} "
-                "bytes, the run "
-                f"accepts {spec.rounds.payload_bytes_max}; raise it, or lower "
-                f"{algorithm.top_k_max_field}"
+                f"bytes, the run accepts {spec.rounds.payload_bytes_max}; raise it{cure}"
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
@@ -90,6 +86,14 @@ class Replica:
         self.payloads_ignored = 0
         """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
+
+    def _largest_payload(self) -> tuple[int, str]:
+        """Bytes of the largest payload of any round, and what else makes it smaller."""
+        algorithm = self._spec.algorithm
+        most = PayloadShape(
+            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits, algorithm.moves
+        )
+        return most.bytes_max, f", or lower {algorithm.top_k_max_field}"
 
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
@@ -162,9 +166,27 @@ class Replica:
         self.engine.accumulate(gradients)
         self.has_momentum = True
 
-    def extract(self, round: int) -> Extraction:
-        """Take the coefficients that this node sends in a round out of the momentum."""
+    def extract(self, round: int, *, mean: bool = False) -> Extraction:
+        """Take the coefficients that this node sends in a round out of the momentum. `mean`: nodes
+        that mix parameters take the mean of all in this round.
+        """
         return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
+
+    def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
+        """The payload that holds an extraction, and the number of values in it."""
+        shape = self.shape_at(header.round)
+        body = extraction.body(shape)
+        return sealed(header, body, shape), body.values
+
+    def header_of(self, round: int, payload: Blob) -> Header:
+        """The header of a payload of a round; `RemoteProtocolError` for one that counts for
+        nothing.
+        """
+        return decode(payload, self.shape_at(round))[0]
+
+    def projection(self) -> list[float]:
+        """A short report of the parameters, where nodes differ by design; else empty."""
+        return []
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take out of the momentum what an earlier life of this node has sent in a round since it

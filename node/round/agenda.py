@@ -93,9 +93,14 @@ class Stay(Enum):
 class Agenda:
     """The next steps of one node in one run. Its shell is `node.trainer`."""
 
-    def __init__(self, rounds: RoundsSpec, newest_trained: int = -1) -> None:
-        """`newest_trained`: the newest round that was trained before this process began."""
-        self._rounds = rounds
+    def __init__(
+        self, rounds: RoundsSpec, newest_trained: int = -1, *, settles_first: bool = False
+    ) -> None:
+        """`newest_trained`: the newest round that was trained before this process began.
+        `settles_first`: a payload is made of the state, so the decisions in front of its round are
+        taken before it is made.
+        """
+        self._rounds, self._settles_first = rounds, settles_first
         self._round_ms = (1 + rounds.overlap) * longest_slot(rounds).milliseconds
         self._newest_trained = newest_trained
         self._readiness = Readiness.ABSENT
@@ -155,6 +160,14 @@ class Agenda:
             return False
         overlap = self._rounds.overlap_at(self._newest_trained + 1)
         return log.next_round <= self._newest_trained - overlap
+
+    def must_settle_first(self, log: LogPosition) -> bool:
+        """Whether the round that was just trained has to wait with its payload for the decision of
+        `next_round`.
+        """
+        if self._ordered or log.restarts or not self._settles_first:
+            return False
+        return log.next_round < self._newest_trained
 
     def settles_between_passes(self, round: int, left_ms: int, apply_ms: int) -> bool:
         """Whether a decision that is there is taken in the middle of the work of a later round: if

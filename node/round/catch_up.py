@@ -279,28 +279,29 @@ class CatchUp:
         while walker.behind():
             decision = await walker.next()
             walker.settled()
-            await self._pass_restarts(walker, walk)
             entries = decision.commit.entries if decision.commit else ()
             if decision.round in rounds:
                 walk.kept[decision.round] = decision.kept
             for entry in entries:
                 if entry.author == own and entry.digest in decision.kept:
                     walk.own[decision.round] = entry.digest
+            if await self._pass_restarts(walker, walk):
+                continue  # what this commit has on record is not the state behind it any more
             if decision.snapshot_sha256 and decision.recorded_digest is not None:
                 position = position_at(walker.place)
                 sha256 = parse_digest(decision.snapshot_sha256)
                 await self._add(walk, Landmark(position, sha256, decision.recorded_digest))
         return walk
 
-    async def _pass_restarts(self, walker: DecisionLog, walk: Walk) -> None:
-        """The state behind a restart is that of its checkpoint: no earlier snapshot leads there."""
+    async def _pass_restarts(self, walker: DecisionLog, walk: Walk) -> bool:
+        """No snapshot from before a restart leads over it; returns whether the walk met one."""
+        restarted = bool(walker.passed)
         while walker.passed:
             restart, place = walker.passed.pop(0)
             walk.landmarks.clear()
-            walk.begun = None
-            await self._add(
-                walk, Landmark(position_at(place), restart.sha256, restart.state_digest)
-            )
+            walk.begun, position = None, position_at(place)
+            await self._add(walk, Landmark(position, restart.sha256, restart.state_digest))
+        return restarted
 
     async def _add(self, walk: Walk, landmark: Landmark) -> None:
         walk.landmarks.append(landmark)

@@ -16,7 +16,7 @@ from node.control.decisions import Decision, DecisionLog
 from node.gossip.collector import NotRetainedError
 from node.round.context import ControlLine, PayloadExchange
 from protocol import wire_pb2 as wire
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 
 LOOK_S = 3
 """Pause between two looks at what is lacking; a payload that no pull is under way for at two of
@@ -26,19 +26,30 @@ REPEAT_MS = 10_000
 """Time after which a complaint is repeated: the first may have been lost with its session."""
 
 
+def near(opened: wire.RoundOpened) -> frozenset[PeerId] | None:
+    """The peers among which the payloads of a round go; None: all."""
+    return frozenset(map(PeerId, opened.neighbours)) if opened.among_neighbours else None
+
+
 class CommitPayloads:
     """Collects for one node, one commit at a time."""
 
-    def __init__(self, client: ControlLine, swarm: PayloadExchange, ledger: DecisionLog) -> None:
-        self._client, self._swarm, self._ledger = client, swarm, ledger
+    def __init__(
+        self, client: ControlLine, swarm: PayloadExchange, ledger: DecisionLog, own: PeerId
+    ) -> None:
+        self._client, self._swarm, self._ledger, self._own = client, swarm, ledger, own
         self._complained: tuple[int, frozenset[Digest]] = (-1, frozenset())
         self._complained_ms = 0
+
+    def are_here(self, decision: Decision) -> bool:
+        """Whether `collect` would not wait for the payloads of a commit."""
+        return self._swarm.holds(decision.wanted(self._own)[0])
 
     async def collect(self, decision: Decision) -> tuple[Decision, list[bytes]]:
         """Wait for the payloads of a commit that the log has just handed out. Returns the decision
         with the voids that came meanwhile, and the payloads in the order of the commit's entries,
-        empty for those that are void; no payloads when a restart replaces the state. Raises what
-        `Swarm.collect` raises.
+        empty for those that are void or not this node's business; no payloads when a restart
+        replaces the state. Raises what `Swarm.collect` raises.
         """
         while True:
             payloads = await self._collect_unless_changed(decision)
@@ -46,12 +57,12 @@ class CommitPayloads:
                 return decision, []  # the caller discards it
             latest = self._ledger.again(decision)
             if latest.voids == decision.voids and payloads is not None:
-                return decision, decision.filled(payloads)
+                return decision, decision.filled(payloads, self._own)
             decision = latest
 
     async def _collect_unless_changed(self, decision: Decision) -> list[bytes] | None:
         """The payloads that count; None when one of them became void first."""
-        collecting = asyncio.create_task(self._swarm.collect(*decision.wanted()))
+        collecting = asyncio.create_task(self._swarm.collect(*decision.wanted(self._own)))
         changing = asyncio.create_task(self._ledger.changed(decision))
         lacking: set[Digest] = set()
         try:

@@ -21,7 +21,7 @@ from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
-from protocol.codec.payload import PayloadShape
+from protocol.codec.payload_header import Header
 from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 
@@ -78,9 +78,6 @@ class TrainableReplica(Protocol):
     def committed(self) -> Mapping[str, Tensor]:
         """The committed parameters."""
 
-    def shape_at(self, round: int) -> PayloadShape:
-        """The shape of every payload of a round."""
-
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
 
@@ -95,8 +92,14 @@ class TrainableReplica(Protocol):
     def accumulate(self) -> None:
         """Add the gradients to the momentum."""
 
-    def extract(self, round: int) -> Extraction:
+    def extract(self, round: int, *, mean: bool = False) -> Extraction:
         """Take the payload of a round out of the momentum."""
+
+    def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
+        """The payload that holds an extraction, and the number of values in it."""
+
+    def projection(self) -> list[float]:
+        """A short report of the parameters, where nodes differ by design."""
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take a payload that this node had sent before it was killed out of the momentum."""
@@ -128,8 +131,8 @@ class ControlLine(Protocol):
 class PayloadExchange(Protocol):
     """The swarm as rounds see it; see `node.gossip.swarm.Swarm`."""
 
-    def open(self, round: int) -> None:
-        """A round was opened."""
+    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None:
+        """A round was opened; its payloads go to the peers that are `near`, if that is said."""
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]

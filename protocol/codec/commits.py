@@ -7,10 +7,15 @@ digest. Skipped rounds leave no commit: a round that the head has passed and no 
 skipped.
 
     commit 0 <- commit 1 <- commit 3 (round 2 was skipped) <- ... head
+
+In a run whose nodes mix parameters, a commit names the edges that hold. `mix` is the field's name;
+where nodes vote it is left out of the bytes.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -38,6 +43,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Mix:
+    """The exchange of parameters in a round. With `mean` every node takes the mean of all entries,
+    also one without an entry, and there are no edges.
+    """
+
+    mean: bool
+    edges: tuple[tuple[int, int, int], ...] = ()
+    """(first, second, divisor), sorted: these two entries, by their places, take 1 / divisor of
+    each other. What is left of each stays its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The payloads and scalars that every replica applies for one round. Entries are sorted by
     author; scalars are float32 bits.
@@ -50,6 +67,34 @@ class Commit:
     learning_rate_bits: int
     decay_bits: int
     previous: Digest
+    mix: Mix | None = None
+    """None where every node applies every payload."""
+
+    def entries_for(self, peer: PeerId) -> tuple[Entry, ...]:
+        """The entries whose payloads a node needs to make its step."""
+        if self.mix is None or self.mix.mean:
+            return self.entries
+        shares = self.shares_of(peer)
+        return tuple(entry for entry in self.entries if entry.author in shares)
+
+    def shares_of(self, peer: PeerId) -> dict[PeerId, Fraction]:
+        """What a node takes of whose parameters, its own included; together 1. Empty for a node
+        that mixes nothing.
+        """
+        if self.mix is None:
+            return {}
+        authors = [entry.author for entry in self.entries]
+        if self.mix.mean:
+            return dict.fromkeys(authors, Fraction(1, len(authors)))
+        if peer not in authors:
+            return {}
+        place = authors.index(peer)
+        shares = {
+            authors[second if first == place else first]: Fraction(1, divisor)
+            for first, second, divisor in self.mix.edges
+            if place in (first, second)
+        }
+        return {**shares, peer: 1 - sum(shares.values(), Fraction())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +112,10 @@ def genesis_digest(run_id: RunId) -> Digest:
 
 def commit_bytes(commit: Commit) -> bytes:
     """Canonical bytes of a commit."""
-    return packed(commit)
+    fields = msgspec.to_builtins(commit, builtin_types=(bytes,))
+    if commit.mix is None:
+        del fields["mix"]
+    return packed(fields)
 
 
 def commit_digest(commit: Commit) -> Digest:
@@ -160,6 +208,7 @@ def _check(commit: Commit) -> None:
             f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, "
             f"got {weights}"
         )
+    _check_mix(commit)
     parse_digest(commit.previous)
     if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
         raise RemoteProtocolError(
@@ -169,3 +218,32 @@ def _check(commit: Commit) -> None:
         raise RemoteProtocolError(
             f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}"
         )
+
+
+def _check_mix(commit: Commit) -> None:
+    """`RemoteProtocolError` unless the shares are those of a doubly stochastic matrix."""
+    edges = commit.mix.edges if commit.mix else ()
+    if commit.mix and commit.mix.mean and edges:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected no edges beside a mean, got {len(edges)}"
+        )
+    degree = [0] * len(commit.entries)
+    for first, second, _ in edges:
+        if not 0 <= first < second < len(commit.entries):
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: expected edges between {len(commit.entries)} "
+                f"entries, the first of two first, got {first}-{second}"
+            )
+        degree[first] += 1
+        degree[second] += 1
+    pairs = [(first, second) for first, second, _ in edges]
+    if pairs != sorted(set(pairs)):
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected edges sorted and once each"
+        )
+    for first, second, divisor in edges:
+        if not max(degree[first], degree[second]) < divisor <= MEMBERS_MAX:
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: expected a divisor above the number of edges of "
+                f"either end and at most {MEMBERS_MAX}, got {divisor} for {first}-{second}"
+            )

@@ -22,6 +22,15 @@ MAGIC: Final = b"LSP1"
 MAGIC_SCALED: Final = b"LSPS"
 """First bytes of a payload container with a scale for each chunk."""
 
+MAGIC_HALF: Final = b"LSPH"
+"""First bytes of a payload that holds parameters in float16."""
+
+MAGIC_FLOAT: Final = b"LSPF"
+"""First bytes of a payload that holds parameters in float32."""
+
+MAGICS: Final = (MAGIC, MAGIC_SCALED, MAGIC_HALF, MAGIC_FLOAT)
+"""First bytes of payloads of all forms."""
+
 Blob = bytes | bytearray | memoryview
 
 ROUND_MAX: Final = 2**63 - 1
@@ -121,7 +130,7 @@ def read_header(container: Blob) -> Header:
     """The header of a container of any form and shape; what follows it is not read. Raises as
     `read_head`.
     """
-    head, _ = _read_fields(memoryview(container).cast("B"), (MAGIC, MAGIC_SCALED))
+    head, _ = _read_fields(memoryview(container).cast("B"), MAGICS)
     return Header(RunId(head.run_id.hex()), head.round, PeerId(head.author.hex()))
 
 

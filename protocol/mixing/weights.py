@@ -81,12 +81,17 @@ def contraction_of(matrices: Sequence[Matrix]) -> float:
 
 def edge_weights(edges: Iterable[Edge]) -> dict[Edge, float]:
     """The weight of each edge of a graph: 1 / (1 + the larger number of edges of its two ends)."""
+    return {edge: 1 / divisor for edge, divisor in edge_divisors(edges).items()}
+
+
+def edge_divisors(edges: Iterable[Edge]) -> dict[Edge, int]:
+    """The number of which each edge's weight is the reciprocal."""
     listed = list(edges)
     degree: dict[PeerId, int] = {}
     for edge in listed:
         for end in edge:
             degree[end] = degree.get(end, 0) + 1
-    return {edge: 1 / (1 + max(degree[edge[0]], degree[edge[1]])) for edge in listed}
+    return {edge: 1 + max(degree[edge[0]], degree[edge[1]]) for edge in listed}
 
 
 def committed_edges(

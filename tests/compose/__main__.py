@@ -1,8 +1,10 @@
 """Tries `docker-compose.yml` for real: `make test-compose`, or `python -m tests.compose [--json
 PATH]`.
 
-    build -> measure every line -> up -> 20 rounds, equal digests -> metrics, rights
-          -> kill a node -> kill the coordinator -> cut a line -> stop a node in peace -> down
+    build -> measure every line, refuse one -> compile kernels once -> up
+          -> 20 rounds, equal digests -> metrics, rights, orphans
+          -> kill a node -> kill the coordinator -> cut a line -> stop a node in peace
+          -> join by the whole link, and by a wrong one -> stop a node in its first seconds -> down
 
 Exit code 0: all went well; 1, with the reason: a step failed; 2: it cannot be tried here.
 """
@@ -22,6 +24,14 @@ from deploy.chaos import Engine
 from lockstep.wan.lab.probe import Measured, measure, udp_socket
 from lockstep.wan.link_check import TOLERANCE
 from lockstep.wan.profiles import read_profiles
+from tests.compose.containers import (
+    require_kernels_once,
+    require_reaped,
+    require_refused_line,
+    stop_in_first_seconds,
+)
+from tests.compose.links import join_by_link, require_refused_link
+from tests.compose.say import say
 from tests.compose.stack import (
     StackError,
     compose,
@@ -29,8 +39,9 @@ from tests.compose.stack import (
     fetch,
     health,
     inspect,
+    logs,
     network_of,
-    process,
+    program,
     restarts,
     rights,
     run,
@@ -53,11 +64,6 @@ SERVICES = ("coordinator", "relay", *(f"node-{name}" for name in NODES))
 SOCKET = "/var/run/docker.sock"
 CUT_S = 8.0
 """Shorter than a lease: the member stays, its rounds go on without it or wait for it."""
-
-
-def say(text: str) -> None:
-    """One line of the story."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
 def build() -> dict[str, Any]:
@@ -123,10 +129,10 @@ def measured_line(profile: str, home: str, far: str) -> dict[str, Any]:
     """One line, measured again when it is off."""
     wait(
         f"{profile} to say that it is shaped",
-        lambda: "shaped by" in run("docker", "logs", home),
+        lambda: "shaped by" in logs(home),
         0.2,
     )
-    said = run("docker", "logs", home).strip()
+    said = logs(home).strip()
     link = read_profiles().profile(profile).link()
     assert link.up is not None, "profiles have both ways"
     assert link.down is not None, "profiles have both ways"
@@ -237,7 +243,7 @@ def require_harmless() -> dict[str, int]:
     """No process that trains or decides has root's rights or any capability; their users."""
     users = {}
     for service in SERVICES:
-        users[service], capabilities = rights(process(service))
+        users[service], capabilities = rights(program(service))
         if users[service] == 0 or capabilities:
             raise StackError(
                 f"{service}: expected a user without rights, got {users[service]}, "
@@ -252,7 +258,7 @@ def kill(service: str) -> dict[str, Any]:
     it takes part.
     """
     before, rounds = restarts(service), committed()
-    os.kill(process(service), signal.SIGKILL)
+    os.kill(program(service), signal.SIGKILL)
     back_s = wait(
         f"{service} to be started again",
         lambda: restarts(service) > before and running(service),
@@ -279,7 +285,7 @@ def require_counted_again(profile: str) -> float:
     seconds = wait(
         f"{profile} to be counted", lambda: status(NODES[profile])["rounds"]["counted"] > before
     )
-    said = run("docker", "logs", container(f"node-{profile}")).count("shaped by")
+    said = logs(container(f"node-{profile}")).count("shaped by")
     if said != 2:
         raise StackError(
             f"{profile}: expected its new interface to be shaped too, found it said {said} times"
@@ -311,7 +317,8 @@ def stop(profile: str) -> float:
     seconds = round(time.monotonic() - begin_s, 1)
     code = inspect(container(f"node-{profile}"))["State"]["ExitCode"]
     if code:
-        raise StackError(f"{profile}: expected exit code 0 after SIGTERM, got {code}")
+        last = logs(container(f"node-{profile}"))[-1000:]
+        raise StackError(f"{profile}: expected exit code 0 after SIGTERM, got {code}: {last}")
     say(f"stopped {profile} in {seconds} s, exit code 0")
     return seconds
 
@@ -327,20 +334,26 @@ def taken_down() -> Iterator[None]:
         say("down")
 
 
-def story() -> dict[str, Any]:
-    """Everything, in order; what was seen."""
+def story(*, lines: bool) -> dict[str, Any]:
+    """Everything, in order; what was seen. Without `lines` none is measured."""
     with taken_down():
         return {
             "images": build(),
-            "lines": measure_lines(),
+            "lines": measure_lines() if lines else {},
+            "refused_line": require_refused_line(),
+            "kernels": require_kernels_once(),
             "training": train(ROUNDS),
             "metrics": scrape(),
             "rights": require_harmless(),
+            "reaped_seconds": require_reaped("node-cable"),
             "node_killed": kill("node-dsl"),
             "counted_again": require_counted_again("dsl"),
             "coordinator_killed": kill("coordinator"),
             "cut": cut("cable"),
             "stop_seconds": stop("lte"),
+            "refused_link": require_refused_link(),
+            "pinned_seconds": join_by_link("node-lte", len(NODES)),
+            "early_stop_seconds": stop_in_first_seconds("node-lte"),
         }
 
 
@@ -350,6 +363,9 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.compose", description="Tries docker-compose.yml for real."
     )
     parser.add_argument("--able", action="store_true", help="only say whether it can be tried here")
+    parser.add_argument(
+        "--no-lines", action="store_true", help="measure no line, where the machine is too busy"
+    )
     parser.add_argument("--json", type=Path, help="file for what was seen")
     options = parser.parse_args(arguments)
     if reason := unable():
@@ -359,7 +375,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     begin_s = time.monotonic()
     try:
-        seen = story()
+        seen = story(lines=not options.no_lines)
     except (StackError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -72,17 +72,31 @@ def base_image() -> str:
 
 def run(*command: str) -> str:
     """Standard output of a command that must succeed."""
+    code, output, errors = attempt(*command)
+    if code:
+        raise StackError(f"{' '.join(command)}: exit code {code}: {errors.strip()[-2000:]}")
+    return output
+
+
+def attempt(*command: str) -> tuple[int, str, str]:
+    """(Exit code, standard output, standard error) of a command that may fail."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise StackError(
-            f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}"
-        )
-    return done.stdout
+    return done.returncode, done.stdout, done.stderr
 
 
 def compose(*arguments: str) -> str:
     """One compose command of the project."""
     return run(*compose_command(), "--project-name", PROJECT, *arguments)
+
+
+def try_once(service: str, *command: str) -> tuple[int, str, str]:
+    """(Exit code, output, errors) of a command in a container of a service, without a shaped line
+    and without the other services.
+    """
+    options = ("--rm", "--no-deps", "-T", "-e", "LOCKSTEP_LINK_PROFILE=")
+    return attempt(
+        *(*compose_command(), "--project-name", PROJECT, "run"), *options, service, *command
+    )
 
 
 def inspect(container: str) -> dict[str, Any]:
@@ -97,15 +111,31 @@ def container(service: str) -> str:
         *("docker", "ps", "--all", "--quiet", "--no-trunc"),
         *("--filter", f"label=com.docker.compose.project={PROJECT}"),
         *("--filter", f"label=com.docker.compose.service={service}"),
+        *("--filter", "label=com.docker.compose.oneoff=False"),
     ).split()
     if len(listed) != 1:
         raise StackError(f"{service}: expected one container, found {len(listed)}")
     return listed[0]
 
 
-def process(service: str) -> int:
-    """The host's number of a service's process 1."""
-    return int(inspect(container(service))["State"]["Pid"])
+def program(service: str) -> int:
+    """The host's number of a service's own process, which is the child of the container's init; 0
+    while there is none.
+    """
+    state = inspect(container(service))["State"]
+    if not state["Running"]:
+        return 0
+    listed = run("docker", "top", container(service), "-eo", "pid,ppid").splitlines()[1:]
+    pairs = [tuple(map(int, line.split())) for line in listed]
+    return min((pid for pid, parent in pairs if parent == int(state["Pid"])), default=0)
+
+
+def logs(container: str) -> str:
+    """Everything that a container has printed."""
+    done = subprocess.run(
+        ["docker", "logs", container], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.stdout
 
 
 def health(service: str) -> str:

@@ -96,6 +96,7 @@ def test_every_service_has_only_the_rights_that_it_needs(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
     assert set(service.get("cap_add", ())) <= {
+        "KILL",
         "NET_ADMIN",
         "NET_RAW",
         "SETGID",
@@ -121,6 +122,12 @@ def test_only_the_start_of_a_node_and_chaos_run_as_root(name: str) -> None:
         assert "cap_add" not in service
     elif name != "chaos":
         assert service["entrypoint"] == ["/opt/lockstep/deploy/entrypoint_node.sh"]
+
+
+@every_service
+def test_an_init_may_signal_a_program_that_has_changed_its_user(name: str) -> None:
+    added = SERVICES[name].get("cap_add", ())
+    assert ("KILL" in added) == ("SETUID" in added), "docker stop would kill it in its round"
 
 
 def test_only_chaos_holds_the_engine_s_socket() -> None:

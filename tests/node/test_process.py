@@ -173,6 +173,7 @@ async def test_a_node_that_was_in_the_run_waits_for_a_coordinator_that_is_away(
     starting = asyncio.create_task(node.start())
     await until(lambda: "asks again in" in node.status()["phase"])
     assert f"cannot reach a coordinator at {address}" in node.status()["phase"]
+    assert node.status()["waiting_for"] == ""
     assert not starting.done()
     again = CoordinatorSettings(tmp_path / "coordinator", address, goodbye_ms=5000)
     coordinator = CoordinatorProcess(spec, again, Ed25519PrivateKey.from_private_bytes(bytes(32)))

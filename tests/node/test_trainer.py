@@ -87,7 +87,7 @@ class FakeSwarm:
     told: list[dict[PeerId, tuple[str, ...]]] = field(default_factory=list)
     peers: list[PeerId] = field(default_factory=list)
 
-    def open(self, round: int) -> None: ...
+    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None: ...
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]

@@ -19,6 +19,8 @@ from protocol.runfile import RetentionSpec
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
+pytestmark = pytest.mark.slow
+
 STEPS = 10_000
 """More than the run makes: its nodes leave before."""
 

@@ -118,6 +118,7 @@ def test_the_others_go_on_without_a_killed_node_which_comes_back(cluster: Faulty
     cluster.until(lambda: cluster.counted(head, 1))
 
 
+@pytest.mark.slow
 def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process(
     cluster: FaultyCluster,
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process
     assert float(away[-1]) >= lease_s - since_last_word_s, "the length of the sleep"
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyCluster) -> None:
     cluster.pause(None)
     asleep = cluster.head()
@@ -144,7 +146,13 @@ def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyC
     assert members(cluster) == {cluster.peer(number) for number in range(NODES)}
 
 
-@pytest.mark.parametrize("boundary", ["opened", "bell", "publish_by", "commit"])
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("opened", "bell", "publish_by")),
+        "commit",
+    ],
+)
 def test_a_coordinator_killed_at_a_boundary_goes_on_from_its_journal(
     cluster: FaultyCluster, boundary: str
 ) -> None:
@@ -231,7 +239,11 @@ def full_disk(directory: Path) -> Iterator[None]:
         filler.unlink()
 
 
-@pytest.mark.parametrize("number", [2, None], ids=["node", "coordinator"])
+@pytest.mark.parametrize(
+    "number",
+    [2, pytest.param(None, marks=pytest.mark.slow)],
+    ids=["node", "coordinator"],
+)
 def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
     cluster: FaultyCluster, disks: tuple[Path, bool], number: int | None
 ) -> None:
@@ -255,6 +267,7 @@ def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
 # ---- wires
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_on_the_wire_is_noticed_and_costs_only_the_link(
     cluster: FaultyCluster,
 ) -> None:
@@ -286,6 +299,7 @@ def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(
     cluster.until(lambda: cluster.counted(head, 0))
 
 
+@pytest.mark.slow
 def test_a_run_whose_nodes_cannot_reach_each_other_commits_again_when_they_can(
     cluster: FaultyCluster,
 ) -> None:

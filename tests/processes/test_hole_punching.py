@@ -178,6 +178,7 @@ def test_a_relayed_link_becomes_direct_once_four_others_see_both_ends(
         assert relayed(one) == [False]
 
 
+@pytest.mark.slow
 def test_with_three_observers_the_relay_carries_the_link_and_nobody_hangs_up_in_vain(
     computers: dict[str, Computer], strangers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

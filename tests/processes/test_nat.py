@@ -115,6 +115,7 @@ def link(node: Child, other: Child) -> dict[str, Any]:
     return next((each for each in opened if each["peer"] == other.status.get("peer_id")), {})
 
 
+@pytest.mark.slow
 @needs_p2pd
 def test_nodes_of_unlike_transports_train_through_one_that_has_both_and_one_may_move(
     tmp_path: Path,
@@ -172,6 +173,7 @@ def relay_id(cluster: WanCluster) -> str:
     return str(cluster.relays[0].status["addresses"][0]).rpartition("/")[2]
 
 
+@pytest.mark.slow
 @needs_p2pd
 def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_say_so(
     tmp_path: Path,

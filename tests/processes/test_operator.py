@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
 from tests.processes.watching import PATIENCE_S, committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
+
+pytestmark = pytest.mark.slow
 
 STEPS = 100_000
 """The run does not come to its end by itself."""

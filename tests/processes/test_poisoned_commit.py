@@ -22,6 +22,8 @@ from tests.processes.faulty import replayed
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
+pytestmark = pytest.mark.slow
+
 STEPS = 40
 NODES = 2
 NOTHING = sha256(b"the bytes of nothing")

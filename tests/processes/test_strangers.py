@@ -42,6 +42,8 @@ from protocol.wire_pb2_grpc import CoordinatorStub
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
+pytestmark = pytest.mark.slow
+
 ATTACK_S = 5.0
 
 MEMORY_BYTES = 64_000_000

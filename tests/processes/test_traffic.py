@@ -112,6 +112,7 @@ def scraped(cluster: WanCluster, child: Child) -> dict[tuple[str, str], float]:
     return {(each.labels["kind"], each.labels["direction"]): each.value for each in family.samples}
 
 
+@pytest.mark.slow
 def test_the_owners_of_all_bytes_add_up_to_what_the_kernel_counted_on_each_line(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +197,7 @@ def heaviest(samples: list[tuple[float, int]]) -> float:
     return max(rates)
 
 
+@pytest.mark.slow
 def test_on_the_wire_no_five_seconds_carry_more_than_the_upload_limit(tmp_path: Path) -> None:
     """Headers, heartbeats, acknowledgements and the session with the coordinator included; to a
     peer of each kind.

@@ -102,7 +102,7 @@ def test_what_is_written_is_read() -> None:
         ("[algorithm]\nvalue_bits = 3", "algorithm.value_bits: expected 1, 2, 4 or 8, found 3"),
         (
             "[algorithm]\nname = 'adam'",
-            "algorithm.name: expected 'demo' or 'local_steps', found 'adam'",
+            "algorithm.name: expected 'demo', 'local_steps' or 'gossip-adam', found 'adam'",
         ),
         (
             "[algorithm]\nmomentum_decay = 1.0",
@@ -155,6 +155,22 @@ def test_all_mistakes_are_told_at_once() -> None:
         (
             "[algorithm]\nname = 'local_steps'\n[rounds]\nbatch_samples_max = 16776960",
             "add up to 16777216, above 16777215: local_steps weigh nodes by their samples",
+        ),
+        (
+            "[algorithm]\nname = 'gossip-adam'\ntop_k = 64",
+            "algorithm.top_k counts for nothing with the algorithm gossip-adam: expected it",
+        ),
+        (
+            "[algorithm.mixing]\naccumulate = 4",
+            "algorithm.mixing.accumulate counts for nothing with the algorithm demo: expected it",
+        ),
+        (
+            "[algorithm]\nname = 'gossip-adam'\n[membership]\ntrust = 'public'",
+            "membership.trust must be known with gossip-adam, got public",
+        ),
+        (
+            "[algorithm]\nname = 'gossip-adam'\n[algorithm.mixing]\ntopology = 'complete'",
+            "membership.members_max must be at most 64 with gossip-adam and the topology complete",
         ),
     ],
 )
@@ -308,7 +324,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "e5c6a9023d7b9b43d35125aecce48020"
+    assert run_id(RunSpec(), KEY) == "cace8714808dcd60f1e91d57ec33944b"
 
 
 def test_a_run_file_is_frozen() -> None:

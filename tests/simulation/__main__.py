@@ -22,18 +22,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--history", action="store_true", help="print the whole history of each seed"
     )
+    parser.add_argument("--local-steps", action="store_true", help="runs with local steps")
     options = parser.parse_args(arguments)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.history:
         for seed in seeds:
-            scenario = Scenario(seed)
+            scenario = Scenario(seed, local_steps=options.local_steps)
             try:
                 scenario.run()
             finally:
                 print("\n".join(scenario.world.history()))
         return 0
     verdicts = []
-    for verdict in judge_all(seeds, options.jobs):
+    for verdict in judge_all(seeds, options.jobs, local_steps=options.local_steps):
         verdicts.append(verdict)
         if verdict.violation:
             print(verdict.violation, end="\n\n", flush=True)

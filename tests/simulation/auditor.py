@@ -10,6 +10,8 @@ Its rules:
 - a kill takes from a node only what its disk did not have; what its disk had comes back;
 - at every instant each sample that a node has trained is in its momentum, in an undecided payload,
   or in its parameters;
+- with local steps, a commit weighs an author by the samples that it trained in the round, and the
+  author's scale says the same;
 - in the end each sample that was announced in time is in the parameters, or in the momentum of one
   node, or was lost by a fault that takes it (a lost disk, a save that is not made every round);
   none is in two places. Only a machine that computed wrong is excused from this.
@@ -18,9 +20,12 @@ Its rules:
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from protocol.codec.commits import Commit, commit_digest, genesis_digest
+from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest
+from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId, RunId
+from protocol.runfile import AlgorithmSpec
 from tests.simulation.checkers import require
+from tests.simulation.movements import Work
 
 
 @dataclass
@@ -43,6 +48,8 @@ class Auditor:
     """Positions that a fault has taken: they may be nowhere."""
     sent: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
     """The positions in the committed payloads, by author and round."""
+    works: dict[tuple[PeerId, int], Work] = field(default_factory=dict)
+    """With local steps: what each author trained in a round."""
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
 
@@ -76,6 +83,27 @@ class Auditor:
                 peer,
                 "and the first to apply it",
             )
+
+    def weighs(
+        self,
+        entry: Entry,
+        round: int,
+        algorithm: AlgorithmSpec,
+        top_k: int,
+        coefficients: Coefficients,
+    ) -> None:
+        """A replica counts what an author moved."""
+        work, scales = self.works[entry.author, round], coefficients.scales
+        require(
+            entry.weight == entry.samples == work.samples,
+            f"round {round} weighs {entry.author} by {entry.weight} samples, expected",
+            work.samples,
+        )
+        said = set() if scales is None else set(scales[coefficients.counts > 0].tolist())
+        require(
+            said <= {work.code_max(algorithm, top_k)},
+            f"round {round} has scales {said} of {entry.author}, which trained {work}",
+        )
 
     def adopted(self, peer: PeerId, round: int, digest: int) -> int:
         """A replica goes on from a snapshot. Returns the number of voids that it passed over."""

@@ -57,7 +57,14 @@ class Outcome:
     """Hash of the whole history."""
 
 
-def spec_of(chance: random.Random, nodes: int) -> RunSpec:
+VOTES = {"vote_rounds": 3, "vote_rounds_from": 5}
+"""A run with votes: those of several rounds make a step."""
+
+LOCAL_SAMPLES = (1, 3, 4, 16)
+"""Samples of a local step in runs with them: from many steps in a round to a part of one."""
+
+
+def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> RunSpec:
     """A run file of short rounds; one that this many nodes can fulfil."""
     ending = chance.random() < ENDING
     short_log = chance.random() < 0.25
@@ -67,8 +74,7 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
                 "top_k": TOP_K,
                 "early_rounds": 7,
                 "early_top_k": TOP_K + 8,
-                "vote_rounds": 3,
-                "vote_rounds_from": 5,
+                **algorithm,
             },
             "schedule": {
                 "steps": chance.randint(15, 45) if ending else 400,
@@ -104,9 +110,9 @@ def spec_of(chance: random.Random, nodes: int) -> RunSpec:
 
 
 class Scenario:
-    """The parties of one seed."""
+    """The parties of one seed, of a run with votes or with local steps."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, local_steps: bool = False) -> None:
         self.seed = seed
         self.world = World(seed)
         chance = self.world.random
@@ -116,7 +122,11 @@ class Scenario:
             if many
             else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
         )
-        self.spec = spec_of(chance, count)
+        algorithm: dict[str, object] = {**VOTES}
+        if local_steps:
+            samples = LOCAL_SAMPLES[seed % len(LOCAL_SAMPLES)]
+            algorithm = {"name": "local_steps", "local_samples": samples}
+        self.spec = spec_of(chance, count, algorithm)
         self.network = Network(self.world, chance.choice(WEATHERS))
         self.switchboard = Switchboard(self.network)
         self.error: Exception | None = None

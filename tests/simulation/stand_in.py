@@ -5,7 +5,7 @@ unseen.
     momentum               a set of positions; extraction takes the k lowest of each chunk, as DeMo
                            takes the largest
     payload                those positions in the real container (chunk = position / 4096,
-                           index = the rest, value 1)
+                           index = the rest, value 1; with local steps a scale, see `movements`)
     parameters             one bit per position that a commit has applied, the sums of votes of the
                            last step, and the digest and round of that commit
 
@@ -33,13 +33,23 @@ from node.replica.snapshot import read_snapshot
 from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, commit_digest, genesis_digest
-from protocol.codec.payload import Body, Coefficients, PayloadShape, body_of, decode
+from protocol.codec.payload import (
+    Body,
+    Coefficients,
+    Header,
+    PayloadShape,
+    body_of,
+    decode,
+    sealed,
+)
 from protocol.errors import StorageError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
+from protocol.schedule import float32_value
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation
 from tests.simulation.disk import Disk
+from tests.simulation.movements import Work, digest_of_movements
 from tests.simulation.world import Process
 
 CHUNKS = 4
@@ -56,13 +66,18 @@ class Extraction:
     """The positions that a payload took from the momentum."""
 
     positions: tuple[int, ...]
+    scale_code: int | None = None
+    """With local steps: the code of every chunk's scale."""
 
     def body(self, shape: PayloadShape) -> Body:
         """The body of the payload, packed."""
         places = np.array(self.positions, np.int64)
         counts = np.bincount(places // 4096, minlength=CHUNKS).astype(np.uint16)
         indices, values = (places % 4096).astype(np.uint16), np.ones(len(places), np.int16)
-        return body_of(Coefficients(counts, indices, values), shape)
+        scales = None
+        if self.scale_code is not None:
+            scales = np.where(counts > 0, self.scale_code, 0).astype(np.uint8)
+        return body_of(Coefficients(counts, indices, values, scales), shape)
 
 
 class Corpus:
@@ -127,11 +142,15 @@ class Replica:
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
         self.trained_here: set[int] = set()
+        self._rate = 0.0
         self.reset()
 
     def shape_at(self, round: int) -> PayloadShape:
         """The shape of every payload of a round."""
-        return PayloadShape(CHUNKS, self._algorithm.top_k_at(round), self._algorithm.value_bits)
+        algorithm = self._algorithm
+        return PayloadShape(
+            CHUNKS, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
+        )
 
     # ---- for the trainer
 
@@ -153,6 +172,7 @@ class Replica:
         self, batches: Iterable[range], pending: Pending | None, rate_bits: tuple[int, int]
     ) -> "GradientAccumulation":
         """Begin the passes of a round."""
+        self._rate = float32_value(rate_bits[0])
         return self.trainee.passes(batches)
 
     def stand_at(self, pending: Pending | None) -> None:
@@ -169,10 +189,13 @@ class Replica:
         self.trained_here.update(self.trainee.done)
         self.has_momentum = True
 
-    def extract(self, round: int) -> Any:
+    def extract(self, round: int, *, mean: bool = False) -> Any:
         """The lowest positions of each chunk leave the momentum. The type is not the product's: the
         trainer only hands an extraction back.
         """
+        code = self._scale_code(round) if self._algorithm.moves else None
+        if code is not None and code < 0:
+            return Extraction((), 0)
         by_chunk: dict[int, list[int]] = defaultdict(list)
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
@@ -182,7 +205,23 @@ class Replica:
             for position in chunk[: self.shape_at(round).top_k]
         )
         self.momentum.difference_update(chosen)
-        return Extraction(chosen)
+        return Extraction(chosen, code)
+
+    def _scale_code(self, round: int) -> int:
+        """The scale of this round's work, of which the auditor is told."""
+        work = Work(len(self.trainee.done), self._rate)
+        self._auditor.works[self.peer, round] = work
+        return work.code_max(self._algorithm, self.shape_at(round).top_k)
+
+    def encoded(self, header: Header, extraction: Any) -> tuple[bytes, int]:
+        """The payload of an extraction, and the number of its values."""
+        shape = self.shape_at(header.round)
+        body = extraction.body(shape)
+        return sealed(header, body, shape), body.values
+
+    def projection(self) -> list[float]:
+        """Nothing: all replicas are equal."""
+        return []
 
     def reclaim(self, extraction: Any) -> None:
         """The positions go back."""
@@ -217,6 +256,9 @@ class Replica:
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
             self._auditor.sent[sent.author, sent.round] = sent.positions
+            if self._algorithm.moves:
+                top_k = self.shape_at(commit.round).top_k
+                self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
             for position in sent.positions:
                 if (
                     self.has_applied(position)
@@ -230,7 +272,16 @@ class Replica:
                 self._raw[position >> 3] |= 1 << (position & 7)
             contribution = Contribution(entry.weight, sent.coefficients)
             counted.append(CountedPayload(commit.round, payload, contribution))
-        self._set_sums(self._earlier.joined(commit.round, commit.step, counted))
+        contributions = self._earlier.joined(commit.round, commit.step, counted)
+        if self._algorithm.moves:
+            rate, top_k = (
+                float32_value(commit.learning_rate_bits),
+                self.shape_at(commit.round).top_k,
+            )
+            digest = digest_of_movements(contributions, self._algorithm, rate, top_k)
+        else:
+            digest = _digest_of_votes(contributions)
+        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(digest, np.uint8)
         self._set_head(commit_digest(commit), commit.round)
         self.digest = self._digest()
         self._auditor.applied(self.peer, commit, self.digest, self.void_count, faulty=self.faulty)
@@ -249,7 +300,8 @@ class Replica:
     def save(self, disk: Disk, position: Position) -> None:
         """Write everything that a kill must not lose."""
         pending = [
-            (item.announcement.SerializeToString(), positions_of(item)) for item in position.pending
+            (item.announcement.SerializeToString(), positions_of(item), _code_of(item))
+            for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
         votes = {
@@ -290,8 +342,8 @@ class Replica:
                 f"{self.peer} saved the state of round {self.head_round} as that of {head_round}"
             )
         pending = []
-        for blob, positions in saved.pending:
-            extraction: Any = None if positions is None else Extraction(tuple(positions))
+        for blob, positions, code in saved.pending:
+            extraction: Any = None if positions is None else Extraction(tuple(positions), code)
             pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))
         self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
         self.void_count = saved.void_count
@@ -337,15 +389,6 @@ class Replica:
             head + round.to_bytes(8, "big", signed=True), np.uint8
         )
 
-    def _set_sums(self, contributions: Iterable[Contribution]) -> None:
-        """Record the sums of all votes that make a step, in whatever order they come."""
-        sums = np.zeros(POSITIONS_MAX, np.int32)
-        for contribution in contributions:
-            coefficients = contribution.coefficients
-            sums[_places(coefficients)] += contribution.weight * coefficients.values
-        digest = hashlib.sha256(sums.tobytes()).digest()
-        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(digest, np.uint8)
-
     def _digest(self) -> int:
         return int.from_bytes(hashlib.sha256(self._raw.tobytes()).digest()[:8], "big")
 
@@ -356,6 +399,11 @@ def positions_of(pending: Pending) -> tuple[int, ...] | None:
     return extraction.positions if extraction else None
 
 
+def _code_of(pending: Pending) -> int | None:
+    extraction = cast(Extraction | None, pending.extraction)
+    return extraction.scale_code if extraction else None
+
+
 class SavedState(msgspec.Struct, array_like=True, frozen=True):
     """The fields of the state file."""
 
@@ -364,7 +412,7 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     has_momentum: bool
     faulty: bool
     where: tuple[int, bytes, int]
-    pending: list[tuple[bytes, list[int] | None]]
+    pending: list[tuple[bytes, list[int] | None, int | None]]
     unsaved_rounds: int
     votes: dict[str, bytes]
     void_count: int
@@ -373,13 +421,14 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     @property
     def rounds(self) -> set[int]:
         """Rounds that were announced and not settled."""
-        return {wire.NodeMessage.FromString(blob).announced.round for blob, _ in self.pending}
+        return {wire.NodeMessage.FromString(blob).announced.round for blob, *_ in self.pending}
 
     @property
     def payloads(self) -> list[tuple[bytes, tuple[int, ...]]]:
         """Digest and positions of what was announced and not settled."""
         announced = [
-            (wire.NodeMessage.FromString(blob).announced, places) for blob, places in self.pending
+            (wire.NodeMessage.FromString(blob).announced, places)
+            for blob, places, _ in self.pending
         ]
         return [
             (message.digest, tuple(places)) for message, places in announced if places is not None
@@ -408,6 +457,15 @@ class Sent:
     round: int
     positions: tuple[int, ...]
     coefficients: Coefficients
+
+
+def _digest_of_votes(contributions: Iterable[Contribution]) -> bytes:
+    """Digest of the sums of all votes that make a step, in whatever order they come."""
+    sums = np.zeros(POSITIONS_MAX, np.int32)
+    for contribution in contributions:
+        coefficients = contribution.coefficients
+        sums[_places(coefficients)] += contribution.weight * coefficients.values
+    return hashlib.sha256(sums.tobytes()).digest()
 
 
 @functools.lru_cache(maxsize=512)

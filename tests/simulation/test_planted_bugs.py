@@ -30,10 +30,13 @@ from node.round.pending import PendingRounds
 from node.trainer import Trainer
 from protocol.codec.commits import sign_commit
 from protocol.ids import Digest, sha256
+from protocol.runfile import AlgorithmSpec
 from tests.simulation import node_party, scenario, stand_in
 from tests.simulation.checkers import Violation
 from tests.simulation.faults import Faults
+from tests.simulation.movements import Work
 from tests.simulation.scenario import Scenario
+from tests.simulation.stand_in import Replica
 
 SEEDS = 60
 
@@ -316,6 +319,29 @@ def nothing_is_ever_void(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(voiding, "plan", lambda *arguments: None)
 
 
+def everybody_weighs_alike(patch: pytest.MonkeyPatch) -> None:
+    """A commit weighs authors of local steps as it weighs votes."""
+    patch.setattr(AlgorithmSpec, "weight_of", lambda spec, samples: 1)
+
+
+def scales_forget_the_samples(patch: pytest.MonkeyPatch) -> None:
+    """An author's scale is that of one step, whatever it trained."""
+    right = Replica._scale_code
+
+    def scale_code(replica: Replica, round: int) -> int:
+        right(replica, round)
+        return Work(1, 0.0008).code_max(replica._algorithm, replica.shape_at(round).top_k)
+
+    patch.setattr(Replica, "_scale_code", scale_code)
+
+
+LOCAL_STEPS: list[tuple[Plant, str]] = [
+    (everybody_weighs_alike, "weighs .* by 1 samples, expected"),
+    (scales_forget_the_samples, "has scales .* which trained Work"),
+    (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
+]
+"""Bugs of runs with local steps."""
+
 PLANTED: list[tuple[Plant, str]] = [
     (copies_are_not_counted, "is held by"),
     (the_quorum_is_forgotten, "is below the quorum"),
@@ -388,9 +414,9 @@ AIMS = {
 """For bugs that not every scenario meets: among all faults the search would take minutes."""
 
 
-def run_seeds() -> None:
+def run_seeds(*, local_steps: bool = False) -> None:
     for seed in range(SEEDS):
-        Scenario(seed).run()
+        Scenario(seed, local_steps=local_steps).run()
 
 
 @pytest.mark.timeout(600)
@@ -402,6 +428,16 @@ def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(Rounds, "validate", lambda machine: None)
     with pytest.raises(Violation, match=words):
         run_seeds()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("plant", "words"), LOCAL_STEPS)
+def test_a_bug_planted_in_a_run_with_local_steps_is_found(
+    plant: Plant, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Violation, match=words):
+        run_seeds(local_steps=True)
 
 
 def test_a_violation_names_its_seed_and_shows_the_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.scenario import ROUNDS
 from tests.simulation.verdicts import Verdict, judge, processes, summed_up
 
-SEEDS, QUICK, BLOCK = 500, 100, 50
+SEEDS, QUICK, BLOCK = 500, 40, 20
 """Seeds in all, those of `make test`, and those of one test; the rest is for `make test-slow`."""
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,18 @@ def test_runs_with_faults_keep_their_promises_and_then_make_progress(
     block = list(pool.map(judge, range(first, first + BLOCK), chunksize=5))
     verdicts += block
     assert not [verdict.violation for verdict in block if verdict.violation]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=str
+)
+def test_runs_with_local_steps_keep_the_same_promises(
+    seeds: range, pool: ProcessPoolExecutor
+) -> None:
+    block = list(pool.map(partial(judge, local_steps=True), seeds, chunksize=5))
+    assert not [verdict.violation for verdict in block if verdict.violation]
+    assert sum(verdict.commits for verdict in block) > 20 * len(seeds)
 
 
 def test_the_seeds_see_every_fault_and_every_end(verdicts: list[Verdict]) -> None:

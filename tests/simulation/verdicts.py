@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation.checkers import Violation
@@ -30,10 +31,10 @@ class Verdict:
     history: str = ""
 
 
-def judge(seed: int) -> Verdict:
+def judge(seed: int, local_steps: bool = False) -> Verdict:
     """Run one seed."""
     try:
-        outcome = Scenario(seed).run()
+        outcome = Scenario(seed, local_steps=local_steps).run()
     except Violation as violation:
         return Verdict(seed, str(violation))
     return Verdict(
@@ -58,13 +59,14 @@ def processes(jobs: int) -> ProcessPoolExecutor:
     )
 
 
-def judge_all(seeds: range, jobs: int) -> Iterable[Verdict]:
+def judge_all(seeds: range, jobs: int, *, local_steps: bool = False) -> Iterable[Verdict]:
     """Run the seeds in `jobs` processes; verdicts in the order of the seeds."""
+    one = partial(judge, local_steps=local_steps)
     if jobs <= 1:
-        yield from map(judge, seeds)
+        yield from map(one, seeds)
         return
     with processes(jobs) as pool:
-        yield from pool.map(judge, seeds, chunksize=5)
+        yield from pool.map(one, seeds, chunksize=5)
 
 
 def summed_up(verdicts: list[Verdict]) -> str:

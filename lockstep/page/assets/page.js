@@ -102,7 +102,11 @@ function showStatus(status) {
   put("loss", number(status.loss));
   put("members-count", count(status.members.length));
   const digests = status.digests;
-  if (!digests.rounds_checked) put("replicas", "not compared yet", "wait");
+  const own = status.consensus;
+  if (own) {
+    const apart = own.distance === null ? "not compared yet" : `${own.distance.toPrecision(3)} from their mean`;
+    put("replicas", `own parameters, ${apart}`, own.distance === null ? "wait" : "good");
+  } else if (!digests.rounds_checked) put("replicas", "not compared yet", "wait");
   else if (digests.agreed) put("replicas", `equal in ${count(digests.rounds_checked)} rounds`, "good");
   else put("replicas", `DIFFERENT in ${count(digests.rounds_disputed)} rounds`, "bad");
   const traffic = status.traffic;

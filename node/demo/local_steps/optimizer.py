@@ -22,27 +22,33 @@ MUON_MOMENTUM = 0.95
 class LocalOptimizer:
     """Muon and AdamW for the parameters of one model."""
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
-        """`parameters`: those of the model that are trained, by name. `SettingsError` when this
-        torch has no Muon.
+    def __init__(
+        self,
+        model: nn.Module | None,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        muon: bool = True,
+    ) -> None:
+        """`parameters`: those of the model that are trained, by name; without a model, none of them
+        is a table. Without `muon` AdamW moves all. `SettingsError` when this torch has no Muon.
         """
-        muon: Any = getattr(torch.optim, "Muon", None)
-        if muon is None:
+        muon_class: Any = getattr(torch.optim, "Muon", None)
+        if muon_class is None:
             raise SettingsError(
                 f"algorithm.name: local_steps need torch 2.9 or later, got {torch.__version__}; "
                 "update it, or join another run"
             )
         self._parameters = dict(parameters)
-        tables = _tables(model)
+        tables = _tables(model) if model else set()
         matrices: list[nn.Parameter] = []
         rest: list[nn.Parameter] = []
         for parameter in self._parameters.values():
-            is_matrix = parameter.ndim == 2 and id(parameter) not in tables
+            is_matrix = muon and parameter.ndim == 2 and id(parameter) not in tables
             (matrices if is_matrix else rest).append(parameter)
         self._optimizers: list[torch.optim.Optimizer] = []
         if matrices:
             self._optimizers.append(
-                muon(
+                muon_class(
                     matrices,
                     weight_decay=0.0,
                     momentum=MUON_MOMENTUM,

@@ -41,6 +41,7 @@ from node.demo.optimizer.agreement import (
 from node.demo.optimizer.group import (
     Group,
     check_parameters,
+    check_precision,
     check_settings,
     label,
     warn_of_signs,
@@ -60,6 +61,9 @@ from protocol.errors import (
 )
 from protocol.ids import PeerId, RunId
 
+LOCAL_STEPS_MAX = 10_000
+"""Steps from one exchange to the next at most."""
+
 TEXT_MAX = 1000
 """Characters of another rank's error that a sentence repeats."""
 
@@ -70,6 +74,11 @@ class DeMo(Optimizer):
     Hyper-parameters may differ between groups and change between steps; they must be the same on
     all ranks.
     """
+
+    _calls: int
+    """Calls of `step` since the last exchange."""
+    _failed: Exception | None
+    """What keeps this rank from the next exchange."""
 
     _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets grad_scale and found_inf
 
@@ -86,6 +95,7 @@ class DeMo(Optimizer):
         alpha: float = 1.0,
         update: Rule = "orthogonal",
         gradients: Scale = "even",
+        local_steps: int = 0,
         process_group: dist.ProcessGroup | None = None,
         check_every: int | None = None,
     ) -> None:
@@ -95,14 +105,21 @@ class DeMo(Optimizer):
         lr: root mean square of the change that one step makes to each parameter; weight_decay:
         decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
         `gradient_scaling.Scale`; the others as in `DemoSettings`. The algorithm as published is
-        update="sign", gradients="plain", recency=0, and wants a lower lr. process_group: None means
+        update="sign", gradients="plain", recency=0, and wants a lower lr. local_steps: 0, or H: the
+        steps from one exchange to the next. Of the settings only lr, top_k and weight_decay count
+        then; matrices move by Muon, all else and groups with inner="adamw", for embeddings, by
+        AdamW. Wants a top_k of about 40 H and a higher lr. Experimental. process_group: None means
         the default group if there is one, else this process alone. check_every: steps from one
         comparison of all ranks' parameters to the next; None: every step for a small model, every
         100 for a large one.
         """
         if check_every is not None and check_every < 1:
             raise SettingsError(f"expected a check_every of at least 1, got {check_every}")
-        defaults = {
+        if not 0 <= local_steps <= LOCAL_STEPS_MAX or int(local_steps) != local_steps:
+            raise SettingsError(
+                f"expected local_steps of 0 to {LOCAL_STEPS_MAX}, got {local_steps}"
+            )
+        defaults: dict[str, Any] = {
             "lr": lr,
             "momentum_decay": momentum_decay,
             "recency": recency,
@@ -113,8 +130,11 @@ class DeMo(Optimizer):
             "update": update,
             "gradients": gradients,
         }
+        if local_steps:
+            defaults |= {"value_bits": 1, "update": "sign", "gradients": "plain", "inner": "muon"}
         self._ranks = Ranks(process_group)
         self._check_every = check_every
+        self._local_steps = local_steps
         self._complete = False
         super().__init__(params, defaults)
         self._complete = True
@@ -131,6 +151,8 @@ class DeMo(Optimizer):
             check_settings(group)
             names = [label(self.param_groups, number, i) for i in range(len(group["params"]))]
             check_parameters(group["params"], names)
+            if self._local_steps:
+                check_precision(group["params"], names)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -153,21 +175,38 @@ class DeMo(Optimizer):
         too large), `ValueError` (settings out of bounds), `DivergedError` (ranks differ) or
         `UnavailableError` (a rank has stopped or failed).
         """
-        self._ranks.begin()
+        self._calls += 1
+        exchanges = self._calls >= self._local_steps
+        if exchanges:
+            self._ranks.begin()
         loss = None
         if closure is not None:
             try:
                 with torch.enable_grad():
                     loss = closure()
             except Exception as error:
-                self._agree(error, False)
+                self._failed = self._failed or error
+                if exchanges:
+                    self._exchange(False)
                 raise
         overflow = bool(getattr(self, "found_inf", None) or 0)
-        heads = self._agree(self._looked_at(overflow), overflow)
-        if judge(heads) is Verdict.STEP and any(head.work for head in heads):
-            self._move(RunId(heads[0].plan.hex()), min(head.room_bytes for head in heads))
-            self._steps += 1
+        fault = self._looked_at(overflow)
+        self._failed = self._failed or fault
+        if exchanges:
+            self._exchange(overflow and not self._local_steps)
         return loss
+
+    def _exchange(self, overflow: bool) -> None:
+        """Agree with all ranks, and make a step with them if all can."""
+        try:
+            heads = self._agree(self._failed, overflow)
+            if judge(heads) is Verdict.STEP and any(head.work for head in heads):
+                self._move(RunId(heads[0].plan.hex()), min(head.room_bytes for head in heads))
+                self._steps += 1
+        finally:
+            self._calls, self._failed = 0, None
+            for member in self._placement.local_members:
+                member.settle()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over groups and their state, which torch's own way would round to the parameters'
@@ -185,7 +224,8 @@ class DeMo(Optimizer):
         self._start_over()
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_check_every": self._check_every, "_complete": True}
+        own = {"_check_every": self._check_every, "_local_steps": self._local_steps}
+        return super().__getstate__() | own | {"_complete": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copied or unpickled; a process group cannot be, so it becomes the default one."""
@@ -198,14 +238,18 @@ class DeMo(Optimizer):
         """Have the next step begin from `param_groups` and `state`, and compare the ranks."""
         self._placement = Placement(self)
         self._steps = 0
+        self._calls, self._failed = 0, None
         self._room_bytes = 0
 
     # ---- before the exchange
 
     def _looked_at(self, overflow: bool) -> Exception | None:
-        """The reason for which this rank cannot make the step, if any."""
+        """The reason for which this rank cannot make the step, if any. Makes a local step."""
+        scale = None if overflow else self._loss_scale
         try:
-            self._placement.look(None if overflow else self._loss_scale)
+            self._placement.look(scale)
+            if self._local_steps and not self._failed:
+                self._placement.step_locally(scale)
         except Exception as error:  # whatever it is, the other ranks must not wait
             return error
         return None
@@ -260,7 +304,12 @@ class DeMo(Optimizer):
     def _own_lines(self) -> dict[str, str]:
         """What must be equal on all ranks beside the groups."""
         since = "the number of steps since the optimizer was made, loaded or given a group"
-        return {"check_every": str(self._check_every), since: str(self._steps)}
+        lines = {"check_every": str(self._check_every), since: str(self._steps)}
+        if self._local_steps:
+            reaches = [member.reach for member in self._placement.local_members]
+            lines["local_steps"] = str(self._local_steps)
+            lines["the sum of lr since the last exchange, by group,"] = str(reaches)
+        return lines
 
     def _parameters(self) -> bytes:
         """Digest of the parameters, in a step that compares them; frozen ones in the first."""

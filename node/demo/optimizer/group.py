@@ -19,10 +19,22 @@ Group = dict[str, Any]
 
 RATES = ("lr", "weight_decay")
 
-CHOICES = {"update": RULES, "gradients": SCALES}
+INNERS = ("muon", "adamw")
+"""What makes the local steps of a group's matrices; all else moves by AdamW."""
 
-SETTINGS = (*RATES, "momentum_decay", "recency", "top_k", "value_bits", "alpha", *CHOICES)
-"""What every group has, equal on all ranks."""
+CHOICES = {"update": RULES, "gradients": SCALES, "inner": INNERS}
+
+SETTINGS = (
+    *RATES,
+    "momentum_decay",
+    "recency",
+    "top_k",
+    "value_bits",
+    "alpha",
+    "update",
+    "gradients",
+)
+"""What every group has, equal on all ranks; with local steps "inner" too."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Dtypes that can be trained."""
@@ -64,7 +76,7 @@ def check_settings(group: Group, where: str = "") -> None:
         got = {name: group[name] for name in SETTINGS}
         raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
     for name, known in CHOICES.items():
-        if group[name] not in known:
+        if name in group and group[name] not in known:
             raise SettingsError(
                 f"expected {name} of {' or '.join(known)}, got {group[name]!r}{where}"
             )
@@ -97,6 +109,16 @@ def check_parameters(parameters: Sequence[Tensor], names: Sequence[str]) -> None
         raise SettingsError(f"expected the parameters of a group on one device, got {devices}")
 
 
+def check_precision(parameters: Sequence[Tensor], names: Sequence[str]) -> None:
+    """`SettingsError` for parameters that cannot make local steps."""
+    for parameter, name in zip(parameters, names, strict=True):
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise SettingsError(
+                f"expected float32 parameters with local_steps, got {parameter.dtype} of {name}: "
+                "train in float32 with autocast"
+            )
+
+
 # ---- what ranks compare
 
 
@@ -105,7 +127,8 @@ def settings_lines(groups: Sequence[Group]) -> dict[str, str]:
     return {
         f"{name} of group {number}": _text(name, group[name])
         for number, group in enumerate(groups)
-        for name in SETTINGS
+        for name in (*SETTINGS, "inner")
+        if name in group
     }
 
 

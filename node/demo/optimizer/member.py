@@ -41,6 +41,9 @@ SIZES = ("gradient_sizes", "small_sizes", "point_sizes")
 MASTER = "master"
 """Name of a parameter's master copy in its state."""
 
+INNER = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
+"""Names of the state of torch's Muon and AdamW, which make local steps, in a parameter's state."""
+
 LOW = (torch.bfloat16, torch.float16)
 """Dtypes whose parameters have a master copy."""
 

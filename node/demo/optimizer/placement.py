@@ -1,7 +1,7 @@
 """The groups of an optimizer as its steps find them, and what ranks compare of them."""
 
 import hashlib
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from node.demo.optimizer.group import (
     settings_lines,
     structure_lines,
 )
-from node.demo.optimizer.member import MASTER, Member, bits, group_tensors
+from node.demo.optimizer.local_member import LocalMember
+from node.demo.optimizer.member import INNER, MASTER, Member, bits, group_tensors
 
 CHECKED_BYTES = 64 * 1024
 """Bytes of parameters for each step between two comparisons, if the user does not choose: a tenth
@@ -83,6 +84,21 @@ class Placement:
             if placed.member and scale is not None:
                 placed.member.look(partial(label, self._groups, number), scale)
 
+    # ---- local steps
+
+    @property
+    def local_members(self) -> list[LocalMember]:
+        """The groups that make local steps."""
+        return [member for member in self.members if isinstance(member, LocalMember)]
+
+    def step_locally(self, scale: float | None) -> None:
+        """Make a local step of all groups; see `LocalMember.step_locally`."""
+        for placed, group in zip(self._placed, self._groups, strict=True):
+            if isinstance(placed.member, LocalMember):
+                placed.member.step_locally(scale)
+                for index, tensors in placed.member.inner_state().items():
+                    self._state[group["params"][index]].update(tensors)
+
     # ---- what ranks compare
 
     def plan(self, lines: dict[str, str]) -> bytes:
@@ -115,9 +131,11 @@ class Placement:
         """A digest of each parameter and its master copy, for a person."""
         lines = {}
         for number, index, parameter in self._parameters():
-            digest = hashlib.sha256(bits(parameter))
-            if MASTER in self._state.get(parameter, {}):
-                digest.update(bits(self._state[parameter][MASTER]))
+            master = self._state.get(parameter, {}).get(MASTER)
+            parts = self._groups[number].get("inner") and master is not None  # the others moved
+            digest = hashlib.sha256(b"" if parts else bits(parameter))
+            if master is not None:
+                digest.update(bits(master))
             lines[f"parameter {index} of group {number}"] = digest.hexdigest()[:8]
         return lines
 
@@ -180,7 +198,7 @@ class Placement:
         params: Sequence[Tensor] = group["params"]
         names = [label(self._groups, number, index) for index in trained]
         check_parameters([params[index] for index in trained], names)
-        member = Member(group, trained)
+        member = (LocalMember if "inner" in group else Member)(group, trained)
         first = params[trained[0]]
         if earlier:
             member.carry_over(earlier)
@@ -188,6 +206,8 @@ class Placement:
             states = {index: self._state.get(params[index], {}) for index in trained}
             masters = {index: each[MASTER] for index, each in states.items() if MASTER in each}
             member.load(found, masters)
+            if isinstance(member, LocalMember):
+                member.load_inner({index: _only(INNER, each) for index, each in states.items()})
         for index, parameter in enumerate(params):
             if index in trained or (parameter.requires_grad and parameter in self._state):
                 for name in list(group_tensors(self._state[parameter])):
@@ -201,3 +221,7 @@ class Placement:
         for number, group in enumerate(self._groups):
             for index, parameter in enumerate(group["params"]):
                 yield number, index, parameter
+
+
+def _only(names: Collection[str], state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: state[name] for name in names if name in state}

@@ -56,6 +56,8 @@ class RoundStarted:
     """The coordinator opened a round."""
 
     round: int
+    near: frozenset[PeerId] | None = None
+    """The peers whose payloads this node fetches, and which fetch its own; None: all peers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Exchange:
             case events.Linked():
                 self._on_linked(event.peers)
             case events.RoundStarted():
-                effects = self._drop(self._rounds.start(event.round))
+                effects = self._drop(self._rounds.start(event.round, event.near))
             case events.Published():
                 effects = self._on_published(event)
             case events.Found():
@@ -151,6 +151,11 @@ class Exchange:
     def knows(self, digest: Digest) -> bool:
         """Whether a payload belongs to an undecided round."""
         return self._rounds.knows(digest)
+
+    def fetches_of(self, round: int, author: PeerId) -> bool:
+        """Whether the payloads of an author are of use here before a commit names them."""
+        state = self._rounds.get(round)
+        return state is None or state.near is None or author in state.near
 
     def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
         """How urgent it is to serve a payload to a peer, less is more urgent; the order of

@@ -33,6 +33,14 @@ class PeerSet:
         )
         return [peer for peer in dict.fromkeys((*members, *self.relays)) if peer != own]
 
+    def among(self, near: frozenset[PeerId]) -> list[PeerId]:
+        """Peers that a node offers to in a round whose payloads go to these alone: to the relays
+        too while one of these has no link.
+        """
+        known = [peer for peer in self.members if peer in near]
+        unlinked = self.linked is not None and not near <= self.linked
+        return [*known, *(self.relays if unlinked else ())]
+
 
 @dataclass(slots=True)
 class Round:
@@ -43,6 +51,8 @@ class Round:
     payloads_max: int = 0
     """Payloads that peers may offer, one for each member."""
     neighbours: list[PeerId] = field(default_factory=list)
+    near: frozenset[PeerId] | None = None
+    """The peers whose payloads are fetched; None: all peers."""
     callers: set[PeerId] = field(default_factory=set)
     """Peers that offered to this node."""
     payloads: dict[Digest, Payload] = field(default_factory=dict)

@@ -112,15 +112,18 @@ class Rounds:
             for payload in round.payloads.values():
                 payload.told &= known
 
-    def start(self, number: int) -> list[Digest]:
-        """Open a round; returns the payloads of old rounds that are forgotten because of it.
+    def start(self, number: int, near: frozenset[PeerId] | None = None) -> list[Digest]:
+        """Open a round, whose payloads go among the peers that are `near`, if that is said. Returns
+        the payloads of old rounds that are forgotten because of it.
 
         A round that is over stays so: after a reconnect its opening is told again.
         """
         if self.is_over(number):
             return []
         self.saw(number)
-        self.follow(number).open = True
+        opened = self.follow(number)
+        opened.open, opened.near = True, near
+        self._choose_neighbours(number, opened)
         undecided = [number for number, round in self if not round.committed]
         return [digest for old in undecided[:-UNDECIDED_ROUNDS_MAX] for digest in self.forget(old)]
 
@@ -193,4 +196,7 @@ class Rounds:
     def _choose_neighbours(self, number: int, round: Round) -> None:
         # An author may leave after publishing, so the bound does not shrink with the members.
         round.payloads_max = max(round.payloads_max, len(self._peers.members))
-        round.neighbours = self._peers.neighbours(number, self._own, self._neighbours)
+        if round.near is None:
+            round.neighbours = self._peers.neighbours(number, self._own, self._neighbours)
+        else:
+            round.neighbours = self._peers.among(round.near)

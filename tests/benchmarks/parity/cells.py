@@ -45,6 +45,9 @@ class Task:
     point_steps: int = 100
     """Steps from one point of a curve to the next."""
 
+    vocabulary: int = 257
+    """Tokens that the network knows: those of bytes."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 1:
@@ -56,6 +59,7 @@ class Task:
     def config(self) -> dict[str, Any]:
         """The network's configuration."""
         sizes = {
+            "vocab_size": self.vocabulary,
             "num_hidden_layers": self.layers,
             "hidden_size": self.hidden,
             "intermediate_size": self.hidden * 43 // 16,

@@ -81,7 +81,7 @@ def load(path: Path) -> Result:
             document = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path}: expected a result of this study, got {error!r}") from error
-    result = _result_of(document, f"{path}")
+    result = result_of(document, f"{path}")
     if path.name != result_path(path.parent, result.cell).name:
         raise DataError(f"{path}: expected a cell of this name, got {result.cell.name}")
     return result
@@ -90,7 +90,7 @@ def load(path: Path) -> Result:
 def read_results(path: Path) -> list[Result]:
     """All results of a merged file, of one task or several; `DataError` names an invalid line."""
     records = enumerate(read_records(path), 1)
-    return [_result_of(document, f"{path}, line {number}") for number, document in records]
+    return [result_of(document, f"{path}, line {number}") for number, document in records]
 
 
 def load_all(path: Path, directory: Path, task: Task) -> list[Result]:
@@ -129,7 +129,7 @@ def in_order(results: Iterable[Result]) -> list[Result]:
     return sorted(results, key=lambda result: (astuple(result.task), result.cell.name))
 
 
-def _result_of(document: Any, where: str) -> Result:
+def result_of(document: Any, where: str) -> Result:
     try:
         value: dict[str, Any] = dict(document)
         cell = dict(value.pop("cell"))

@@ -59,15 +59,15 @@ class Fixture:
         self.layout = ChunkLayout.from_shapes(
             {name: tuple(p.shape) for name, p in self.parameters.items()}
         )
-        self._corpus = corpus
-        self._validation = corpus.validation(task.validation_samples, task.sequence_length)
+        self.corpus = corpus
+        self.validation = corpus.validation(task.validation_samples, task.sequence_length)
 
     def samples(self, round_: int) -> npt.NDArray[np.int64]:
         """All samples of a round, [batch_samples, sequence_length + 1]: author i has the i-th part
         of them.
         """
         batch = self.task.batch_samples
-        return self._corpus.batch(round_ * batch, batch, self.task.sequence_length, self.cell.seed)
+        return self.corpus.batch(round_ * batch, batch, self.task.sequence_length, self.cell.seed)
 
     def gradients(self, samples: npt.NDArray[np.int64]) -> dict[str, Tensor | None]:
         """Mean gradient over samples at the network's parameters, valid until the next call.
@@ -97,4 +97,4 @@ class Fixture:
         """Cross-entropy at the network's parameters; a token is a byte, or the end of a
         document.
         """
-        return self.trainee.evaluate(self._validation) / math.log(2)
+        return self.trainee.evaluate(self.validation) / math.log(2)

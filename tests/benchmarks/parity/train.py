@@ -41,8 +41,13 @@ TRAINERS: dict[str, Callable[[Fixture], Trainer]] = {
 
 def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
     """Train a cell; numbers that blow up end it and are its result."""
+    return train_in(Fixture(task, cell, corpus))
+
+
+def train_in(fixture: Fixture) -> Result:
+    """Train the cell of a fixture, whose network ends at the committed parameters."""
     started_s = time.monotonic()
-    fixture = Fixture(task, cell, corpus)
+    task, cell = fixture.task, fixture.cell
     trainer = TRAINERS[cell.method](fixture)
     up = down = 0.0
     points = [Point(0, 0, fixture.validation_bits_per_byte(), 0, 0)]
@@ -64,7 +69,7 @@ def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
     return Result(
         cell=cell,
         task=task,
-        corpus=corpus.manifest.digest.hex(),
+        corpus=fixture.corpus.manifest.digest.hex(),
         parameters=fixture.layout.parameters,
         seconds=round(time.monotonic() - started_s, 1),
         machine=f"{platform.machine()} CPU, {threads} threads, torch {torch.__version__}",

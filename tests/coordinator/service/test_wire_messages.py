@@ -65,6 +65,10 @@ def announced(**changes: object) -> wire.NodeMessage:
         ),
         (wire.NodeMessage(applied=wire.Applied(round=3, state_digest=4)), Applied(A, 3, 4, b"")),
         (
+            wire.NodeMessage(applied=wire.Applied(round=3, projection=[0.5] * 64)),
+            Applied(A, 3, 0, b"", 0, (0.5,) * 64),
+        ),
+        (
             wire.NodeMessage(audited=wire.Audited(round=-1, state_digest=4, voids=2)),
             Audited(A, -1, 4, b"", 2),
         ),
@@ -117,6 +121,14 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
         (
             wire.NodeMessage(applied=wire.Applied(snapshot_sha256=b"s")),
             "expected a digest of 32 bytes, got 1 bytes",
+        ),
+        (
+            wire.NodeMessage(applied=wire.Applied(projection=[0.5] * 63)),
+            "expected a projection of 64 finite numbers, or none, got 63",
+        ),
+        (
+            wire.NodeMessage(applied=wire.Applied(projection=[float("nan")] * 64)),
+            "expected a projection of 64 finite numbers",
         ),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster import demo
-from lockstep.cluster.demo import DemoSettings, demo_spec, run_demo
+from lockstep.cluster.demo import TITLES, DemoSettings, demo_spec, run_demo
 from lockstep.cluster.local import Cluster
 from lockstep.exit_codes import ExitCode, UsageError
 from node.model.checkpoint import load_checkpoint
@@ -49,6 +49,21 @@ def test_any_number_of_nodes_and_rounds_gives_a_valid_run_file(
     assert spec.schedule.steps == rounds
     assert spec.schedule.warmup_steps < rounds
     assert 1 <= spec.rounds.quorum <= spec.membership.start_members == nodes
+
+
+@pytest.mark.parametrize("algorithm", TITLES)
+def test_a_demo_of_each_algorithm_has_a_valid_run_file(tmp_path: Path, algorithm: str) -> None:
+    spec = demo_spec(settings(tmp_path, algorithm=algorithm))
+    assert RunSpec.model_validate(spec.model_dump()) == spec
+    assert spec.algorithm.name == algorithm
+
+
+def test_a_demo_of_no_algorithm_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--algorithm", "adam", "--directory", str(tmp_path)]) == ExitCode.SETTINGS
+    assert "expected demo, local_steps, gossip-adam, got 'adam'" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_directory_of_something_else_is_left_alone(

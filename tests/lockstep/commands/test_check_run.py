@@ -76,3 +76,40 @@ def test_a_run_file_is_checked_without_a_coordinator(
     assert main(["coordinator", "--check-run", str(path)]) == ExitCode.SETTINGS
     assert "is_decoder = true makes it causal" in capsys.readouterr().err
     assert [place.name for place in tmp_path.iterdir()] == ["run.toml"]
+
+
+def gossip_run(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["[algorithm]", 'name = "gossip-adam"', *lines]))
+    return path
+
+
+def test_a_gossip_adam_run_is_checked_with_the_contraction_of_its_topology(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ("[algorithm.mixing]", 'topology = "ring"', "[membership]", "start_members = 5")
+    path = gossip_run(tmp_path / "run.toml", *lines)
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.OK
+    told = capsys.readouterr().out
+    assert "mixing: ring, 5 members: after 2 rounds at most" in told
+    assert "parameters, can be trained" in told
+
+
+def test_payloads_too_small_for_all_parameters_are_found_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = gossip_run(tmp_path / "run.toml", "[rounds]", "payload_bytes_max = 4096")
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.SETTINGS
+    assert "rounds.payload_bytes_max: expected at least" in capsys.readouterr().err
+
+
+def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    chosen = ["init", "--algorithm", "gossip-adam", "--from"]
+    large = _config(tmp_path, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2)
+    assert main([*chosen, large, str(path)]) == ExitCode.OK
+    assert parse_run_file(path.read_text()).rounds.payload_bytes_max > 64 * 1024**2
+    huge = _config(tmp_path, hidden_size=65536, num_hidden_layers=400)
+    assert main([*chosen, huge, "--force", str(path)]) == ExitCode.SETTINGS
+    assert "rounds.payload_bytes_max" in capsys.readouterr().err

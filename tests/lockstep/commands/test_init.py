@@ -6,7 +6,8 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.commands.init import ask, audit_warning
-from lockstep.exit_codes import UsageError
+from lockstep.exit_codes import ExitCode, UsageError
+from lockstep.run_file import read_run_file
 from protocol.errors import SettingsError
 from protocol.runfile import RetentionSpec, RunSpec, ScheduleSpec
 
@@ -16,16 +17,45 @@ def test_without_a_terminal_the_questions_point_to_defaults(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(UsageError, match="--defaults"):
-        ask(tmp_path / "run.toml", force=False)
+        ask(tmp_path / "run.toml", "demo", force=False)
 
 
 def test_answers_become_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     answers = iter(["winter", 77, "my-corpus"])
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
-    spec = ask(tmp_path / "run.toml", force=False)
+    spec = ask(tmp_path / "run.toml", "demo", force=False)
     assert (spec.name, spec.schedule.steps, spec.data.corpus) == ("winter", 77, "my-corpus")
     assert spec.rounds == RunSpec().rounds
+
+
+def test_the_algorithm_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    answers = iter(["winter", "gossip-adam", 77, "my-corpus"])
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
+    assert ask(tmp_path / "run.toml", "", force=False).algorithm.mixes
+
+
+def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert main(["init", "--defaults", "--algorithm", "gossip-adam", str(path)]) == 0
+    assert "one-peer-exponential, 2 members: after 1 rounds at most 0 %" in capsys.readouterr().err
+    spec = read_run_file(path)
+    assert spec.algorithm.mixes
+    assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"
+
+
+def test_an_algorithm_of_no_name_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert main(["init", "--defaults", "--algorithm", "adam", str(path)]) == ExitCode.SETTINGS
+    assert "expected 'demo', 'local_steps' or 'gossip-adam', found 'adam'" in (
+        capsys.readouterr().err
+    )
+    assert not path.exists()
 
 
 def test_a_wrong_answer_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +63,7 @@ def test_a_wrong_answer_names_the_field(tmp_path: Path, monkeypatch: pytest.Monk
     answers = iter(["no spaces allowed", 77, "my-corpus"])
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
     with pytest.raises(SettingsError, match="name"):
-        ask(tmp_path / "run.toml", force=False)
+        ask(tmp_path / "run.toml", "demo", force=False)
 
 
 def test_no_question_is_asked_for_a_file_that_may_not_be_replaced(
@@ -42,7 +72,7 @@ def test_no_question_is_asked_for_a_file_that_may_not_be_replaced(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     (tmp_path / "run.toml").touch()
     with pytest.raises(UsageError, match="already exists"):
-        ask(tmp_path / "run.toml", force=False)
+        ask(tmp_path / "run.toml", "demo", force=False)
 
 
 def test_a_run_whose_payloads_would_be_lost_is_warned_of_with_what_to_do(

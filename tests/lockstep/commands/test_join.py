@@ -35,6 +35,20 @@ def test_other_programs_go_first_and_a_nicer_start_stays() -> None:
     assert int(done.stdout) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a process has one niceness here")
+def test_threads_that_run_already_let_other_programs_go_first_too() -> None:
+    code = (
+        "import os, threading; from lockstep.commands.join import be_nice\n"
+        "over = threading.Event()\n"
+        "threads = [threading.Thread(target=over.wait) for _ in range(2)]\n"
+        "[thread.start() for thread in threads]; be_nice(19)\n"
+        "print(*{os.getpriority(os.PRIO_PROCESS, thread.native_id) for thread in threads})\n"
+        "over.set()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["19"]
+
+
 def test_a_token_of_the_link_is_in_no_setting_that_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,3 +78,9 @@ def test_where_there_is_no_terminal_each_change_of_state_is_a_record(
         journal.look(counted, 4 + CALM_S)
     assert caplog.messages == ["counted", state_words(STATUS), "counted", "counted"]
     assert vars(caplog.records[0])["counted"] == "9/12"
+
+
+def test_a_payload_that_is_waited_for_is_named_with_its_source() -> None:
+    waits = "round 12 waits for 1 of 3 payloads: 0123abcd's 8300 bytes (pulling from 4567cdef)"
+    text = printed(render({"phase": "exchanges round 12", "waiting_for": waits}))
+    assert waits in " ".join(text.replace("│", " ").split())

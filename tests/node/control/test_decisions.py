@@ -226,8 +226,8 @@ async def test_a_replay_passes_over_a_payload_that_became_void_later() -> None:
     ledger.saw_decided(log.decided)
     decisions = [await ledger.next() for _ in range(3)]
     assert [decision.kept for decision in decisions] == [[], [payload_of(1)], [payload_of(2)]]
-    assert decisions[0].filled([]) == [b""]
-    assert decisions[0].wanted()[0].entries == ()
+    assert decisions[0].filled([], AUTHOR) == [b""]
+    assert decisions[0].wanted(AUTHOR)[0].entries == ()
     assert (ledger.outdated, ledger.place.void_count, ledger.place.voids) == ("", 1, frozenset())
     assert ledger.place.head == log.head
 

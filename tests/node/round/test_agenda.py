@@ -564,3 +564,14 @@ def test_a_state_that_a_checkpoint_replaces_waits_for_no_decision() -> None:
     restarts = dataclasses.replace(BEHIND, restarts=True, undecided=True)
     assert not in_activity(Activity.SETTLING).must_settle(restarts)
     assert isinstance(in_activity(Activity.CONCLUDING).next(restarts), events.End)
+
+
+def test_a_payload_that_is_made_of_the_state_waits_for_the_decision_in_front_of_it() -> None:
+    """Whatever the overlap: the step of round 4 is made after round 3 was mixed."""
+    waits, goes_on = (Agenda(ROUNDS, 4, settles_first=first) for first in (True, False))
+    behind, settled = LogPosition(next_round=3, decided_round=2), LogPosition(4, 3)
+    assert waits.must_settle_first(behind)
+    assert not waits.must_settle_first(settled)
+    assert not goes_on.must_settle_first(behind)
+    waits.handle(events.ResyncOrdered(wire.Resync(round=2, reason="differs", number=1)), behind)
+    assert not waits.must_settle_first(behind), "a state to be discarded waits for nothing"

@@ -309,14 +309,17 @@ async def test_when_nobody_has_a_snapshot_the_replica_stays_where_it_is(
     )
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 4])
 async def test_after_a_restart_from_a_checkpoint_an_older_snapshot_is_where_the_log_goes_on(
-    log: Log, tmp_path: Path
+    log: Log, tmp_path: Path, beyond: int
 ) -> None:
+    """Wherever it lies: also right behind a commit that has a snapshot on record itself."""
+    log.grow(-len(log.messages) % 5 + beyond)
     old, newest = [row for row in log.messages if row.snapshot_sha256][-2:]
     restart = log.restart(old)
     async with Members({HONEST: Server(log.snapshots)}) as members:
         newcomer = Newcomer(log, members, tmp_path)
-        jump = await newcomer.jump()
+        jump = await newcomer.jump(len(log.messages) - 1)
         assert newcomer.replica.digest == old.state_digest != newest.state_digest
         place = jump.landmark.position
         assert (place.head, place.head_round) == (entry_digest(restart), len(log.messages) - 1)

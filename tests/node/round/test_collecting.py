@@ -17,6 +17,8 @@ from protocol.ids import Digest, PeerId
 from tests.node.control.test_decisions import Log, ledger_of, payload_of
 from tests.support.virtual_time import loop_ms, virtually
 
+OWN = PeerId("12" * 16)
+
 
 @dataclass
 class Peers:
@@ -44,7 +46,7 @@ class Peers:
     def send(self, message: wire.NodeMessage) -> None:
         self.complaints.append(message.not_held)
 
-    def open(self, round: int) -> None: ...
+    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None: ...
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
@@ -77,7 +79,7 @@ def decided(log: Log) -> DecisionLog:
 def test_payloads_that_are_there_are_returned_without_a_complaint() -> None:
     async def main() -> None:
         peers, ledger = Peers({payload_of(0): b"payload"}), decided(Log())
-        collected = CommitPayloads(peers, peers, ledger)
+        collected = CommitPayloads(peers, peers, ledger, OWN)
         _, payloads = await collected.collect(await ledger.next())
         assert (payloads, peers.complaints) == ([b"payload"], [])
 
@@ -88,7 +90,7 @@ def test_a_payload_that_no_peer_gives_is_complained_of_now_and_then() -> None:
     async def main() -> None:
         peers, ledger = Peers(), decided(Log())
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger).collect(await ledger.next())
+            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
         )
         await asyncio.sleep(2 * LOOK_S - 1)
         assert peers.complaints == []
@@ -106,7 +108,7 @@ def test_a_payload_on_its_way_is_not_complained_of() -> None:
     async def main() -> None:
         peers, ledger = Peers(pulling=True), decided(Log())
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger).collect(await ledger.next())
+            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
         )
         await asyncio.sleep(10 * LOOK_S)
         assert peers.complaints == []
@@ -119,7 +121,7 @@ def test_a_payload_that_every_peer_was_asked_for_in_vain_is_complained_of_at_onc
     async def main() -> None:
         peers, ledger = Peers(gone=True), decided(Log())
         with pytest.raises(NotRetainedError):
-            await CommitPayloads(peers, peers, ledger).collect(await ledger.next())
+            await CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
         assert [said.round for said in peers.complaints] == [0]
 
     virtually(main())
@@ -130,7 +132,7 @@ def test_a_payload_that_becomes_void_is_waited_for_no_more() -> None:
         log, peers = Log(), Peers()
         ledger = decided(log)
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger).collect(await ledger.next())
+            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
         )
         await asyncio.sleep(1)
         ledger.chained([log.void(0)])
@@ -146,7 +148,9 @@ def test_payloads_are_waited_for_no_more_when_the_run_goes_on_from_a_checkpoint(
         log = Log()
         peers, ledger = Peers(), decided(log)
         decision = await ledger.next()
-        collecting = asyncio.create_task(CommitPayloads(peers, peers, ledger).collect(decision))
+        collecting = asyncio.create_task(
+            CommitPayloads(peers, peers, ledger, OWN).collect(decision)
+        )
         await asyncio.sleep(1)
         assert not collecting.done()
         ledger.chained([log.restart()])

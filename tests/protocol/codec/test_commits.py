@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import msgpack
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from protocol.codec.commits import (
     Commit,
     Entry,
+    Mix,
     SignedCommit,
     check_link,
     commit_bytes,
@@ -247,3 +249,52 @@ def test_a_signed_body_that_breaks_its_decoder_is_a_remote_error(body: bytes) ->
 def test_any_signed_bytes_are_a_commit_or_a_remote_error(body: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         open_commit(signed_body(body), PUBLIC)
+
+
+# ---- nodes that mix parameters
+
+
+def mixed(mix: Mix | None, authors: int = 3) -> Commit:
+    entries = tuple(
+        Entry(PeerId(f"{number:032x}"), sha256(b"%d" % number), 10, 1, 4)
+        for number in range(authors)
+    )
+    return Commit(RunId("ab" * 16), 7, 5, entries, 1, 2, sha256(b"before"), mix)
+
+
+def opened_again(commit: Commit) -> Commit:
+    return open_commit(sign_commit(commit, KEY), public_bytes(KEY))
+
+
+@pytest.mark.parametrize("mix", [None, Mix(mean=True), Mix(mean=False, edges=((0, 1, 2),))])
+def test_a_commit_with_edges_survives_its_encoding(mix: Mix | None) -> None:
+    assert opened_again(mixed(mix)) == mixed(mix)
+    assert (b"mix" in commit_bytes(mixed(mix))) is (mix is not None)
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (Mix(mean=True, edges=((0, 1, 2),)), "no edges beside a mean"),
+        (Mix(mean=False, edges=((1, 0, 2),)), "the first of two first"),
+        (Mix(mean=False, edges=((1, 1, 2),)), "the first of two first"),
+        (Mix(mean=False, edges=((0, 3, 2),)), "edges between 3 entries"),
+        (Mix(mean=False, edges=((0, 1, 2), (0, 1, 2))), "once each"),
+        (Mix(mean=False, edges=((1, 2, 3), (0, 1, 3))), "sorted"),
+        (Mix(mean=False, edges=((0, 1, 2), (1, 2, 3))), "divisor above the number of edges"),
+        (Mix(mean=False, edges=((0, 1, 5000),)), "divisor"),
+    ],
+)
+def test_shares_that_no_doubly_stochastic_matrix_has_are_an_error(mix: Mix, words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        opened_again(mixed(mix))
+
+
+def test_a_node_needs_its_own_payload_and_those_of_its_edges() -> None:
+    commit = mixed(Mix(mean=False, edges=((0, 1, 2),)))
+    first, second, third = (entry.author for entry in commit.entries)
+    assert commit.entries_for(first) == commit.entries[:2]
+    assert commit.entries_for(third) == commit.entries[2:]
+    assert commit.entries_for(PeerId("f" * 32)) == ()
+    assert commit.shares_of(second) == {first: Fraction(1, 2), second: Fraction(1, 2)}
+    assert mixed(None).entries_for(first) == commit.entries

@@ -65,6 +65,36 @@ def test_an_own_payload_is_offered_to_every_neighbour_of_the_round_and_not_repor
     assert not of(events.ReportHolding, effects)
 
 
+def test_a_payload_that_goes_among_neighbours_is_offered_to_these_alone() -> None:
+    exchange = machine(events.RoundStarted(8, frozenset([A, peer(99)])))
+    effects = exchange.handle(events.Published(8, X, SIZE), 0)
+    assert [effect.peer for effect in of(events.Offer, effects)] == [A], "peer 99 is no member yet"
+    assert exchange.fetches_of(8, A)
+    assert not exchange.fetches_of(8, B)
+    assert exchange.fetches_of(7, B), "the round before it spreads to all"
+    effects = exchange.handle(events.Offered(A, 8, Y, SIZE), 0)
+    assert [effect.source for effect in of(events.Pull, effects)] == [A]
+
+
+def test_a_neighbour_without_a_link_is_offered_it_through_relays() -> None:
+    relay = peer(50)
+    exchange = machine(
+        events.MembersChanged(frozenset([OWN, *PEERS]), frozenset([relay])),
+        events.Linked(frozenset([B, relay])),
+        events.RoundStarted(8, frozenset([A])),
+        events.RoundStarted(9, frozenset([B])),
+    )
+    effects = exchange.handle(events.Published(8, X, SIZE), 0)
+    assert [effect.peer for effect in of(events.Offer, effects)] == [relay]
+    effects = exchange.handle(events.Published(9, Y, SIZE), 0)
+    assert [effect.peer for effect in of(events.Offer, effects)] == [B]
+
+
+def test_nobody_is_offered_the_payload_of_a_node_without_neighbours() -> None:
+    exchange = machine(events.RoundStarted(8, frozenset()))
+    assert not of(events.Offer, exchange.handle(events.Published(8, X, SIZE), 0))
+
+
 def test_a_pulled_payload_is_reported_and_offered_to_all_but_its_holders() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE), events.Offered(B, 7, X, SIZE))
     effects = exchange.handle(events.Pulled(X, A, SIZE, 1000), 100)

@@ -1,0 +1,176 @@
+"""Rounds in which nodes mix parameters: whose payload each member fetches, which edges hold, and
+how far the members are apart.
+
+    opened                      announced, held                    decided
+    edges are planned --------> each end holds the other's ------> committed: both ends mix, or none
+
+Rules
+- The graph of a round follows from its number, the members whose payloads count, and the run
+  file.
+- An edge is committed when both ends have said that they hold each other's parameters: each has
+  them on its disk, so each can mix them whatever happens to it. The others fail for both ends, and
+  the mean of all members stays as it was.
+- In a round of the mean every member fetches all payloads. Those whose authors hold each other's
+  are committed, and everybody takes their mean: it is the same for all, to the bit.
+- A round is decided as soon as every edge holds between members that are waited for.
+- Members report a projection of their parameters in place of a digest: nodes differ by design, and
+  nobody is blamed for it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from coordinator.machine.events import Announced, Applied
+from coordinator.machine.undecided_round import UndecidedRound
+from protocol.codec.commits import Mix
+from protocol.ids import Digest, PeerId
+from protocol.mixing.consensus import distance
+from protocol.mixing.weights import edge_divisors
+from protocol.runfile import RunSpec
+from protocol.topologies import Edge, Topology
+
+ROUNDS_KEPT = 2
+"""Rounds whose reports are kept: the newest, and the one before it, of which all have reported."""
+
+
+# ---- a round
+
+
+def planned(spec: RunSpec, round: int, step: int, workers: Iterable[PeerId]) -> tuple[Edge, ...]:
+    """The edges of a round among its workers whose payloads count, sorted."""
+    mixing = spec.algorithm.mixing
+    if mixing.is_mean(step, spec.schedule.steps):
+        return tuple(combinations(sorted(workers), 2))
+    return Topology(mixing.topology, seed=spec.seed).edges(round, workers)
+
+
+def with_edges(undecided: UndecidedRound, spec: RunSpec) -> UndecidedRound:
+    """The round that was just opened, with its edges and each member's neighbours."""
+    asked = undecided.assignments
+    counted = [peer for peer, each in asked.items() if not each.muted]
+    edges = planned(spec, undecided.round, undecided.step, counted)
+    near: dict[PeerId, list[PeerId]] = {peer: [] for peer in asked}
+    for first, second in edges:
+        near[first].append(second)
+        near[second].append(first)
+    undecided.edges = edges
+    undecided.mean = spec.algorithm.mixing.is_mean(undecided.step, spec.schedule.steps)
+    undecided.assignments = {
+        peer: replace(each, neighbours=tuple(sorted(near[peer]))) for peer, each in asked.items()
+    }
+    return undecided
+
+
+def spreads(spec: RunSpec, *, mean: bool) -> bool:
+    """Whether all members fetch all payloads of the round."""
+    return mean or spec.algorithm.mixing.topology == "complete"
+
+
+def holds(undecided: UndecidedRound, edge: Edge) -> bool:
+    """Whether both ends hold each other's payload."""
+    return all(_has(undecided, end, other) for end, other in (edge, edge[::-1]))
+
+
+def note_edges(undecided: UndecidedRound, peer: PeerId, now_ms: int) -> None:
+    """A member has announced or holds something: note which of its edges hold from now on."""
+    for place, edge in enumerate(undecided.edges):
+        if peer in edge and place not in undecided.edge_ms and holds(undecided, edge):
+            undecided.edge_ms[place] = now_ms
+
+
+def waits(undecided: UndecidedRound, awaited: Callable[[PeerId], bool]) -> bool:
+    """Whether an edge may still come to hold between members that rounds wait for."""
+    return any(
+        _both(undecided, edge) and all(map(awaited, edge)) and not holds(undecided, edge)
+        for edge in undecided.edges
+    )
+
+
+def needed_ms(undecided: UndecidedRound, now_ms: int) -> list[int]:
+    """The time that each edge needed, at least, from its ends' announcements on."""
+    at_ms = undecided.announced_ms
+    return [
+        undecided.edge_ms.get(place, now_ms) - max(at_ms[first], at_ms[second])
+        for place, (first, second) in enumerate(undecided.edges)
+        if _both(undecided, (first, second))
+    ]
+
+
+def mixed(undecided: UndecidedRound, counted: list[Announced]) -> tuple[Mix, list[Announced]]:
+    """What the commit of a round says of its payloads, and those that it names. `counted`: sorted
+    by author.
+    """
+    authors = [payload.peer for payload in counted]
+    held = [edge for edge in undecided.edges if _is_committed(undecided, edge, authors)]
+    if undecided.mean:
+        whole = _clique(authors, held)
+        return Mix(mean=True), [payload for payload in counted if payload.peer in whole]
+    divisors, place = edge_divisors(undecided.edges), {a: n for n, a in enumerate(authors)}
+    edges = sorted((place[edge[0]], place[edge[1]], divisors[edge]) for edge in held)
+    return Mix(mean=False, edges=tuple(edges)), counted
+
+
+def _both(undecided: UndecidedRound, edge: Edge) -> bool:
+    """Whether both ends have announced a payload."""
+    said = undecided.announced
+    return all(end in said and bool(said[end].digest) for end in edge)
+
+
+def _has(undecided: UndecidedRound, holder: PeerId, author: PeerId) -> bool:
+    said = undecided.announced.get(author)
+    if said is None or not said.digest:
+        return False
+    return holder in undecided.receipts.holding(Digest(said.digest))
+
+
+def _is_committed(undecided: UndecidedRound, edge: Edge, authors: list[PeerId]) -> bool:
+    return edge[0] in authors and edge[1] in authors and holds(undecided, edge)
+
+
+def _clique(authors: list[PeerId], held: list[Edge]) -> set[PeerId]:
+    """Members of which each pair holds an edge: whoever lacks most goes, one after the other."""
+    left, edges = set(authors), set(held)
+    while len(edges) < len(left) * (len(left) - 1) // 2:
+        degree = {peer: sum(peer in edge for edge in edges) for peer in left}
+        gone = min(sorted(left), key=lambda peer: degree[peer])
+        left.discard(gone)
+        edges = {edge for edge in edges if gone not in edge}
+    return left
+
+
+# ---- the distance
+
+
+@dataclass(slots=True)
+class Consensus:
+    """The newest reports of the members: projections of their parameters, by round."""
+
+    reports: dict[int, dict[PeerId, tuple[float, ...]]] = field(default_factory=dict)
+
+    def report(self, said: Applied) -> None:
+        """Take a member's report, if it has one."""
+        if not said.projection:
+            return
+        self.reports.setdefault(said.round, {})[said.peer] = said.projection
+        for old in sorted(self.reports)[:-ROUNDS_KEPT]:
+            del self.reports[old]
+
+    @property
+    def shown(self) -> tuple[int, Mapping[PeerId, tuple[float, ...]]]:
+        """The round of which most members have reported, the newest of several, and the reports;
+        -1 and none before the first.
+        """
+        most = max(self.reports, key=lambda round: (len(self.reports[round]), round), default=None)
+        return (-1, {}) if most is None else (most, self.reports[most])
+
+    def document(self) -> dict[str, object]:
+        """The distance for JSON: root mean square over the members of their Euclidean distance to
+        the mean, as estimated; None before two have reported.
+        """
+        round, reports = self.shown
+        found: float | None = None
+        if len(reports) >= 2:
+            equal = len(set(reports.values())) == 1
+            found = 0.0 if equal else distance([reports[peer] for peer in sorted(reports)])
+        return {"round": round, "members": len(reports), "distance": found}

@@ -1,0 +1,164 @@
+"""Catching up where nodes have parameters of their own: from a member's newest payload.
+
+    commits are walked, their payloads passed over          a member's parameters are taken
+      |------------------------------------------------------------|
+      this node's place: genesis, or far behind                    the newest commit
+
+A payload holds its author's parameters, and the commit names its digest. So a node that comes late
+needs no snapshot: it walks the chain of commits, takes one payload of a newest commit, and goes on
+from there. A node that was away for a short time keeps its own parameters: rounds without it have
+no edge of its own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from node.control.decisions import Decision, DecisionLog
+from node.gossip.collector import NotRetainedError
+from node.replica.digest import state_digest
+from node.replica.gossip_adam import GossipAdamReplica
+from node.replica.position import Position
+from node.replica.replica import Replica
+from node.replica.snapshot import Snapshots
+from node.round.catch_up import BlobSource, CatchUp, Jump, Landmark, NotFound, position_at
+from node.round.context import PayloadExchange
+from node.status import NodeStatus
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry
+from protocol.errors import RemoteProtocolError
+from protocol.ids import Digest, PeerId, sha256
+from protocol.run_info import RunInfo
+
+log = logging.getLogger("lockstep.node")
+
+COMMITS_TRIED = 4
+"""Newest commits whose payloads are asked for: older parameters are worse."""
+
+AWAY_ROUNDS = 8
+"""Rounds for which a node at least keeps its own parameters while it takes no part."""
+
+TRY_S = 120
+"""Longest wait for one payload before another one is tried."""
+
+
+class PeersAndPayloads(BlobSource, PayloadExchange, Protocol):
+    """The swarm as catching up sees it."""
+
+
+class MixingReplica(Protocol):
+    """A replica with parameters of its own; see `node.replica.gossip_adam.GossipAdamReplica`."""
+
+    has_momentum: bool
+
+    def parameters_in(self, round: int, payload: bytes) -> dict[str, Tensor]:
+        """The parameters in a payload."""
+
+
+class NeighbourStart(CatchUp):
+    """Fetches a member's parameters for one node. Nothing is kept for others but payloads."""
+
+    def __init__(
+        self, *parts: Any, replica: MixingReplica, swarm: PayloadExchange, **more: Any
+    ) -> None:
+        """`parts` and `more` as `CatchUp` takes them."""
+        super().__init__(*parts, **more)
+        self._mixing, self._swarm = replica, swarm
+        self._genesis_until = -1
+        """Newest round up to which nothing was committed, so that genesis is the newest state."""
+
+    def write(self, commit: Commit) -> bytes:
+        """No snapshot: states differ."""
+        return b""
+
+    def too_far_behind(self, next_round: int, decided_round: int) -> bool:
+        if next_round == 0 and not self._mixing.has_momentum:
+            return decided_round > self._genesis_until
+        away = max(AWAY_ROUNDS, self._info.spec.algorithm.mixing.mean_every)
+        return decided_round - next_round >= away
+
+    def follow(self, next_round: int, decided_round: int) -> None:
+        """Nothing to remember."""
+
+    async def find(
+        self,
+        start: Position,
+        decided_round: int,
+        rounds: Collection[int],
+        own: PeerId,
+        known: DecisionLog | None = None,
+    ) -> Jump | NotFound:
+        """A member's parameters after a newest commit; as `CatchUp.find`."""
+        self._status.phase = f"looks for a member's parameters after round {start.head_round}"
+        walker = DecisionLog(
+            self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True
+        )
+        walker.resume(start)
+        walker.saw_decided(decided_round)
+        newest: deque[tuple[Decision, Position]] = deque(maxlen=COMMITS_TRIED)
+        kept: dict[int, list[Digest]] = {}
+        while walker.behind():
+            decision = await walker.next()
+            walker.settled()
+            if decision.round in rounds:
+                kept[decision.round] = decision.kept
+            if decision.commit:
+                newest.append((decision, position_at(walker.place)))
+        if not newest and start.next_round == 0:
+            self._genesis_until = decided_round
+        for decision, position in reversed(newest):
+            if found := await self._of_a_member(decision, position, own):
+                return Jump(*found, kept, {})
+        return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
+
+    async def _of_a_member(
+        self, decision: Decision, position: Position, own: PeerId
+    ) -> tuple[Landmark, Path] | None:
+        """The parameters of an author of this commit, as a snapshot's file."""
+        assert decision.commit is not None, "only commits are kept"
+        commit = decision.commit
+        others = [entry for entry in commit.entries if entry.author != own]
+        for entry in sorted(others, key=lambda each: sha256(own.encode() + each.digest)):
+            try:
+                payload = await self._fetched(commit, entry)
+                parameters = await asyncio.to_thread(
+                    self._mixing.parameters_in, commit.round, payload
+                )
+            except (NotRetainedError, RemoteProtocolError, TimeoutError) as error:
+                about = {"round": commit.round, "peer": entry.author, "reason": str(error)}
+                log.info("no parameters of a member", extra=about)
+                continue
+            digest = await asyncio.to_thread(self._snapshots.write, commit.round, parameters)
+            if path := self._snapshots.path(digest):
+                log.info("goes on from a member's parameters", extra={"peer": entry.author})
+                return Landmark(position, digest, state_digest(parameters)), path
+        return None
+
+    async def _fetched(self, commit: Commit, entry: Entry) -> bytes:
+        alone = replace(commit, entries=(entry,))
+        async with asyncio.timeout(TRY_S):
+            payloads = await self._swarm.collect(alone, [[entry.author]])
+        self._swarm.settle(commit.round, [entry.digest])
+        return payloads[0]
+
+
+def catch_up_for(
+    info: RunInfo,
+    replica: Replica,
+    snapshots: Snapshots,
+    swarm: PeersAndPayloads,
+    fetch_commits: Callable[[int], Awaitable[wire.Commits]],
+    *,
+    status: NodeStatus,
+) -> CatchUp:
+    """The catching up of a run, by its algorithm."""
+    parts = info, replica, snapshots, swarm, fetch_commits
+    if isinstance(replica, GossipAdamReplica):
+        return NeighbourStart(*parts, replica=replica, swarm=swarm, status=status)
+    return CatchUp(*parts, status=status)

@@ -1,0 +1,175 @@
+"""The run file's section of the algorithm."""
+
+from collections.abc import Collection
+from typing import Final, Literal
+
+from pydantic import Field
+
+from protocol.sections.section import Section
+
+TopologyName = Literal[
+    "ring",
+    "one-peer-exponential",
+    "alternating-exponential-ring",
+    "hierarchical",
+    "complete",
+    "random-matching",
+]
+"""Names of the rules for the graph of a round: `protocol.topologies`."""
+
+MIXING_MEMBERS_MAX: Final = 256
+"""Members of a run whose nodes mix parameters: in a round of the mean each fetches all of them."""
+
+COMPLETE_MEMBERS_MAX: Final = 64
+"""The same where each fetches all of them in every round."""
+
+LATE_ROUNDS: Final = 8
+"""Newest rounds whose payloads are kept for others, which are as large as the model."""
+
+
+class MixingSpec(Section):
+    """Gossip Adam alone: the neighbours of nodes, and the form of what they exchange."""
+
+    topology: TopologyName = "one-peer-exponential"
+    """Neighbours of a round. "ring" and "one-peer-exponential": one, by turns; "random-matching":
+    one, drawn anew; "alternating-exponential-ring" and "hierarchical": by turns one of the same
+    pair and one of another; "complete": everybody."""
+
+    accumulate: int = Field(default=1, ge=1, le=4096)
+    """Number of successive gradients of one node; Adam's moments take their mean, as if the batch
+    were that many times larger (AccumAdam). Parameters step on every gradient. 1: plain Adam."""
+
+    exchange: Literal["float16", "float32"] = "float16"
+    """Form of the parameters that neighbours send each other: two or four bytes each."""
+
+    mean_every: int = Field(default=100, ge=1, le=1_000_000)
+    """Steps between two rounds after which every node has the exact mean of all, which travels in
+    float32. The last step of a run is always one: the published model is that mean. Between them a
+    node that comes late takes a member's newest parameters, and one that was away for longer than
+    this does too."""
+
+    @property
+    def members_max(self) -> int:
+        """Largest number of members."""
+        return COMPLETE_MEMBERS_MAX if self.topology == "complete" else MIXING_MEMBERS_MAX
+
+    def log_rounds(self, save_every: int) -> int:
+        """Rounds whose payloads a node keeps: those that it takes again after a kill, and a few
+        for others that come late.
+        """
+        return save_every + LATE_ROUNDS
+
+    def is_mean(self, step: int, steps: int) -> bool:
+        """Whether the round of a step takes the mean of all, in a run of this many steps."""
+        return (step + 1) % self.mean_every == 0 or step + 1 >= steps
+
+
+class AlgorithmSpec(Section):
+    """The optimizer: how gradients become the update."""
+
+    name: Literal["demo", "local_steps", "gossip-adam"] = "demo"
+    """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
+    many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
+    moved; of this section only `top_k`, `early_rounds`, `early_top_k` and `local_samples` count
+    then. Experimental. "gossip-adam": every node has parameters of its own and mixes them with a
+    few neighbours (docs/explain/gossip-adam.md); of this section only `mixing` counts then.
+    Experimental."""
+
+    momentum_decay: float = Field(default=0.999, ge=0, lt=1)
+    """beta: the largest share of the momentum that is left after one round."""
+
+    recency: float = Field(default=1.5, ge=0, le=1000)
+    """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
+    until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
+    with fewer coefficients and in shorter runs (docs/results/parity.md)."""
+
+    alpha: float = Field(default=1.0, gt=0, le=1)
+    """Share of the sent coefficients that leaves the author's momentum."""
+
+    top_k: int = Field(default=32, ge=1, le=4096)
+    """k: coefficients kept of the 4096 in a chunk."""
+
+    early_rounds: int = Field(default=0, ge=0, le=10_000_000)
+    """Rounds from the first on that keep `early_top_k` coefficients. With a small k a network
+    learns slowly at first, and larger payloads for a tenth of the run pay for themselves
+    (docs/results/parity.md). Experimental."""
+
+    early_top_k: int = Field(default=64, ge=1, le=4096)
+    """k of the first `early_rounds` rounds. Experimental."""
+
+    value_bits: Literal[1, 2, 4, 8] = 1
+    """Bits of one sent value; 1 sends signs."""
+
+    update: Literal["sign", "orthogonal"] = "orthogonal"
+    """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
+    equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
+    node several times the arithmetic in a round. Small parameters always move by the sign."""
+
+    vote_rounds: int = Field(default=1, ge=1, le=16)
+    """Rounds whose votes one step adds up: its own and the last ones before it. With a k of 6 or 7,
+    2 ends a run nearer to AdamW, after some hundred steps in which it is behind; with a k of 32 it
+    gains nothing (docs/results/parity.md). No votes are kept over a step after which a snapshot is
+    due (`retention.snapshot_every`). Experimental."""
+
+    vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
+    """First round for which `vote_rounds` holds; steps before it use their own round alone.
+    Experimental."""
+
+    gradients: Literal["plain", "unit", "even"] = "even"
+    """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
+    square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
+    ("even")."""
+
+    local_samples: int = Field(default=8, ge=1, le=1_000_000)
+    """Samples of one local step, with the name "local_steps". Experimental."""
+
+    mixing: MixingSpec = MixingSpec()
+
+    def require_one_algorithm(self) -> None:
+        """`ValueError` for a field of gossip Adam beside another algorithm, or of another beside
+        gossip Adam.
+        """
+        if self.mixes:
+            self._require_defaults(self, AlgorithmSpec.model_fields.keys() - {"name", "mixing"}, "")
+        else:
+            self._require_defaults(self.mixing, MixingSpec.model_fields.keys(), "mixing.")
+
+    def _require_defaults(self, section: Section, names: Collection[str], path: str) -> None:
+        """A field that counts for nothing would mislead; a written file names all at their
+        defaults.
+        """
+        fields = type(section).model_fields
+        for name in sorted(names):
+            if (found := getattr(section, name)) != (default := fields[name].default):
+                raise ValueError(
+                    f"algorithm.{path}{name} counts for nothing with the algorithm {self.name}: "
+                    f"expected it left out, or {default!r}, got {found!r}"
+                )
+
+    @property
+    def mixes(self) -> bool:
+        """Whether nodes have parameters of their own and mix them: payloads hold parameters."""
+        return self.name == "gossip-adam"
+
+    @property
+    def moves(self) -> bool:
+        """Whether payloads hold movements of parameters, with scales, and no votes."""
+        return self.name == "local_steps"
+
+    def weight_of(self, samples: int) -> int:
+        """The weight in a commit of a node that trained this many samples."""
+        return max(1, samples) if self.moves else 1
+
+    def top_k_at(self, round: int) -> int:
+        """K of a round."""
+        return self.early_top_k if round < self.early_rounds else self.top_k
+
+    @property
+    def top_k_max(self) -> int:
+        """The largest k of any round."""
+        return max(self.top_k, self.top_k_at(0))
+
+    @property
+    def top_k_max_field(self) -> str:
+        """The field to lower where `top_k_max` is too large."""
+        return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"

@@ -1,0 +1,237 @@
+"""The cells of the headline: four methods and a larger batch, tuned equally hard on two texts.
+
+Every method has the same network, genesis, data order and schedule, and the same tokens in all. Of
+each, one seed is trained at every rate of a sweep; the sweeps have equally many rates, a factor of
+two apart, and go on beyond an end that is best. Those of the second text begin with the first one's
+best rate and the two beside it. The rate that is best on the validation split is trained with the
+other seeds too. So what is trained next follows from what is there: `waiting` says it, in order of
+importance, and a study that ends early is whole as far as it came.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tests.benchmarks.headline.texts import SUBWORDS, TextName
+from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
+from tests.benchmarks.parity.results import Result
+
+Method = Literal["adamw", "muon", "default", "local_steps", "default_large_batch"]
+
+STEPS = 150
+AUTHORS = 4
+SEEDS = (0, 1, 2)
+LOCAL_STEPS = 5
+
+TEST_SAMPLES = 2048
+"""Windows of the test split on which a cell is judged, evenly spaced over all of it."""
+
+TASKS: dict[TextName, Task] = {
+    "library": Task(layers=2, hidden=64, validation_samples=512, point_steps=75),
+    "manual": Task(
+        layers=2, hidden=64, validation_samples=512, point_steps=75, vocabulary=SUBWORDS
+    ),
+}
+"""The smallest networks in which every method still has whole chunks to work on."""
+
+RATES: dict[Method, tuple[float, ...]] = {
+    "adamw": (0.003, 0.006, 0.012, 0.024),
+    "muon": (0.006, 0.012, 0.024, 0.048),
+    "default": (0.002, 0.004, 0.008, 0.016),
+    "local_steps": (0.006, 0.012, 0.024, 0.048),
+    "default_large_batch": (0.004, 0.008, 0.016, 0.032),
+}
+"""Rates of the first text's sweeps, equally many for every method."""
+
+FIRST: TextName = "library"
+
+BEYOND_MAX = 3
+"""Rates by which a sweep may grow at each end."""
+
+PAIRS: dict[tuple[Method, Method], str] = {
+    ("muon", "adamw"): "ahead by 0.05 to 0.20",
+    ("default", "adamw"): "within 0.10, to either side",
+    ("default", "muon"): "behind by 0.05 to 0.20",
+    ("local_steps", "muon"): "behind by 0.05 to 0.25",
+    ("local_steps", "default"): "within 0.06, to either side",
+    ("local_steps", "default_large_batch"): "ahead by more than 0.4",
+}
+"""What is compared, and the expectation, written before any cell was trained: the first is ahead or
+behind by so many bits per byte. The fifth is at equal bytes and tokens, the last at equal rounds,
+bytes and tokens."""
+
+EXPECTED_GROUNDS = (
+    "at this length the pilot had Muon 0.12 to 0.2 ahead of the default and AdamW behind both; "
+    "untuned, local steps ended 0.04 behind the default from the same bytes and 1.2 ahead of it "
+    "from the same rounds"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cell to train."""
+
+    text: TextName
+    method: Method
+    cell: Cell
+
+    @property
+    def task(self) -> Task:
+        """The text's task, with the batch of the method."""
+        task = TASKS[self.text]
+        if self.method != "default_large_batch":
+            return task
+        return replace(
+            task,
+            batch_samples=task.batch_samples * LOCAL_STEPS,
+            point_steps=task.point_steps // LOCAL_STEPS,
+        )
+
+    @property
+    def name(self) -> str:
+        """Unique in the study."""
+        return f"{self.text}/{self.cell.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A cell that was trained, on the validation split."""
+
+    job: Job
+    result: Result
+
+    @property
+    def choosing(self) -> float:
+        """Validation bits per byte at the end; infinite if the cell did not get there."""
+        return float("inf") if self.result.failure else self.result.last.bits_per_byte
+
+
+def cell(method: Method, rate: float, seed: int) -> Cell:
+    """The cell of a method: its settings are those of a run file, but for rate, k and length."""
+    warmup = STEPS * 2 // 15
+    base = {"learning_rate": rate, "steps": STEPS, "warmup_steps": warmup, "seed": seed}
+    match method:
+        case "adamw":
+            return Cell(
+                "adamw", rate, STEPS, adam_decays=(0.9, 0.99), warmup_steps=warmup, seed=seed
+            )
+        case "muon":
+            return Cell("muon", rate, STEPS, warmup_steps=warmup, seed=seed)
+        case "default":
+            return replace(DEFAULTS, **base)
+        case "local_steps":
+            return Cell(
+                "local_steps",
+                rate,
+                STEPS,
+                top_k=192,
+                local_steps=LOCAL_STEPS,
+                warmup_steps=warmup,
+                seed=seed,
+            )
+        case "default_large_batch":
+            rounds = {"steps": STEPS // LOCAL_STEPS, "warmup_steps": warmup // LOCAL_STEPS}
+            return replace(DEFAULTS, **base | rounds, top_k=192)
+
+
+def begun_with(found: Sequence[Finished], text: TextName) -> dict[Method, tuple[float, ...]]:
+    """The rates with which the sweeps of a text begin, the most likely ones first; none for a
+    method whose sweep on the first text is not whole.
+    """
+    if text == FIRST:
+        return {
+            method: tuple(rates[place] for place in (1, 2, 0, 3)) for method, rates in RATES.items()
+        }
+    best = best_rates(found, FIRST)
+    return {method: (rate, rate / 2, rate * 2) for method, rate in best.items()}
+
+
+def sweep(found: Sequence[Finished], text: TextName) -> list[Job]:
+    """The rates with which the sweeps of all methods begin, one seed."""
+    rates = begun_with(found, text)
+    places = range(max(map(len, rates.values()), default=0))
+    order = [(method, rates[method][place]) for place in places for method in rates]
+    return [Job(text, method, cell(method, rate, SEEDS[0])) for method, rate in order]
+
+
+def possible() -> Iterator[Job]:
+    """Every cell that the study may come to."""
+    for text in TASKS:
+        for method in RATES:
+            for rate in _long(method):
+                yield from (Job(text, method, cell(method, rate, seed)) for seed in SEEDS)
+
+
+def best_rates(found: Sequence[Finished], text: TextName) -> dict[Method, float]:
+    """The rate of each method that is best on the validation split, once its sweep is whole and has
+    a worse rate on both sides of it.
+    """
+    best = {method: _best(found, text, method) for method in RATES}
+    return {
+        method: rate
+        for method, rate in best.items()
+        if rate is not None and not _missing(found, text, method, rate)
+    }
+
+
+def beyond(found: Sequence[Finished], text: TextName) -> list[Job]:
+    """The next rates of sweeps whose best one is at an end."""
+    jobs = []
+    for method in RATES:
+        rate = _best(found, text, method)
+        if rate is not None:
+            missing = _missing(found, text, method, rate)
+            jobs += [Job(text, method, cell(method, each, SEEDS[0])) for each in missing]
+    return jobs
+
+
+def _long(method: Method) -> list[float]:
+    """All rates that a sweep may come to, ascending."""
+    lowest, highest = RATES[method][0], RATES[method][-1]
+    before = [lowest / 2**step for step in range(BEYOND_MAX, 0, -1)]
+    return [*before, *RATES[method], *(highest * 2**step for step in range(1, BEYOND_MAX + 1))]
+
+
+def _tried(found: Sequence[Finished], text: TextName, method: Method) -> dict[float, float]:
+    """Validation bits per byte by rate, one seed."""
+    return {
+        each.job.cell.learning_rate: each.choosing
+        for each in found
+        if (each.job.text, each.job.method, each.job.cell.seed) == (text, method, SEEDS[0])
+    }
+
+
+def _best(found: Sequence[Finished], text: TextName, method: Method) -> float | None:
+    """The best rate so far of a sweep that was made."""
+    tried = _tried(found, text, method)
+    begun = begun_with(found, text).get(method)
+    whole = begun is not None and tried.keys() >= set(begun)
+    return min(tried, key=tried.__getitem__) if whole else None
+
+
+def _missing(found: Sequence[Finished], text: TextName, method: Method, rate: float) -> list[float]:
+    """The rates beside the best one that were not tried yet, and may be."""
+    rates, tried = _long(method), _tried(found, text, method)
+    place = rates.index(rate)
+    return [each for each in rates[max(place - 1, 0) : place + 2] if each not in tried]
+
+
+def finals(found: Sequence[Finished], text: TextName) -> list[Job]:
+    """The cells that are judged on the test split: the best rate of each method, all seeds."""
+    best = best_rates(found, text)
+    return [
+        Job(text, method, cell(method, rate, seed))
+        for seed in SEEDS
+        for method, rate in best.items()
+    ]
+
+
+def waiting(found: Iterable[Finished]) -> list[Job]:
+    """What is trained next, the most important first; later ones may follow from their results."""
+    found = list(found)
+    done = {each.job for each in found}
+    for text in TASKS:
+        for part in (sweep(found, text), beyond(found, text), finals(found, text)):
+            if left := [job for job in part if job not in done]:
+                return left
+    return []

@@ -1,0 +1,189 @@
+"""The headline's ground is honest: documents do not cross splits, all methods are tuned alike, and
+the test split is looked at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from node.data.corpus import Corpus
+from node.data.tokenizer import ByteTokenizer
+from protocol.errors import DataError, SettingsError
+from tests.benchmarks.headline import look as looking
+from tests.benchmarks.headline import study, texts
+from tests.benchmarks.headline.study import RATES, SEEDS, Finished, Job, cell
+from tests.benchmarks.headline.texts import prepare_text, split_by_document, token_bytes
+from tests.benchmarks.headline.train import TextFixture, finished, judged, train_job
+from tests.benchmarks.pages.headline import shown
+from tests.benchmarks.parity.comparison import Difference
+from tests.benchmarks.parity.results import Point, Result
+from tests.benchmarks.records import read_records
+
+
+def documents(count: int, size: int = 2000) -> Iterator[tuple[str, str]]:
+    for number in range(count):
+        yield f"file{number}", f"document {number} says {number * 7919} and 'äöü'.\n" * (size // 40)
+
+
+def ended(job: Job, bits_per_byte: float) -> Finished:
+    points = Point(0, 0, 8.0, 0, 0), Point(job.cell.steps, 100, bits_per_byte, 10_000, 30_000)
+    return Finished(job, Result(job.cell, job.task, "c0", 100_000, 1.0, "a machine", points))
+
+
+def swept() -> list[Finished]:
+    """A sweep whose second and third rates are best."""
+    place = {
+        job: RATES[job.method].index(job.cell.learning_rate) for job in study.sweep([], "library")
+    }
+    return [ended(job, 3.0 + abs(at - 1.4)) for job, at in place.items()]
+
+
+# ---- texts
+
+
+def test_a_document_is_in_one_split_and_stays_there_when_others_come() -> None:
+    few, many = split_by_document(documents(40)), split_by_document(documents(80))
+    assert all(few.values())
+    for split, found in few.items():
+        assert set(found) <= set(many[split])
+    assert len({text for found in many.values() for text in found}) == 80
+
+
+def test_long_documents_are_cut_and_equal_and_tiny_ones_left_out() -> None:
+    long = "x" * 100_000
+    found = split_by_document([("a", long), ("b", long), ("c", "tiny")])
+    assert [len(text) for split in found.values() for text in split] == [texts.DOCUMENT_BYTES_MAX]
+
+
+def test_too_little_text_to_judge_by_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected validation text of at least 1,000,000 bytes"):
+        prepare_text("few", documents(40), tmp_path, subwords=False)
+
+
+def prepared(directory: Path, name: str, *, subwords: bool) -> Corpus:
+    source = documents(400)
+    prepare_text(name, source, directory, subwords=subwords, bytes_min=100, documents_min=3)
+    return Corpus.open(directory / name, verify=True)
+
+
+def test_bits_are_counted_by_the_bytes_of_the_text(tmp_path: Path) -> None:
+    corpus = prepared(tmp_path, "sub", subwords=True)
+    sizes, text = token_bytes(corpus.tokenizer), "document 5 says 'äöü'."
+    assert sizes[corpus.tokenizer.encode(text)].sum() == len(text.encode())
+    assert sizes[corpus.tokenizer.document_end] == 0
+    assert (token_bytes(ByteTokenizer()) == [1] * 256 + [0]).all()
+
+
+# ---- the study
+
+
+def test_every_method_is_tuned_over_equally_many_rates_a_factor_of_two_apart() -> None:
+    assert len({len(rates) for rates in RATES.values()}) == 1
+    for rates in RATES.values():
+        assert np.allclose(np.divide(rates[1:], rates[:-1]), 2)
+
+
+def test_every_method_sees_the_same_tokens_and_share_of_warm_up() -> None:
+    for method, rates in RATES.items():
+        job = Job("library", method, cell(method, rates[0], 0))
+        assert job.task.tokens(job.cell.steps) == study.TASKS["library"].tokens(study.STEPS)
+        assert job.cell.warmup_steps / job.cell.steps == pytest.approx(2 / 15)
+        assert job.cell.authors == study.AUTHORS
+
+
+def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
+    found: list[Finished] = []
+    trained: list[Job] = []
+    while left := study.waiting(found):
+        trained.append(left[0])
+        at = RATES[left[0].method].index(left[0].cell.learning_rate)
+        found.append(ended(left[0], 3.0 + abs(at - 2)))  # the third rate is best
+        assert len(trained) < 1000
+    assert len(trained) == len(set(trained)) == 5 * (4 + 3 + 2 * (len(SEEDS) - 1))
+    more = [job for job in trained if job.cell.seed]
+    assert {job.cell.learning_rate for job in more} == {rates[2] for rates in RATES.values()}
+    assert [job.text for job in trained] == sorted(job.text for job in trained)
+
+
+def test_a_sweep_goes_on_beyond_an_end_that_is_best() -> None:
+    found = [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep([], "library")]
+    assert study.best_rates(found, "library") == {}
+    grown = study.waiting(found)
+    assert [job.cell.learning_rate for job in grown] == [rates[0] / 2 for rates in RATES.values()]
+    found += [ended(job, 4.0) for job in grown]
+    assert study.best_rates(found, "library") == {m: rates[0] for m, rates in RATES.items()}
+
+
+def test_a_rate_that_blew_up_is_not_the_best() -> None:
+    found = swept()
+    first = next(each for each in found if each.job.cell == cell("muon", RATES["muon"][1], 0))
+    assert study.best_rates(found, "library")["muon"] == RATES["muon"][1]
+    blown = Finished(first.job, replace(first.result, failure="step 3: NaN"))
+    found = [blown if each.job == first.job else each for each in found]
+    assert study.best_rates(found, "library")["muon"] == RATES["muon"][2]
+
+
+# ---- training and the look
+
+
+def test_a_cell_is_trained_kept_and_judged_with_the_parameters_it_ended_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "TASKS", {name: _small(task) for name, task in study.TASKS.items()})
+    for name, subwords in (("library", False), ("manual", True)):
+        corpus = prepared(tmp_path / "texts", name, subwords=subwords)
+        job = next(job for job in study.possible() if job.text == name)
+        job = replace(job, cell=replace(job.cell, steps=2, warmup_steps=1))
+        done = train_job(job, corpus, tmp_path)
+        fixture = TextFixture(job, corpus)
+        before = fixture.bits_per_byte(fixture.validation)
+        assert done.choosing < before < 12
+        assert judged(job, tmp_path) == pytest.approx(done.choosing, rel=0.1)
+
+
+def _small(task: study.Task) -> study.Task:
+    return replace(task, layers=1, hidden=32, sequence_length=32, validation_samples=16)
+
+
+def test_a_finished_cell_is_found_and_one_of_another_task_refused(tmp_path: Path) -> None:
+    from tests.benchmarks.parity.results import save
+
+    job = study.sweep([], "library")[0]
+    save(tmp_path / "library", ended(job, 3.0).result)
+    assert finished(tmp_path) == [ended(job, 3.0)]
+    odd = replace(ended(job, 3.0).result, task=replace(job.task, hidden=128))
+    save(tmp_path / "library", odd)
+    with pytest.raises(DataError, match="expected a result of"):
+        finished(tmp_path)
+
+
+def test_the_test_split_is_looked_at_once_and_it_is_recorded(tmp_path: Path) -> None:
+    found = swept()
+    looking.look(found, lambda job: 3.5, "today", data=tmp_path)
+    (record,) = read_records(tmp_path / looking.LOOKS)
+    assert (record["text"], record["when"], len(record["cells"])) == ("library", "today", 5)
+    looking.look(found, lambda job: 1 / 0, "tomorrow", data=tmp_path)  # nothing new to look at
+    more = [*found, *(ended(job, 3.1) for job in study.waiting(found)[:5])]
+    with pytest.raises(SettingsError, match="nobody has looked at, got one of today"):
+        looking.look(more, lambda job: 3.4, "tomorrow", data=tmp_path)
+    looking.look(more, lambda job: 3.4, "tomorrow", data=tmp_path, again="more seeds")
+    assert [each["why"] for each in read_records(tmp_path / looking.LOOKS)] == ["", "more seeds"]
+
+
+def test_the_headline_counts_bytes_as_they_travel(tmp_path: Path) -> None:
+    found = swept()
+    looking.look(found, lambda job: 3.5, "today", data=tmp_path)
+    rows = {row["method"]: row for row in looking.rows(looking.read_cells(tmp_path))}
+    assert rows["muon"]["bytes_up"] == study.STEPS * 2 * 3 / 4 * 2 * 100_000
+    assert rows["default"]["bytes_up"] == rows["default"]["bytes_down"] == 3 * 10_000
+    assert rows["default"]["ci95"] is None
+    assert looking.half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5, abs=1e-4)
+
+
+def test_an_interval_around_nothing_shows_nothing() -> None:
+    assert shown(Difference((-0.1, -0.11, -0.12))) == "ahead"
+    assert shown(Difference((0.1, 0.11, 0.12))) == "behind"
+    assert shown(Difference((0.1, -0.1, 0.05))) == shown(Difference((-0.5,))) == "nothing"

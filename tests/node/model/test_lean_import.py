@@ -1,0 +1,82 @@
+"""A node's start imports what it runs, and no more: each name here costs tenths of a second, at
+every start of every node.
+"""
+
+import subprocess
+import sys
+
+UNUSED = (
+    "accelerate",
+    "datasets",
+    "hivemind",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torchvision",
+)
+"""Modules that a node on a CPU needs for nothing, up to the end of its first pass."""
+
+START = f"""
+import sys
+from lockstep.commands.join import import_node
+import_node()
+import numpy as np, torch
+from node.model.training import TrainingModel, build_model
+sizes = {{"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}}
+for kind in ("llama", "mixtral"):
+    shapes = build_model(kind, sizes, "meta").named_parameters()
+    model = TrainingModel(build_model(kind, sizes))
+    with torch.no_grad():
+        known = {{name: each.shape for name, each in model.parameters.items()}}
+        assert {{name: each.shape for name, each in shapes if each.is_meta}} == known
+        for parameter in model.parameters.values():
+            parameter.copy_(torch.linspace(-0.1, 0.1, parameter.numel()).view(parameter.shape))
+    work = model.passes([np.arange(34).reshape(2, 17)])
+    work.next()
+    print(work.finish().loss_nats_per_token)
+print(*sorted(set({UNUSED}) & sys.modules.keys()))
+"""
+"""The start of a node's process, two models, and a pass of each."""
+
+AFTERWARDS = """
+import torch, torch._dynamo.guards
+assert torch.distributed.is_available()
+twice = torch.compile(lambda x: 2 * x, backend="eager")
+print(twice(torch.ones(1)).item())
+"""
+
+USUAL = START.replace("import_node()", "", 1).replace("import import_node", "import be_nice")
+
+
+def output(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_node_starts_without_what_it_does_not_run_and_computes_the_same() -> None:
+    *losses, unused, compiled = output(START + AFTERWARDS)
+    assert unused == ""
+    assert compiled == "2.0", "the compiler is there for whoever wants it afterwards"
+    *usual, whole = output(USUAL)
+    assert losses == usual
+    assert "torch._dynamo" in whole, "transformers does not import the compiler any more"
+
+
+def test_collections_go_on_after_the_imports() -> None:
+    code = (
+        "import gc; from node.model.lean_import import collections_paused\n"
+        "with collections_paused(): print(gc.isenabled())\n"
+        "print(gc.isenabled())"
+    )
+    assert output(code) == ["False", "True"]

@@ -1,0 +1,155 @@
+"""A node that comes late goes on from a member's parameters; one that was away for a moment keeps
+its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.gossip.collector import NotRetainedError
+from node.replica.factory import replica_for
+from node.replica.gossip_adam import GossipAdamReplica
+from node.replica.position import Position
+from node.replica.snapshot import Snapshots
+from node.round.catch_up import Jump, NotFound
+from node.round.neighbour_start import AWAY_ROUNDS, NeighbourStart
+from node.status import NodeStatus
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry, Mix, commit_digest, genesis_digest, sign_commit
+from protocol.codec.payload import Header
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, sha256
+from protocol.run_info import RunInfo
+from protocol.runfile import AlgorithmSpec
+from tests.node.links.net import RUN
+from tests.support.tiny import tiny_spec
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+A, B, OWN = (PeerId(f"{number:032x}") for number in range(1, 4))
+GENESIS = Position(0, genesis_digest(RUN), -1)
+SPEC = tiny_spec().model_copy(
+    update={
+        "algorithm": AlgorithmSpec.model_validate(
+            {"name": "gossip-adam", "mixing": {"mean_every": 20}}
+        )
+    }
+)
+
+
+def replica(own: PeerId) -> GossipAdamReplica:
+    found = replica_for(SPEC, RUN, torch.device("cpu"), 8, own)
+    assert isinstance(found, GossipAdamReplica)
+    return found
+
+
+@dataclass
+class Members:
+    """The log of a run and the members that keep its payloads: `held` by digest."""
+
+    commits: list[wire.Committed] = field(default_factory=list)
+    held: dict[Digest, bytes] = field(default_factory=dict)
+    settled: list[int] = field(default_factory=list)
+    peers: list[PeerId] = field(default_factory=list)
+
+    def run(self, rounds: int, made: GossipAdamReplica) -> None:
+        """Both members send the same parameters, changed a little in each round."""
+        head = genesis_digest(RUN)
+        for round in range(rounds):
+            for tensor in made.committed.values():
+                tensor.add_(0.01)
+            entries = []
+            for author in (A, B):
+                extraction = made.extract(round, mean=True)
+                payload, _ = made.encoded(Header(RUN, round, author), extraction)
+                self.held[sha256(payload)] = payload
+                entries.append(Entry(author, sha256(payload), len(payload), 1, 4))
+            mix = Mix(mean=False, edges=((0, 1, 2),))
+            commit = Commit(RUN, round, round, tuple(entries), 1, 2, head, mix)
+            head, signed = commit_digest(commit), sign_commit(commit, KEY)
+            self.commits.append(wire.Committed(body=signed.body, signature=signed.signature))
+
+    async def fetch(self, after_round: int) -> wire.Commits:
+        decided = len(self.commits) - 1
+        return wire.Commits(commits=self.commits[after_round + 1 :][:64], decided_round=decided)
+
+    async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
+        assert [[entry.author] for entry in commit.entries] == holders
+        for entry in commit.entries:
+            if entry.digest not in self.held:
+                raise NotRetainedError("no member keeps it any more", entry.digest)
+        return [self.held[entry.digest] for entry in commit.entries]
+
+    def settle(self, round: int, kept: object) -> None:
+        self.settled.append(round)
+
+
+def start_of(members: Members, own: GossipAdamReplica, directory: Path) -> NeighbourStart:
+    info = RunInfo(SPEC, RUN, public_bytes(KEY))
+    parts = info, own, Snapshots(directory), members, members.fetch
+    status = NodeStatus(OWN, "own")
+    return NeighbourStart(*parts, replica=own, swarm=members, status=status)  # type: ignore[arg-type]
+
+
+async def test_a_newcomer_takes_a_members_newest_parameters_and_the_place_behind_them(
+    tmp_path: Path,
+) -> None:
+    members, made, own = Members(), replica(A), replica(OWN)
+    members.run(70, made)
+    start = start_of(members, own, tmp_path)
+    assert start.too_far_behind(0, 69)
+    found = await start.find(GENESIS, 69, {5}, OWN)
+    assert isinstance(found, Jump)
+    assert own.adopt(found.path) == found.landmark.state_digest == made_digest(made)
+    assert (found.landmark.position.next_round, found.landmark.position.head_round) == (70, 69)
+    assert len(found.kept[5]) == 2
+    assert members.settled == [69]
+
+
+def made_digest(made: GossipAdamReplica) -> int:
+    made.apply(Commit(RUN, 0, 0, (), 1, 2, genesis_digest(RUN)), [])
+    return made.digest
+
+
+async def test_a_payload_that_nobody_keeps_or_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    members, own = Members(), replica(OWN)
+    members.run(4, replica(A))
+    digests = list(members.held)
+    for digest in digests[-2:]:
+        del members.held[digest]
+    members.held[digests[-3]] = b"no payload"
+    members.held[digests[-4]] = b"no payload"
+    found = await start_of(members, own, tmp_path).find(GENESIS, 3, set(), OWN)
+    assert isinstance(found, Jump)
+    assert found.landmark.position.head_round == 1
+
+
+async def test_without_any_payload_the_node_looks_again_later(tmp_path: Path) -> None:
+    members, own = Members(), replica(OWN)
+    members.run(3, replica(A))
+    members.held.clear()
+    start = start_of(members, own, tmp_path)
+    assert await start.find(GENESIS, 2, set(), OWN) is NotFound.NOT_HELD
+    assert start.too_far_behind(0, 2)
+
+
+async def test_before_the_first_commit_genesis_is_the_newest_state(tmp_path: Path) -> None:
+    start = start_of(Members(), replica(OWN), tmp_path)
+    assert start.too_far_behind(0, 1)
+    assert await start.find(GENESIS, -1, set(), OWN) is NotFound.NOT_RECORDED
+    members = Members()
+    start = start_of(members, replica(OWN), tmp_path)
+    assert not start.too_far_behind(0, -1)
+
+
+@pytest.mark.parametrize(("behind", "starts_over"), [(AWAY_ROUNDS, False), (20, True)])
+def test_only_a_long_absence_gives_up_a_nodes_own_parameters(
+    tmp_path: Path, behind: int, starts_over: bool
+) -> None:
+    own = replica(OWN)
+    own.has_momentum = True
+    start = start_of(Members(), own, tmp_path)
+    assert start.too_far_behind(3, 3 + behind) is starts_over

@@ -1,0 +1,69 @@
+"""A run of gossip Adam in real processes: one node is killed and comes back with its state, another
+loses its disk and begins with a neighbour's parameters, and all end with the exact mean.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
+from node.model.checkpoint import load_checkpoint
+from node.model.training import named_parameters_once
+from node.replica.digest import state_digest
+from protocol.runfile import AlgorithmSpec
+from tests.processes.test_cluster import PATIENCE_S, came_back, kill
+from tests.processes.watching import committed, watch_until
+from tests.support.tiny import tiny_corpus, tiny_spec
+
+STEPS = 24
+
+NODES = 4
+
+
+@pytest.mark.slow
+def test_nodes_that_mix_end_with_the_exact_mean_although_two_were_killed(tmp_path: Path) -> None:
+    data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
+    spec = tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000)
+    algorithm = AlgorithmSpec.model_validate(
+        {"name": "gossip-adam", "mixing": {"mean_every": 1000}}
+    )
+    write_run_file(run_file, spec.model_copy(update={"algorithm": algorithm}), force=True)
+    with Cluster(ClusterSettings(tmp_path, run_file, data, nodes=NODES)) as cluster:
+        cluster.start()
+        watch_until(cluster, lambda: committed(cluster) >= 4, "four commits", PATIENCE_S)
+        kill(cluster.nodes[1])
+        watch_until(
+            cluster, lambda: came_back(cluster.nodes[1]), "the killed node in a round", PATIENCE_S
+        )
+        kill(cluster.nodes[2])
+        for lost in ("state.safetensors", "payloads"):
+            remove(cluster.nodes[2].directory / lost)
+        watch_until(
+            cluster, lambda: came_back(cluster.nodes[2]), "the node without a disk", PATIENCE_S
+        )
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_S)
+        cluster.wait()
+    status = cluster.coordinator.status
+    assert status["steps"]["committed"] == STEPS
+    assert status["consensus"]["distance"] == 0.0
+    assert status["consensus"]["members"] == NODES
+    assert status["digests"]["rounds_checked"] == 0, "nobody is blamed for a state of its own"
+    digests = {node.status["state_digest"] for node in cluster.nodes}
+    assert len(digests) == 1, "the mean of all, to the bit"
+    assert status["loss"] < 4.5, "a byte drawn evenly costs 5.5 nats"
+    published = load_checkpoint(tmp_path / "node-2" / "checkpoint")
+    parameters = {
+        name: each.detach() for name, each in named_parameters_once(published.model).items()
+    }
+    assert {f"{state_digest(parameters):016x}"} == digests
+    log = (tmp_path / "node-2" / "log.txt").read_text()
+    assert "goes on from a member's parameters" in log
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

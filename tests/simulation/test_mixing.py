@@ -1,0 +1,54 @@
+"""Runs whose nodes mix parameters keep their promises under faults, and a broken rule is caught."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.machine import mixing
+from coordinator.machine.undecided_round import UndecidedRound
+from protocol.ids import Digest
+from protocol.topologies import Edge
+from tests.simulation.checkers import Violation
+from tests.simulation.mixing import MixingRun, Node
+
+
+@pytest.mark.parametrize(
+    ("seed", "topology"), [(1, "one-peer-exponential"), (2, "complete"), (3, "random-matching")]
+)
+def test_the_mean_is_kept_and_the_members_come_together(
+    tmp_path: Path, seed: int, topology: str
+) -> None:
+    run = MixingRun(seed, tmp_path, topology)
+    run.check()
+    assert run.committed_edges > 20
+    assert run.kills > 2
+
+
+def test_an_edge_that_only_one_end_holds_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_by_one(undecided: UndecidedRound, edge: Edge) -> bool:
+        said = [undecided.announced.get(end) for end in edge]
+        return all(said) and any(
+            each and edge[1 - place] in undecided.receipts.holding(Digest(each.digest))
+            for place, each in enumerate(said)
+        )
+
+    monkeypatch.setattr(mixing, "holds", held_by_one)
+    with pytest.raises(Violation, match="lacks a payload"):
+        MixingRun(1, tmp_path, "one-peer-exponential").check()
+
+
+def test_an_edge_that_one_end_forgets_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that comes back passes over the commits that it has not taken."""
+
+    def skips(node: Node) -> None:
+        start_again(node)
+        node.next_round += 2
+
+    start_again = Node.start_again
+    monkeypatch.setattr(Node, "start_again", skips)
+    with pytest.raises(Violation, match="half mixed"):
+        MixingRun(1, tmp_path, "one-peer-exponential").check()
