@@ -16,7 +16,7 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1)
 GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wire_pb2_grpc.py
 
 # `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
-.PHONY: demo test test-slow durations check docs proto dist clean distclean setup
+.PHONY: demo test test-slow durations check docs proto lock dist clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
@@ -54,6 +54,9 @@ docs: $(SETUP)  ## the pages of docs/ as a site in build/site, those made from c
 
 proto: $(SETUP)  ## generate the protobuf code anew
 	$(call PROTOC,.)
+
+lock: $(SETUP)  ## write the lock files of the images anew, with the hashes of what pip would take
+	$(BIN)/python deploy/lock.py $(LOCK_ARGS)
 
 dist: $(SETUP)  ## wheel and source archive of this tree, in dist/
 	rm -rf dist

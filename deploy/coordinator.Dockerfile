@@ -11,15 +11,24 @@ ARG PIP_INDEX_URL=
 ARG PIP_EXTRA_INDEX_URL=
 # Directory of the base image, or address, with wheels.
 ARG PIP_FIND_LINKS=
+# yes: only the files whose hashes are in the lock (`make lock`), which is one for Linux on x86-64 and
+# Python 3.11. Anything else: what constraints.txt allows, without hashes.
+ARG LOCKED=yes
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 RUN python -m venv --without-pip /opt/lockstep
 # A stage and a layer of their own: a change of the sources does not install them again.
-COPY pyproject.toml constraints.txt ./
-RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print(*project["dependencies"], sep="\n")' > requirements.txt \
-    && python -m pip --python /opt/lockstep/bin/python install \
-        --constraint constraints.txt --requirement requirements.txt
+COPY pyproject.toml constraints.txt deploy/requirements-coordinator.lock ./
+RUN if [ "$LOCKED" = yes ]; then \
+        python -m pip --python /opt/lockstep/bin/python install \
+            --require-hashes --no-deps --only-binary :all: \
+            --requirement requirements-coordinator.lock; \
+    else \
+        python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+            print(*project["dependencies"], sep="\n")' > requirements.txt \
+        && python -m pip --python /opt/lockstep/bin/python install \
+            --constraint constraints.txt --requirement requirements.txt; \
+    fi
 
 FROM requirements AS build
 COPY . .

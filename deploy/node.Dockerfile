@@ -13,20 +13,35 @@ ARG PIP_INDEX_URL=
 ARG PIP_FIND_LINKS=
 # Index of torch's builds, by default for CPUs; empty: the usual index, whose Linux build has CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# yes: only the files whose hashes are in the locks (`make lock`), which are for Linux on x86-64 and
+# Python 3.11. Anything else: what constraints.txt allows, without hashes. torch from another index
+# than the one for CPUs is pinned by its version alone, and what comes with it (NVIDIA's packages) not.
+ARG LOCKED=yes
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 RUN python -m venv --without-pip /opt/lockstep
 # A stage and a layer of their own: a change of the sources does not install them again. torch comes
 # first: it is most of the image.
-COPY pyproject.toml constraints.txt ./
-RUN PIP_EXTRA_INDEX_URL=$TORCH_INDEX \
-    python -m pip --python /opt/lockstep/bin/python install --constraint constraints.txt torch
+COPY pyproject.toml constraints.txt deploy/requirements-node.lock deploy/requirements-torch-cpu.lock ./
+RUN export PIP_EXTRA_INDEX_URL=$TORCH_INDEX; \
+    case "$LOCKED:$TORCH_INDEX" in \
+    yes:*/cpu) python -m pip --python /opt/lockstep/bin/python install \
+        --require-hashes --no-deps --only-binary :all: \
+        --requirement requirements-torch-cpu.lock;; \
+    *) python -m pip --python /opt/lockstep/bin/python install --constraint constraints.txt torch;; \
+    esac
 ARG PIP_EXTRA_INDEX_URL=
-RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print(*project["dependencies"], *project["optional-dependencies"]["node"], sep="\n")' \
-        > requirements.txt \
-    && python -m pip --python /opt/lockstep/bin/python install \
-        --constraint constraints.txt --requirement requirements.txt
+RUN if [ "$LOCKED" = yes ]; then \
+        python -m pip --python /opt/lockstep/bin/python install \
+            --require-hashes --no-deps --only-binary :all: \
+            --requirement requirements-node.lock; \
+    else \
+        python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+            print(*project["dependencies"], *project["optional-dependencies"]["node"], sep="\n")' \
+            > requirements.txt \
+        && python -m pip --python /opt/lockstep/bin/python install \
+            --constraint constraints.txt --requirement requirements.txt; \
+    fi
 
 FROM requirements AS build
 COPY . .

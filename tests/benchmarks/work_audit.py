@@ -1,0 +1,193 @@
+"""How well sign agreement tells honest work: `python -m tests.benchmarks.work_audit`.
+
+The parity study's network and text, R authors of DeMo at the default rule, without overlap, and
+beside the first of them doubles of it that see the same parameters and cheat:
+
+    half       trains half of its share
+    other      trains other samples than its own
+    noise      sends random places and signs
+    stale      sends its payload of the round before
+    copied     sends the payload of another author
+
+Their payloads are not counted: the run is that of the honest. Every `--every` steps an auditor
+computes the gradient of each author's share anew (`node.demo.sign_audit`) and compares. Printed as
+JSON (`--json PATH`: kept too): for each kind the shares that agree, by step, their least, median
+and most, and the places that the copied payload and two honest ones share.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from node.demo.aggregate import apply
+from node.demo.engine import Engine
+from node.demo.gradient_scaling import GradientScaling
+from node.demo.sign_audit import gradient_coefficients, shared_places, sign_agreement
+from node.demo.vote_sum import Contribution
+from protocol.codec.payload import Coefficients
+from protocol.limits import CHUNK_ENTRIES
+from protocol.runfile import AlgorithmSpec
+from tests.benchmarks.parity.cells import Cell, Task
+from tests.benchmarks.parity.task import Fixture, open_corpus
+
+DOUBLES = ("half", "other")
+KINDS = ("honest", *DOUBLES, "noise", "stale", "copied")
+
+Samples = npt.NDArray[np.int64]
+
+
+class Author:
+    """One momentum, its scaling and its last two payloads."""
+
+    def __init__(self, fixture: Fixture) -> None:
+        self._fixture, cell = fixture, fixture.cell
+        self._engine = Engine(fixture.layout, cell.demo, "cpu")
+        self._scaling = GradientScaling(cell.gradients, fixture.layout.shapes, "cpu")
+        self.sent: Coefficients | None = None
+        self.before: Coefficients | None = None
+
+    def train(self, samples: Samples) -> Coefficients:
+        """One round."""
+        gradients = self._fixture.gradients(samples)
+        self._scaling.scale_(gradients)
+        self._engine.accumulate(gradients)
+        self.before, self.sent = self.sent, self._engine.extract().coefficients
+        return self.sent
+
+
+class Study:
+    """The honest authors of one run, the doubles of the first, and what an auditor finds."""
+
+    def __init__(self, fixture: Fixture, samples: int) -> None:
+        """`samples` are those of the whole text: other data are half of it away."""
+        self.fixture = fixture
+        self.honest = [Author(fixture) for _ in range(fixture.cell.authors)]
+        self.doubles = {kind: Author(fixture) for kind in DOUBLES}
+        self.shares: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self.places: dict[str, list[float]] = defaultdict(list)
+        self._random = np.random.default_rng(fixture.cell.seed)
+        self._rounds = samples // fixture.task.batch_samples
+
+    def step(self, number: int, *, audited: bool) -> None:
+        """One round of all, audited or not, and the honest authors' step."""
+        shares = self._shares(number)
+        others = self._shares((number + self._rounds // 2) % self._rounds)
+        sent = [author.train(part) for author, part in zip(self.honest, shares, strict=True)]
+        self.doubles["half"].train(shares[0][: len(shares[0]) // 2])
+        self.doubles["other"].train(others[0])
+        if audited:
+            self._audit(number, shares, sent)
+        fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
+        contributions = [Contribution(1, coefficients) for coefficients in sent]
+        rule = fixture.cell.update
+        apply(fixture.layout, fixture.parameters, contributions, rate, decay, rule=rule)
+
+    def _shares(self, round: int) -> Sequence[Samples]:
+        length = self.fixture.task.sequence_length + 1
+        return list(self.fixture.samples(round).reshape(len(self.honest), -1, length))
+
+    def _audit(self, number: int, shares: Sequence[Samples], sent: Sequence[Coefficients]) -> None:
+        fixture = self.fixture
+        for author, (part, payload) in enumerate(zip(shares, sent, strict=True)):
+            own = gradient_coefficients(
+                fixture.layout, fixture.gradients(part), fixture.cell.gradients
+            )
+            judged = {"honest": payload} | (self._cheats(sent) if author == 0 else {})
+            for kind, found in judged.items():
+                self.shares[kind].append((number, sign_agreement(found, own).share))
+        self.places["two honest authors"].append(shared_places(sent[0], sent[1]))
+        if before := self.honest[0].before:
+            self.places["an author and its last round"].append(shared_places(sent[0], before))
+
+    def _cheats(self, sent: Sequence[Coefficients]) -> dict[str, Coefficients]:
+        doubles = {kind: author.sent for kind, author in self.doubles.items()}
+        made = {**doubles, "noise": self._noise(sent[0]), "copied": sent[1]}
+        made["stale"] = self.honest[0].before
+        return {kind: payload for kind, payload in made.items() if payload is not None}
+
+    def _noise(self, like: Coefficients) -> Coefficients:
+        places = [
+            np.sort(self._random.choice(CHUNK_ENTRIES, count, replace=False)).astype(np.uint16)
+            for count in like.counts
+        ]
+        signs = self._random.choice(np.array([-1, 1], np.int16), len(like.values))
+        return Coefficients(like.counts, np.concatenate(places), signs)
+
+
+def cell_of(authors: int, steps: int, top_k: int, seed: int) -> Cell:
+    """The default rule of a run file, without overlap."""
+    rule = AlgorithmSpec()
+    return Cell(
+        "demo",
+        0.004,
+        steps,
+        top_k=top_k,
+        update=rule.update,
+        gradients=rule.gradients,
+        momentum_decay=rule.momentum_decay,
+        recency=rule.recency,
+        authors=authors,
+        seed=seed,
+    )
+
+
+def summed_up(study: Study) -> dict[str, Any]:
+    """Least, median and most share of each kind, and every share by step."""
+    return {
+        "agreement": {kind: spread([share for _, share in study.shares[kind]]) for kind in KINDS},
+        "shared_places": {name: spread(found) for name, found in study.places.items()},
+        "by_step": {
+            kind: [[step, round(share, 4)] for step, share in study.shares[kind]] for kind in KINDS
+        },
+    }
+
+
+def spread(shares: Sequence[float]) -> Mapping[str, float]:
+    """The least, the median and the most of some shares, and their number."""
+    if not shares:
+        return {"audits": 0}
+    found = {"least": min(shares), "median": statistics.median(shares), "most": max(shares)}
+    return {name: round(value, 4) for name, value in found.items()} | {"audits": len(shares)}
+
+
+def main() -> None:
+    """Measure and print."""
+    program = "python -m tests.benchmarks.work_audit"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser.add_argument("--json", type=Path, help="file for the result")
+    parser.add_argument("--steps", type=int, default=320)
+    parser.add_argument("--every", type=int, default=20, help="steps from one audit to the next")
+    parser.add_argument("--authors", type=int, default=4)
+    parser.add_argument("--top-k", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    task = replace(Task(), layers=wanted.layers, hidden=wanted.hidden)
+    cell = cell_of(wanted.authors, wanted.steps, wanted.top_k, wanted.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = open_corpus(Path(scratch) / "corpus")
+        study = Study(Fixture(task, cell, corpus), corpus.samples(task.sequence_length))
+        for number in range(wanted.steps):
+            study.step(number, audited=(number + 1) % wanted.every == 0)
+    names = ("steps", "every", "authors", "top_k", "layers", "hidden", "seed")
+    document = {"settings": {name: getattr(wanted, name) for name in names}, **summed_up(study)}
+    text = json.dumps(document, indent=1)
+    if wanted.json:
+        wanted.json.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
