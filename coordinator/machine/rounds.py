@@ -232,7 +232,7 @@ class Rounds:
         if undecided is None or not closing.may_confirm(event.peer, undecided, self.members):
             return []  # late, or of no witness
         undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
-        mixing.note_edges(undecided, event.peer, now_ms)
+        mixing.note_edges(undecided, event.peer, now_ms, event.digests)
         return []
 
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
@@ -378,7 +378,7 @@ class Rounds:
 
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
         state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
-        mix, counted = mixing.mixed(undecided, counted) if algorithm.mixes else (None, counted)
+        mix = mixing.mixed(undecided, counted) if algorithm.mixes else None
         entries = tuple(entry_of(payload, algorithm) for payload in counted)
         rate, decay = scalars(self.spec.schedule, step)
         commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)
