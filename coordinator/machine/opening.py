@@ -83,7 +83,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     opened = UndecidedRound.open(
         state.next_round,
         step,
-        instants(state.pace.slot, now_ms),
+        instants(mixing.slot(spec, state.pace.slot, step), now_ms),
         scalars(spec.schedule, step),
         assignments,
         copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,

@@ -378,7 +378,7 @@ class Rounds:
 
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
         state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
-        mix, counted = mixing.mixed(undecided, counted) if algorithm.mixes else (None, counted)
+        mix = mixing.mixed(undecided, counted) if algorithm.mixes else None
         entries = tuple(entry_of(payload, algorithm) for payload in counted)
         rate, decay = scalars(self.spec.schedule, step)
         commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)
