@@ -22,7 +22,7 @@ from coordinator.machine.checkpoints.events import (
 )
 from coordinator.machine.operator.acts import Ordered
 from protocol.clock import Instants
-from protocol.codec.chain import Restart, Void
+from protocol.codec.chain import ChainEntry, Reschedule, Restart, Void
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -309,6 +309,13 @@ class RestartRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """Sign, record and send an entry of the chain: the run has another length or rate."""
+
+    entry: Reschedule
+
+
+@dataclass(frozen=True, slots=True)
 class SkipRound:
     """Send the decision that a round counts for nothing."""
 
@@ -364,6 +371,7 @@ Effect = (
     | CommitRound
     | VoidPayload
     | RestartRun
+    | ScheduleRun
     | SkipRound
     | RecordDigest
     | AskResync
@@ -372,3 +380,16 @@ Effect = (
     | AskCheckpoint
     | CheckpointMade
 )
+
+
+def entry_in(effect: Effect) -> ChainEntry | None:
+    """The entry of the chain that an effect makes; None when it makes none."""
+    match effect:
+        case VoidPayload(entry):
+            return entry
+        case RestartRun(entry):
+            return entry
+        case ScheduleRun(entry):
+            return entry
+        case _:
+            return None

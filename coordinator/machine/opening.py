@@ -31,7 +31,7 @@ def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
         return False
     undecided_max = spec.rounds.overlap_at(state.next_round)
     planned = state.totals.committed + len(state.undecided)
-    if planned >= spec.schedule.steps or len(state.undecided) > undecided_max:
+    if planned >= state.schedule(spec).steps or len(state.undecided) > undecided_max:
         return False
     if not state.undecided:
         return True
@@ -84,7 +84,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
         state.next_round,
         step,
         instants(state.pace.slot, now_ms),
-        scalars(spec.schedule, step),
+        scalars(state.schedule(spec), step),
         assignments,
         copies_min=spec.rounds.copies_min,
         least_ms=closing.least_ms(spec),

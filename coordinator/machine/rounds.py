@@ -223,7 +223,9 @@ class Rounds:
                     effects.append(ending.farewell(self.state))
                 return self._enforce(effects, now_ms)
             case Vouched() | Salted() | TokenShown() | Ordered():
-                effects = levers.take(event, self.state, self.members, now_ms)
+                effects = levers.take(
+                    event, self.state, self.members, (self.run_id, self.spec), now_ms=now_ms
+                )
                 return self._enforce(effects, now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
@@ -371,7 +373,7 @@ class Rounds:
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
         state, totals = self.state, self.state.totals
         entries = tuple(entry_of(payload, self.spec.algorithm) for payload in counted)
-        rate, decay = scalars(self.spec.schedule, totals.committed)
+        rate, decay = scalars(state.schedule(self.spec), totals.committed)
         commit = Commit(
             self.run_id, undecided.round, totals.committed, entries, rate, decay, state.head
         )

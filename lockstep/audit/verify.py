@@ -21,6 +21,7 @@ import torch
 
 from lockstep.audit.differences import Difference, difference_of
 from lockstep.audit.published import Published
+from lockstep.audit.rates import RateBook
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.audit.restarts import names_restart, snapshot_directories, snapshot_of
 from lockstep.audit.voids import VoidBook
@@ -86,6 +87,8 @@ class Findings:
     """Number of committed payloads that the chain makes void."""
     restarts: int = 0
     """Number of restarts from a checkpoint in the chain."""
+    schedules: int = 0
+    """Number of changes of the schedule in the chain, up to the last commit."""
     payload_bytes: int = 0
     began_after: int = -1
     """Round of the snapshot at which the replay began; -1: it began at genesis."""
@@ -123,6 +126,8 @@ def in_words(findings: Findings) -> str:
     voids = f"; {findings.voids} payloads are void" if findings.voids else ""
     if findings.restarts:
         voids += f"; the run has gone on from a checkpoint {findings.restarts} times"
+    if findings.schedules:
+        voids += f"; the operator has changed length or rate {findings.schedules} times"
     return (
         f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
         f"to state {findings.state_digest}; members reported the same state in "
@@ -178,7 +183,7 @@ class Audit:
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
-        self._voids = VoidBook(info)
+        self._voids, self._rates = VoidBook(info), RateBook(info.spec)
         self._head = genesis_digest(info.run_id)
         self._begins_at_restart = False
         self.snapshots: tuple[Path, ...] = ()
@@ -236,6 +241,7 @@ class Audit:
                         before + 1, f"the commit that follows round {before}", error
                     ) from None
                 await self._pass_restarts()
+                self._check_rates(commit)
                 head, findings.round = commit_digest(commit), commit.round
                 self._head = head
                 findings.commits += 1
@@ -309,6 +315,13 @@ class Audit:
                 self._findings.began_after = restart.round
             self._compare_state(restart.round)
 
+    def _check_rates(self, commit: Commit) -> None:
+        while self._voids.schedules:
+            self._rates.meet(self._voids.schedules.pop(0))
+        self._findings.schedules = self._rates.changes
+        if flaw := self._rates.flaw(commit):
+            raise Difference(commit.round, flaw)
+
     def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:
         if not recorded.digest_reports:
             return  # no majority reported it: the replay decides
@@ -346,6 +359,7 @@ class Audit:
         """Go on at a place; the replica and the counts of the findings are put there by others."""
         self._head, self._findings.round = place.head, place.head_round
         self._voids.resume(place.voids, place.void_count)
+        self._rates.resume(place.head_round)
         self._awaited = None
 
     def begin_again(self) -> None:

@@ -80,6 +80,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.voids.rounds",
         "state.voids.made",
         "state.restarts",
+        "state.schedules",
         "state.closed_early",
         *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
         "state.end.finished",

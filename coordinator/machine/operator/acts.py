@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from protocol.codec.chain import STEPS_MAX
 from protocol.ids import Digest, PeerId, RunId, sha256
 
 REASON_MAX = 200
@@ -52,6 +53,18 @@ class Finish(_Act, frozen=True):
     """The run ends after the rounds that are open."""
 
     reason: Reason = ""
+
+
+class Extend(_Act, frozen=True):
+    """The run gets further steps; one that has ended goes on."""
+
+    steps: Annotated[int, Meta(ge=1, le=STEPS_MAX)]
+
+
+class Rate(_Act, frozen=True):
+    """Another largest learning rate holds from the next commit on."""
+
+    learning_rate: Annotated[float, Meta(gt=0, le=10)]
 
 
 class Checkpoint(_Act, frozen=True):
@@ -131,6 +144,8 @@ Act: TypeAlias = (
     Pause
     | Resume
     | Finish
+    | Extend
+    | Rate
     | Checkpoint
     | Evict
     | Ban
@@ -195,6 +210,10 @@ def words(act: Act) -> str:
             return _because(f"{kind_of(act)} the run", reason)
         case Resume():
             return "resume the run"
+        case Extend(steps):
+            return f"extend the run by {steps} steps"
+        case Rate(learning_rate):
+            return f"set the largest learning rate to {learning_rate:g}"
         case Checkpoint():
             return "publish a checkpoint"
         case Evict(peer, reason, away_s):
