@@ -27,6 +27,7 @@ from lockstep.audit.restarts import names_restart, snapshot_directories, snapsho
 from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
+from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
 from node.replica.position import Position
@@ -46,6 +47,9 @@ from protocol.codec.commits import (
 )
 from protocol.errors import DivergedError, RemoteProtocolError, StorageError
 from protocol.ids import Digest
+
+GENESIS_DIRECTORY = Path("~/.lockstep/genesis")
+"""Where an audit keeps the published checkpoints from which runs begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class Audit:
     ) -> None:
         self._record, self._findings, self._published = record, findings, published
         info = record.info
-        self._replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1)
+        genesis = genesis_of(info.spec, GENESIS_DIRECTORY.expanduser())
+        self._replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1, genesis)
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1

@@ -308,7 +308,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "24b73ead2783d7be4474390a0183956b"
+    assert run_id(RunSpec(), KEY) == "c27a0ac88b67c2521e254ab69e4a1c3f"
 
 
 def test_a_run_file_is_frozen() -> None:
