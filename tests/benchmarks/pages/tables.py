@@ -173,7 +173,7 @@ def chaos() -> str:
     return table(("", ""), rows, left=2)
 
 
-CHAOS_BUSY = ("chaos-busy.json",)
+CHAOS_BUSY = ("chaos-busy.json", "chaos-busy-often.json")
 """Data files of faults on a busy machine, one for each rate."""
 
 
