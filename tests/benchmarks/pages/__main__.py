@@ -36,7 +36,7 @@ PAGES: dict[str, Blocks] = {
     "engine.md": {"ratios": tables.engine_ratios, "times": tables.engine_times},
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
-    "chaos.md": {"chaos": tables.chaos},
+    "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
     "notes/parity-tries.md": {
         sweep: partial(parity.tables, sweep) for sweep in SWEEPS if not sweep.startswith("local")
     },

@@ -173,6 +173,42 @@ def chaos() -> str:
     return table(("", ""), rows, left=2)
 
 
+CHAOS_BUSY = ("chaos-busy.json", "chaos-busy-often.json")
+"""Data files of faults on a busy machine, one for each rate."""
+
+
+def chaos_busy() -> str:
+    """What faults cost beside much other work, at each rate."""
+    columns = [_chaos_column(document(name)) for name in CHAOS_BUSY]
+    every = [document(name)["mean_seconds_between_faults"] for name in CHAOS_BUSY]
+    head = ("", *(f"a fault every {seconds:g} s" for seconds in every))
+    return table(head, [(row, *(each[row] for each in columns)) for row in columns[0]], left=1)
+
+
+def _chaos_column(found: Mapping[str, Any]) -> dict[str, str]:
+    seconds, rounds = found["recovery_seconds"], found["recovery_rounds"]
+    start, machine = found["restart"]["start"], found["machine"]
+    faults, undisturbed = sum(found["faults"].values()), found["rounds_committed_without_faults"]
+    return {
+        "faults, of them killed nodes": (
+            f"{faults} in {found['minutes']:g} min, {found['faults'].get('kill node', 0)}"
+        ),
+        "rounds committed (without faults)": f"{found['rounds_committed']} ({undisturbed})",
+        "rounds skipped, divergences": f"{found['rounds_skipped']}, **{found['divergences']}**",
+        "targets that did not recover": str(found["unrecovered"]),
+        "seconds to recover: median, p95": f"{seconds['median']:.1f}, {seconds['p95']:.1f}",
+        "rounds to recover: median, p95": f"{rounds['median']:g}, {rounds['p95']}",
+        "seconds of a killed node's start": f"{start['median']:.1f}, {start['p95']:.1f}",
+        "contributors over live members": f"{100 * found['participation']:.1f} %",
+        "samples kept, rounds kept": (
+            f"{100 * found['throughput_kept']:.1f} %, {100 * found['rounds_kept']:.1f} %"
+        ),
+        "load of the machine (without faults)": (
+            f"{machine['load']:g} ({machine['load_without_faults']:g})"
+        ),
+    }
+
+
 # ---- gossip
 
 
