@@ -57,14 +57,10 @@ PAIRS: dict[tuple[Method, Method], str] = {
     ("local_steps", "default_large_batch"): "ahead by more than 0.4",
 }
 """What is compared, and the expectation, written before any cell was trained: the first is ahead or
-behind by so many bits per byte. The fifth is at equal bytes and tokens, the last at equal rounds,
-bytes and tokens."""
-
-EXPECTED_GROUNDS = (
-    "at this length the pilot had Muon 0.12 to 0.2 ahead of the default and AdamW behind both; "
-    "untuned, local steps ended 0.04 behind the default from the same bytes and 1.2 ahead of it "
-    "from the same rounds"
-)
+behind by that many bits per byte. The fifth is at equal tokens and about equal bytes, the last at
+equal rounds, bytes and tokens. Grounds: the pilot had Muon 0.12 to 0.2 ahead of the default and
+AdamW behind both; untuned, local steps ended 0.04 behind the default from the same bytes and 1.2
+ahead of it from the same rounds."""
 
 
 @dataclass(frozen=True, slots=True)

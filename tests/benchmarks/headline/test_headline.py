@@ -2,6 +2,7 @@
 the test split is looked at once.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,16 @@ def test_the_headline_counts_bytes_as_they_travel(tmp_path: Path) -> None:
     assert rows["default"]["bytes_up"] == rows["default"]["bytes_down"] == 3 * 10_000
     assert rows["default"]["ci95"] is None
     assert looking.half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5, abs=1e-4)
+
+
+def test_the_committed_headline_is_that_of_its_cells_and_looks() -> None:
+    cells = looking.read_cells()
+    rows = json.loads((looking.DATA / looking.ROWS).read_bytes())["rows"]
+    assert rows == looking.rows(cells)
+    judged_cells = {each.finished.job.name for each in cells if each.test_bits_per_byte}
+    looks = read_records(looking.DATA / looking.LOOKS)
+    assert judged_cells == {name for look in looks for name in look["cells"]}
+    assert len({each["text"] for each in looks}) == len(looks), "one look at each text"
 
 
 def test_an_interval_around_nothing_shows_nothing() -> None:
