@@ -5,7 +5,7 @@ journal, which know no times. It is bounded; the journal keeps everything. Pure.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,14 @@ class Credit:
     payload_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """The contributors as (id, samples), the most first, and the number of all."""
+
+    most: Sequence[tuple[PeerId, int]]
+    in_all: int
+
+
 @dataclass(slots=True)
 class History:
     """The newest rounds and the credit of every author since the first round."""
@@ -112,6 +120,11 @@ class History:
                     self.records.append(record)
                 case _:
                     pass
+
+    def contributions(self) -> Contributions:
+        """The authors with the most samples, and the number of all."""
+        most = sorted(self.credit.items(), key=lambda row: (-row[1].samples, row[0]))
+        return Contributions([(peer, credit.samples) for peer, credit in most], len(most))
 
     def after(self, round: int) -> list[dict[str, Any]]:
         """The oldest records after `round`, at most `REPLY_ROUNDS_MAX`."""

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics, status_document
+from coordinator.checkpoints.desk import CheckpointDesk
+from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
@@ -42,6 +44,9 @@ log = logging.getLogger("lockstep.coordinator")
 GOODBYE_POLL_S = 0.1
 """Time between two looks at whether all nodes have left, or the run's state is lost."""
 
+CHECKPOINTS_NAME = "checkpoints"
+"""Folder of published checkpoints in a coordinator's directory."""
+
 COMMITS_PAGE = 1_000
 """Commits that one query of a restart reads."""
 
@@ -67,15 +72,17 @@ class CoordinatorProcess:
         self.rounds = Rounds(spec, self.run_id)
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
+        self.history = History()
+        store = CheckpointStore(settings.directory / CHECKPOINTS_NAME)
         self.service = CoordinatorService(
             self._sequencer,
             self.journal,
             self._public_key,
             self.status,
             Door(settings.directory),
+            checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
         )
         self.desk = OperatorDesk(self._sequencer, self.service)
-        self.history = History()
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
@@ -111,6 +118,9 @@ class CoordinatorProcess:
         self.address = f"{host}:{port}"
         self._loop_task = asyncio.create_task(self._sequencer.run())
         await self._settle_trust()
+        await self.service.checkpoints.start(
+            self._settings.checkpoint_room, self._settings.checkpoints_kept
+        )
         await self._server.start()
 
     @property
@@ -151,13 +161,15 @@ class CoordinatorProcess:
                 self._loop_task.result()
             if self.rounds.state.end.concluded:
                 deadline = deadline or time.monotonic() + self._settings.goodbye_ms / 1000
-                if not len(self.rounds.members) or time.monotonic() >= deadline:
+                late = time.monotonic() >= deadline and not self.service.checkpoints.busy
+                if not len(self.rounds.members) or late:
                     return
             await asyncio.sleep(GOODBYE_POLL_S)
 
     async def stop(self) -> None:
         """Close sessions, the port and the journal. Safe to call twice."""
         self.service.close()
+        await self.service.checkpoints.stop()
         if self._server:
             await self._server.stop(grace=1)
             self._server = None

@@ -38,6 +38,12 @@ class CoordinatorSettings:
     restart: RestartAsked | None = None
     """The checkpoint from which the run goes on if nobody holds its newest state; None: none."""
 
+    checkpoint_room: int = 0
+    """Disk in bytes that checkpoints may take in the directory; 0: none are kept there."""
+
+    checkpoints_kept: int = 2
+    """Newest checkpoints that stay."""
+
     def __post_init__(self) -> None:
         check_listen(self.listen)
         for peer in self.vouched:
@@ -47,5 +53,8 @@ class CoordinatorSettings:
                 raise SettingsError(f"--vouch: {error}") from None
         if self.admit not in ("", *get_args(Mode)):
             raise SettingsError(f"--admit: expected open, token or list, got {self.admit!r}")
+        for name, least in (("checkpoint_room", 0), ("checkpoints_kept", 1)):
+            if (found := getattr(self, name)) < least:
+                raise SettingsError(f"{name}: expected {least} or more, got {found}")
         if self.goodbye_ms < 0:
             raise SettingsError(f"goodbye_ms: expected 0 or more, got {self.goodbye_ms}")

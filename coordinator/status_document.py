@@ -4,6 +4,7 @@ from typing import Any
 
 from coordinator.journal import RecordedCommit
 from coordinator.machine.auditing import alarm
+from coordinator.machine.checkpoints import publishing
 from coordinator.machine.digest_votes import DigestTally
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
@@ -39,6 +40,7 @@ def status(
             "skipped": totals.skipped,
             "total": rounds.spec.schedule.steps,
         },
+        "checkpoint": _checkpoints(state),
         "voids": len(state.voids.made),
         "audit": _audit(state),
         "loss": state.loss,
@@ -121,6 +123,35 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "rounds_counted": member.work.rounds_counted,
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
+    }
+
+
+def _checkpoints(state: RunState) -> dict[str, Any]:
+    """The published checkpoints, newest first, and how the next one stands."""
+    found = state.checkpoints
+    return {
+        "next": publishing.words(state),
+        "where": publishing.place(state),
+        "room_bytes": found.room_bytes,
+        "made": [
+            {
+                "name": made.name,
+                "round": made.round,
+                "step": made.step,
+                "state_digest": _hexadecimal(made.state_digest),
+                "sha256": made.sha256.hex(),
+                "bytes": made.file_bytes,
+                "writer": made.writer,
+                "writer_name": made.writer_name,
+                "confirmed_by": made.confirmed_by,
+            }
+            for made in reversed(found.made)
+        ],
+        "published": [
+            {"round": each.round, "url": each.url, "peer_id": each.peer, "name": each.name}
+            for each in reversed(found.published)
+            if each.agreed
+        ],
     }
 
 

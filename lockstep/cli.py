@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep import DISTRIBUTION, __version__, options
+from lockstep import DISTRIBUTION, __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
@@ -166,15 +166,7 @@ def coordinator(
         ),
     ] = None,
     *,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="LOCKSTEP_DIRECTORY",
-            show_default="RUN.coordinator, beside the run file",
-            help="Directory of the journal and the key.",
-        ),
-    ] = None,
+    directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
     plain_text: Annotated[
@@ -184,18 +176,21 @@ def coordinator(
             help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
         ),
     ] = False,
-    vouch: options.Vouch = None,
-    admit: options.Admission = "",
+    vouch: coordinator_options.Vouch = None,
+    admit: coordinator_options.Admission = "",
     restart_from: options.Checkpoint = None,
-    force: options.ForcedRestart = False,
-    check: options.CheckDirectory = None,
-    check_run: options.CheckRun = False,
+    force: coordinator_options.ForcedRestart = False,
+    checkpoint_room: coordinator_options.CheckpointRoom = "2GB",
+    checkpoints_kept: coordinator_options.CheckpointsKept = 2,
+    check: coordinator_options.CheckDirectory = None,
+    check_run: coordinator_options.CheckRun = False,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
     from coordinator.settings import CoordinatorSettings
     from lockstep.commands.coordinator import RestartWish, check_directory, coordinate
     from lockstep.service.serve import ServeOptions
+    from lockstep.sizes import parse_size
 
     if check is not None:
         check_directory(check)
@@ -212,7 +207,14 @@ def coordinator(
         check_file(run_file)
         return
     place = directory or run_file.with_suffix(".coordinator")
-    settings = CoordinatorSettings(place, listen, vouched=tuple(vouch or ()), admit=admit)
+    settings = CoordinatorSettings(
+        place,
+        listen,
+        vouched=tuple(vouch or ()),
+        admit=admit,
+        checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
+        checkpoints_kept=checkpoints_kept,
+    )
     serving = ServeOptions(place, admin, follow_parent)
     restart = RestartWish(restart_from, force) if restart_from else None
     coordinate(run_file, settings, serving, plain_text=plain_text, restart=restart)
@@ -327,27 +329,3 @@ def prepare(
     from lockstep.commands.data import prepare as prepare_data
 
     prepare_data(sources, out, tokenizer)
-
-
-@app.command()
-def generate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the checkpoint.")],
-    *,
-    prompt: Annotated[
-        str, typer.Option(metavar="TEXT", show_default="none", help="Text to continue.")
-    ] = "",
-    tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Limit on the tokens that are generated.")
-    ] = 200,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T", min=0.0, help="Temperature of the draws; 0: always the likeliest token."
-        ),
-    ] = 0.8,
-    seed: options.Seed = 0,
-) -> None:
-    """Continue a text with a trained checkpoint."""
-    from lockstep.commands.generate import print_text
-
-    print_text(checkpoint, prompt, max_tokens=tokens, temperature=temperature, seed=seed)

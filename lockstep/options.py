@@ -56,25 +56,14 @@ Listen = Annotated[
         help="Address for connections of nodes; port 0 takes a free one.",
     ),
 ]
-Vouch = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PEER_ID",
-        envvar="LOCKSTEP_VOUCH",
-        show_default=False,
-        help='Node whose word counts in a run with trust = "public", by its id in `lockstep '
-        "status`; may be given several times. A run remembers it.",
-    ),
-]
-
-Admission = Annotated[
+Publish = Annotated[
     str,
     typer.Option(
-        "--admit",
-        metavar="RULE",
-        envvar="LOCKSTEP_ADMIT",
-        show_default="as before, open at first",
-        help="Whom the run admits: open, token or list (see `lockstep run`).",
+        metavar="URL",
+        envvar="LOCKSTEP_PUBLISH",
+        show_default="nowhere",
+        help="Directory or fsspec URL (such as hf://ACCOUNT/REPOSITORY, with HF_TOKEN) that gets "
+        "every checkpoint of the run, with this node's word for it.",
     ),
 ]
 
@@ -283,15 +272,6 @@ Checkpoint = Annotated[
         help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
     ),
 ]
-ForcedRestart = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="With --restart-from: restart even if a node may hold the newest state.",
-    ),
-]
-
-
 Nice = Annotated[
     int,
     typer.Option(
@@ -351,19 +331,6 @@ SettingsFile = Annotated[
         envvar="LOCKSTEP_SETTINGS",
         help="Settings file: TOML with one table per command.",
     ),
-]
-
-CheckDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Verify the journal of a stopped coordinator in DIR, then exit.",
-    ),
-]
-
-CheckRun = Annotated[
-    bool,
-    typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
 ]
 
 Published = Annotated[

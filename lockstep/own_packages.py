@@ -15,6 +15,7 @@ MARK = "LOCKSTEP"
 
 NODE_EXTRA = {
     "filelock",
+    "fsspec",
     "hivemind",
     "matplotlib",
     "numba",

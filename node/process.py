@@ -33,7 +33,6 @@ from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.check import check_model
-from node.model.checkpoint import save_checkpoint
 from node.model.training import require_fits
 from node.own_data import open_corpus
 from node.owner_view import owner_view
@@ -44,6 +43,7 @@ from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.context import RoundContext
 from node.round.neighbour_start import catch_up_for
+from node.round.publisher import Publisher, publisher_of
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
@@ -87,6 +87,7 @@ class Started:
     transports: list[Transport]
     trainer: Trainer
     hello: wire.Hello
+    publisher: Publisher
 
 
 class NodeProcess:
@@ -177,6 +178,7 @@ class NodeProcess:
         )
         addresses = await swarm.start()
         self.address = addresses[0]
+        publisher = publisher_of(settings, info, replica, corpus.tokenizer, client)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -190,11 +192,12 @@ class NodeProcess:
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
+            publisher=publisher,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, publisher)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -239,6 +242,7 @@ class NodeProcess:
     def leave(self) -> None:
         """Finish the round, then end `run`."""
         if self._started:
+            self._started.publisher.leave()
             self._started.trainer.leave()
 
     async def stop(self) -> None:
@@ -247,6 +251,8 @@ class NodeProcess:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
+        if self._started:
+            await self._started.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
@@ -361,20 +367,10 @@ class NodeProcess:
         """Save state and checkpoint, then say goodbye."""
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)
-        about = {
-            "run_id": parts.info.run_id,
-            "name": parts.info.spec.name,
-            "round": position.head_round,
-            "state_digest": f"{replica.digest:016x}",
-        }
-        await asyncio.to_thread(
-            save_checkpoint,
-            self._settings.directory / "checkpoint",
-            replica.trainee.model,
-            replica.committed,
-            parts.corpus.tokenizer,
-            about,
-        )
+        checkpoint = self._settings.directory / "checkpoint"
+        await asyncio.to_thread(parts.publisher.save, checkpoint, position.head_round)
+        self._status.phase = "sends the checkpoint that it was asked for"
+        await parts.publisher.finish()
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)
 

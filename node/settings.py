@@ -9,6 +9,7 @@ from node.transports.factory import parse_kinds
 from protocol.addresses import check_advertise, check_listen
 from protocol.border.join_link import parse_link
 from protocol.errors import SettingsError
+from protocol.limits import TEXT_BYTES_MAX
 
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
@@ -39,6 +40,20 @@ def check_sha256(name: str, text: str) -> None:
     """`SettingsError` unless a setting is empty or a SHA-256 in hexadecimal."""
     if text and not re.fullmatch("[0-9a-fA-F]{64}", text):
         raise SettingsError(f"{name}: expected 64 hexadecimal digits, found {text[:80]!r}")
+
+
+def check_publish(url: str) -> None:
+    """Check an address for checkpoints; `SettingsError` for one that others must not see."""
+    if len(url.encode(errors="replace")) > TEXT_BYTES_MAX or not url.isprintable():
+        raise SettingsError(
+            f"publish: expected a directory or URL of at most {TEXT_BYTES_MAX} bytes, "
+            f"found {url[:80]!a}"
+        )
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise SettingsError(
+            "publish: expected a URL without a name and password in it, which every member would "
+            "be told; give them in the environment (HF_TOKEN, AWS_ACCESS_KEY_ID and so on)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,9 @@ class NodeSettings:
     p2pd_sha256: str = ""
     """SHA-256 of the libp2p daemon to use, in hexadecimal; empty: that of the tested release."""
 
+    publish: str = ""
+    """Directory or fsspec URL that gets every checkpoint of the run; empty: none."""
+
     restart_from: Path | None = None
     """A checkpoint or snapshot that this node offers to a run which goes on from it."""
 
@@ -115,6 +133,7 @@ class NodeSettings:
                 raise SettingsError(
                     f"{number}: expected at least {least}, found {getattr(self, number)}"
                 )
+        check_publish(self.publish)
         try:
             size = len(self.name.encode())
         except UnicodeEncodeError:

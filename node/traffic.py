@@ -81,6 +81,7 @@ class Statistics:
         """Adds the session with the coordinator, and the overhead."""
         owned = replace(
             self,
+            catch_up_up_bytes=self.catch_up_up_bytes + session.catch_up_up,
             catch_up_down_bytes=self.catch_up_down_bytes + session.catch_up_down,
             control_up_bytes=self.control_up_bytes + session.control_up,
             control_down_bytes=self.control_down_bytes + session.control_down,

@@ -60,8 +60,7 @@ class Trainer:
         newest = max((pending.round for pending in self._pending.saved), default=-1)
         spec = context.info.spec
         self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
-        self._deadline = Deadline()
-        self._changed = asyncio.Event()
+        self._deadline, self._changed = Deadline(), asyncio.Event()
         self._inbox = Inbox(context, self._pending, self._tell)
         parts = context.client, context.swarm, context.ledger
         self._payloads = CommitPayloads(*parts, context.own)
@@ -98,6 +97,7 @@ class Trainer:
     async def _follow_agenda(self) -> str:
         while True:
             self._changed.clear()
+            await self._context.publisher.look(self._context.ledger.head_round)
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
@@ -180,8 +180,8 @@ class Trainer:
         if not context.status.rounds_trained:  # the file may be from a process that ended well
             self._unsaved_rounds = context.save_every  # so save soon
         started_ms = context.client.now_ms()
-        pending = self._pending.of(opened.round - 1)
-        work = await train_round(context, opened, pending, self._settle_early)
+        before = self._pending.of(opened.round - 1)
+        work = await train_round(context, opened, before, self._settle_early)
         self._compute_ms = max(1, context.client.now_ms() - started_ms)
         return work
 
@@ -293,14 +293,14 @@ class Trainer:
         self._settle(decision.round, decision.kept)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
-        context = self._context
-        started_ms = context.client.now_ms()
+        context, started_ms = self._context, self._context.client.now_ms()
         context.ledger.settled()
         digest = await asyncio.to_thread(context.replica.apply, commit, payloads)
         await self._recovery.applied(commit, payloads)
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
+        await context.publisher.look(commit.round)
         self._apply_ms = context.client.now_ms() - started_ms
 
     def _settle(self, round: int, kept: Collection[Digest]) -> None:

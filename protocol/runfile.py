@@ -17,7 +17,8 @@ from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
 from protocol.sections.algorithm import AlgorithmSpec
-from protocol.sections.section import Section as _Section
+from protocol.sections.retention import RetentionSpec
+from protocol.sections.section import Section
 from protocol.validation import problems_text, require_utf8
 
 __all__ = [
@@ -41,7 +42,7 @@ RUN_FILE_VERSION = 1
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 
-class ModelSpec(_Section):
+class ModelSpec(Section):
     """The network: any causal language model that transformers builds from a configuration."""
 
     type: str = Field(default="llama", min_length=1, max_length=64)
@@ -66,7 +67,7 @@ class ModelSpec(_Section):
     """The configuration's fields, as transformers names them; "null" stands for none."""
 
 
-class DataSpec(_Section):
+class DataSpec(Section):
     """The text that the nodes train on."""
 
     corpus: str = Field(default="python-stdlib", min_length=1, max_length=128)
@@ -82,7 +83,7 @@ class DataSpec(_Section):
     """Length of one sample, in tokens."""
 
 
-class ScheduleSpec(_Section):
+class ScheduleSpec(Section):
     """Learning rate and weight decay by step."""
 
     steps: int = Field(default=2000, ge=1, le=100_000_000)
@@ -107,7 +108,7 @@ class ScheduleSpec(_Section):
     decay."""
 
 
-class RoundsSpec(_Section):
+class RoundsSpec(Section):
     """The clock of one round."""
 
     compute_ms: Millis = 10_000
@@ -158,7 +159,7 @@ class RoundsSpec(_Section):
         return self.overlap if round >= self.overlap_from else 0
 
 
-class MembershipSpec(_Section):
+class MembershipSpec(Section):
     """Admission and presence of members."""
 
     trust: Literal["known", "public"] = "known"
@@ -191,24 +192,7 @@ class MembershipSpec(_Section):
     """Peers to which a node offers the payloads that it holds, chosen anew each round."""
 
 
-class RetentionSpec(_Section):
-    """Payloads and snapshots that nodes keep so that others can catch up."""
-
-    log_rounds: int = Field(default=1000, ge=1, le=100_000_000)
-    """Committed rounds whose payloads a node keeps on disk."""
-
-    log_bytes_max: int = Field(default=4 * 1024**3, ge=1024**2)
-    """Bytes of payloads that a node keeps on disk at most; the oldest rounds go first."""
-
-    snapshot_every: int = Field(default=100, ge=1, le=1_000_000)
-    """Steps between two snapshots of the parameters whose SHA-256 every node reports."""
-
-    def snapshot_due(self, step: int) -> bool:
-        """Whether a snapshot is made after this step."""
-        return (step + 1) % self.snapshot_every == 0
-
-
-class RunSpec(_Section):
+class RunSpec(Section):
     """A whole run file."""
 
     lockstep: int = RUN_FILE_VERSION

@@ -81,8 +81,26 @@ class GetMembersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class CheckpointPart(_message.Message):
+    __slots__ = ("ticket", "file", "offset", "data")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    file: str
+    offset: int
+    data: bytes
+    def __init__(self, ticket: _Optional[bytes] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
+
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +110,7 @@ class NodeMessage(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     NOT_HELD_FIELD_NUMBER: _ClassVar[int]
     AUDITED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -101,7 +120,8 @@ class NodeMessage(_message.Message):
     leave: Leave
     not_held: NotHeld
     audited: Audited
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ...) -> None: ...
+    checkpoint: CheckpointSaid
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "token")
@@ -211,6 +231,22 @@ class NotHeld(_message.Message):
     digests: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class CheckpointSaid(_message.Message):
+    __slots__ = ("round", "state_digest", "sha256", "file_bytes", "url", "failure")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state_digest: int
+    sha256: bytes
+    file_bytes: int
+    url: str
+    failure: str
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., sha256: _Optional[bytes] = ..., file_bytes: _Optional[int] = ..., url: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
 class Leave(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -218,7 +254,7 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained")
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained", "checkpoint")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +268,7 @@ class CoordinatorMessage(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     CHAINED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refused: Refused
@@ -245,7 +282,8 @@ class CoordinatorMessage(_message.Message):
     finished: RunFinished
     notice: Notice
     chained: ChainEntry
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ...) -> None: ...
+    checkpoint: CheckpointAsked
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointAsked, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -390,6 +428,38 @@ class Evicted(_message.Message):
     reason: str
     wrong_results: bool
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
+
+class CheckpointAsked(_message.Message):
+    __slots__ = ("round", "step", "write", "second", "ticket", "room_bytes", "samples", "contributors", "contributors_in_all")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    SECOND_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_IN_ALL_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    write: bool
+    second: bool
+    ticket: bytes
+    room_bytes: int
+    samples: int
+    contributors: _containers.RepeatedCompositeFieldContainer[Contributor]
+    contributors_in_all: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., write: _Optional[bool] = ..., second: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., room_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., contributors: _Optional[_Iterable[_Union[Contributor, _Mapping]]] = ..., contributors_in_all: _Optional[int] = ...) -> None: ...
+
+class Contributor(_message.Message):
+    __slots__ = ("peer_id", "name", "samples")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    name: str
+    samples: int
+    def __init__(self, peer_id: _Optional[str] = ..., name: _Optional[str] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("text",)

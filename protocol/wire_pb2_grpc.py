@@ -59,6 +59,11 @@ class CoordinatorStub:
                 request_serializer=protocol_dot_wire__pb2.GetMembersRequest.SerializeToString,
                 response_deserializer=protocol_dot_wire__pb2.Members.FromString,
                 _registered_method=True)
+        self.PutCheckpoint = channel.unary_unary(
+                '/lockstep.v1.Coordinator/PutCheckpoint',
+                request_serializer=protocol_dot_wire__pb2.CheckpointPart.SerializeToString,
+                response_deserializer=protocol_dot_wire__pb2.CheckpointReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -96,6 +101,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutCheckpoint(self, request, context):
+        """The files of a checkpoint, part by part, from the member that was asked to write it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -123,6 +135,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.GetMembers,
                     request_deserializer=protocol_dot_wire__pb2.GetMembersRequest.FromString,
                     response_serializer=protocol_dot_wire__pb2.Members.SerializeToString,
+            ),
+            'PutCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutCheckpoint,
+                    request_deserializer=protocol_dot_wire__pb2.CheckpointPart.FromString,
+                    response_serializer=protocol_dot_wire__pb2.CheckpointReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -260,6 +277,33 @@ class Coordinator:
             '/lockstep.v1.Coordinator/GetMembers',
             protocol_dot_wire__pb2.GetMembersRequest.SerializeToString,
             protocol_dot_wire__pb2.Members.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lockstep.v1.Coordinator/PutCheckpoint',
+            protocol_dot_wire__pb2.CheckpointPart.SerializeToString,
+            protocol_dot_wire__pb2.CheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

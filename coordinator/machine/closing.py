@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.machine import mixing
-from coordinator.machine.events import Announced
+from coordinator.machine.events import Announced, Holding
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
@@ -166,6 +166,14 @@ def close(state: RunState, undecided: UndecidedRound, members: Membership) -> No
         state.closed_early.append(
             ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent))
         )
+
+
+def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> None:
+    """A member holds payloads; late, a former member's, or of one that is no witness: ignored."""
+    undecided = state.undecided_round(said.round)
+    if undecided and may_confirm(said.peer, undecided, members):
+        undecided.receipts.hold(said.peer, said.digests, now_ms, said.authors)
+        mixing.note_edges(undecided, said.peer, now_ms)
 
 
 def announced_after(state: RunState, said: Announced, members: Membership, now_ms: int) -> None:

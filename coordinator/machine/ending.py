@@ -1,5 +1,7 @@
 """The end of a run: who is waited for after its last step, and for how long."""
 
+from coordinator.machine.checkpoints import publishing
+from coordinator.machine.events import FinishRun
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.ids import PeerId
@@ -26,6 +28,13 @@ def finish_if_due(state: RunState, spec: RunSpec, now_ms: int) -> None:
     else:
         state.reason = reason
     end.finished, end.conclude_by_ms = True, now_ms + patience_ms(spec)
+
+
+def farewell(state: RunState) -> FinishRun:
+    """The word to nodes of a finished run: why it has ended, and where its model is."""
+    newest = state.checkpoints.newest
+    comes = publishing.words(state) if newest is None or newest.round < state.head_round else ""
+    return FinishRun("; ".join(filter(None, (state.reason, comes or publishing.place(state)))))
 
 
 def patience_ms(spec: RunSpec) -> int:

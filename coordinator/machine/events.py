@@ -12,6 +12,14 @@ The journal stores the class names of events and their fields: a change of eithe
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.machine.checkpoints.events import (
+    AskCheckpoint,
+    CheckpointFailed,
+    CheckpointMade,
+    CheckpointSaid,
+    CheckpointStored,
+    RoomGiven,
+)
 from coordinator.machine.operator.acts import Ordered
 from protocol.clock import Instants
 from protocol.codec.chain import Restart, Void
@@ -224,6 +232,10 @@ Event = (
     | Salted
     | TokenShown
     | Ordered
+    | RoomGiven
+    | CheckpointSaid
+    | CheckpointStored
+    | CheckpointFailed
 )
 
 # ---- effects
@@ -380,4 +392,6 @@ Effect = (
     | AskResync
     | FinishRun
     | Notify
+    | AskCheckpoint
+    | CheckpointMade
 )

@@ -40,6 +40,13 @@ from collections import deque
 from typing import NoReturn, assert_never
 
 from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
+from coordinator.machine.checkpoints import publishing
+from coordinator.machine.checkpoints.events import (
+    CheckpointFailed,
+    CheckpointSaid,
+    CheckpointStored,
+    RoomGiven,
+)
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -51,7 +58,6 @@ from coordinator.machine.events import (
     Effect,
     Event,
     Evict,
-    FinishRun,
     Heartbeat,
     Holding,
     InstantReached,
@@ -129,7 +135,8 @@ class Rounds:
             # a replay, which has no transient events, must measure an outage from the same instant
             self.state.last_ms = now_ms
             head_state.note_readiness(self.state, self.members, now_ms)
-        return effects + self._advance(now_ms)
+        effects += self._advance(now_ms)
+        return publishing.follow(event, effects, self.state, self.members, self.spec)
 
     def due(self, now_ms: int) -> list[Event]:
         """Events that time alone has brought about; the shell journals and handles them one by
@@ -180,12 +187,12 @@ class Rounds:
             case Announced():
                 return self._announced(event, now_ms)
             case Holding():
-                return self._holding(event, now_ms)
+                closing.hold(self.state, event, self.members, now_ms)
+                return []
             case Applied():
                 return self._applied(event, now_ms)
             case Audited():
-                words = auditing.take(event, self.state, self.members, now_ms)
-                return self._enforce(words, now_ms)
+                return self._enforce(auditing.take(event, self.state, self.members, now_ms), now_ms)
             case NotHeld(peer, round, digests):
                 if self.members.get(peer):  # else a former member's
                     self.state.voids.complain(peer, round, digests, now_ms)
@@ -203,8 +210,7 @@ class Rounds:
             case Ready():
                 return self._ready(event, now_ms)
             case Left(peer) | Lapsed(peer):
-                effects = self.members.handle(event, now_ms)
-                return effects + self._forget(peer, now_ms)
+                return self.members.handle(event, now_ms) + self._forget(peer, now_ms)
             case Restarted():
                 self._extend(now_ms - self.state.last_ms)
                 self.state.voids.postpone(now_ms - self.state.last_ms)
@@ -217,23 +223,17 @@ class Rounds:
                     undecided.receipts.doubt(peer)
                 self.state.voids.forget(peer)
                 if self.state.end.concluded and self.members.get(peer):  # the others were let go
-                    effects.append(FinishRun(self.state.reason))
+                    effects.append(ending.farewell(self.state))
                 return self._enforce(effects, now_ms)
             case Vouched() | Salted() | TokenShown() | Ordered():
-                effects = levers.take(event, self.state, self.members, now_ms)
-                return self._enforce(effects, now_ms)
+                return self._enforce(levers.take(event, self.state, self.members, now_ms), now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
+            case RoomGiven() | CheckpointSaid() | CheckpointStored() | CheckpointFailed():
+                publishing.take(event, self.state, self.members)
+                return []
             case _:
                 assert_never(event)
-
-    def _holding(self, event: Holding, now_ms: int) -> list[Effect]:
-        undecided = self.undecided(event.round)
-        if undecided is None or not closing.may_confirm(event.peer, undecided, self.members):
-            return []  # late, or of no witness
-        undecided.receipts.hold(event.peer, event.digests, now_ms, event.authors)
-        mixing.note_edges(undecided, event.peer, now_ms)
-        return []
 
     def _announced(self, event: Announced, now_ms: int) -> list[Effect]:
         undecided, member = self.undecided(event.round), self.members.get(event.peer)
@@ -321,8 +321,7 @@ class Rounds:
     def _instant_reached(self, event: InstantReached) -> list[Effect]:
         if event.round >= self.state.next_round:
             self._impossible(f"an instant of a round below {self.state.next_round}", str(event))
-        undecided = self.undecided(event.round)
-        if undecided is None:
+        if (undecided := self.undecided(event.round)) is None:
             return []  # decided early
         upcoming = undecided.next_instant()
         if upcoming is None or upcoming[0] != event.instant:
@@ -348,7 +347,8 @@ class Rounds:
             effects.append(self._decide(state.undecided.pop(0), now_ms))
         ending.finish_if_due(state, self.spec, now_ms)
         voiding.plan(state, self.members, now_ms)
-        if self._ends() and not ending.behind(state, self.members, self.spec):
+        behind = self._ends() and ending.behind(state, self.members, self.spec)
+        if self._ends() and not (behind or publishing.awaited(state)):
             effects.append(self._conclude())
         if not end.finished and opening.may_begin(state, self.members, self.spec):
             effects += self._open(now_ms)
@@ -356,7 +356,7 @@ class Rounds:
 
     def _conclude(self) -> Effect:
         self.state.end.concluded = True
-        return FinishRun(self.state.reason)
+        return ending.farewell(self.state)
 
     def _decide(self, undecided: UndecidedRound, now_ms: int) -> Effect:
         state, rounds = self.state, self.spec.rounds

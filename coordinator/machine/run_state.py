@@ -6,6 +6,7 @@ therefore saved and restored without further code; it needs a new `coordinator.j
 
 from dataclasses import dataclass, field
 
+from coordinator.machine.checkpoints.state import Checkpoints
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.members.member import MembershipState
 from coordinator.machine.mixing import Consensus
@@ -85,6 +86,7 @@ class RunState:
     """Training loss of the newest commit, in nats per token."""
     end: RunEnd = field(default_factory=RunEnd)
     operator: OperatorState = field(default_factory=OperatorState)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     reason: str = "no member has joined yet"
     """Text for the operator: why the run does what it does."""
     last_ms: int = 0

@@ -8,6 +8,8 @@ that the machine and a replay of its journal, which has no heartbeats, stay equa
 from collections.abc import Sequence
 
 from coordinator.machine import auditing, closing
+from coordinator.machine.checkpoints import publishing
+from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -56,6 +58,9 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
                 return Heartbeat(peer)
         case Audited(peer):
             if not auditing.is_news(event, state):
+                return Heartbeat(peer)
+        case CheckpointSaid(peer):
+            if not publishing.is_news(event, state, members):
                 return Heartbeat(peer)
         case TokenShown(peer):
             if not levers.gives_something(event, state, members):

@@ -12,11 +12,13 @@ import grpc
 import msgspec
 from cachetools import LRUCache
 
+from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.sequencer import Sequencer
 from coordinator.service import wire_messages
 from coordinator.service.door import Door
 from coordinator.service.relays import Relays
+from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
 from protocol.limits import COMMITS_PER_REPLY, PROTOCOL_VERSION
@@ -66,13 +68,46 @@ class Calls(CoordinatorServicer):
         *,
         relays: Relays,
         door: Door,
+        checkpoints: CheckpointDesk,
     ) -> None:
         self._sequencer, self._journal = sequencer, journal
         self._key, self._status = coordinator_key, status
-        self.relays, self._door = relays, door
+        self.relays, self._door, self.checkpoints = relays, door, checkpoints
         self._status_replies: Replies[wire.Status] = Replies()
         self._member_replies: Replies[wire.Members] = Replies()
         self._commit_replies: Replies[wire.Commits] = Replies(PAGES_KEPT)
+
+    def handlers(self, traffic: Traffic) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
+        """The handlers of the unary calls, with counted bytes."""
+        decoder, encoder = traffic.counted_decoder, traffic.counted_encoder
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "GetRun": unary(
+                self.GetRun,
+                decoder(wire.GetRunRequest.FromString),
+                encoder(wire.Run.SerializeToString, "catch_up"),
+            ),
+            "GetCommits": unary(
+                self.GetCommits,
+                decoder(wire.GetCommitsRequest.FromString),
+                encoder(wire.Commits.SerializeToString, "catch_up"),
+            ),
+            "GetStatus": unary(
+                self.GetStatus,
+                decoder(wire.GetStatusRequest.FromString),
+                encoder(wire.Status.SerializeToString),
+            ),
+            "GetMembers": unary(
+                self.GetMembers,
+                decoder(wire.GetMembersRequest.FromString),
+                encoder(wire.Members.SerializeToString),
+            ),
+            "PutCheckpoint": unary(
+                self.PutCheckpoint,
+                decoder(wire.CheckpointPart.FromString),
+                encoder(wire.CheckpointReply.SerializeToString),
+            ),
+        }
 
     async def GetRun(self, request: wire.GetRunRequest, context: Context) -> wire.Run:
         """The run file, the run's name and the key that signs its commits."""
@@ -122,6 +157,13 @@ class Calls(CoordinatorServicer):
             return wire_messages.members_message(self._sequencer.rounds.members, self.relays)
 
         return await self._member_replies.get("members", members)
+
+    async def PutCheckpoint(
+        self, request: wire.CheckpointPart, context: Context
+    ) -> wire.CheckpointReply:
+        """A part of the files that a member was asked for."""
+        await self._answers(context)
+        return await self.checkpoints.take(request)
 
     async def _answers(self, context: Context) -> str:
         """The host of a caller; the call ends here when it makes too many."""

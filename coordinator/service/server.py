@@ -17,7 +17,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
+from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
 from coordinator.machine.events import (
     Admit,
     AskResync,
@@ -77,10 +79,20 @@ class CoordinatorService(Calls):
         coordinator_key: bytes,
         status: Callable[[], dict[str, Any]],
         door: Door,
+        *,
+        checkpoints: CheckpointDesk,
     ) -> None:
         lease_ms = sequencer.rounds.spec.membership.lease_ms
         relays = Relays(lease_ms, lambda: sequencer.rounds.state.verdicts.auditors)
-        super().__init__(sequencer, journal, coordinator_key, status, relays=relays, door=door)
+        super().__init__(
+            sequencer,
+            journal,
+            coordinator_key,
+            status,
+            relays=relays,
+            door=door,
+            checkpoints=checkpoints,
+        )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
@@ -91,35 +103,12 @@ class CoordinatorService(Calls):
         """Register with a server. The generated code would neither count bytes nor end streams
         that nobody reads.
         """
-        decoder, encoder = traffic.counted_decoder, traffic.counted_encoder
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        handlers = {
-            "GetRun": unary(
-                self.GetRun,
-                decoder(wire.GetRunRequest.FromString),
-                encoder(wire.Run.SerializeToString, "catch_up"),
-            ),
-            "GetCommits": unary(
-                self.GetCommits,
-                decoder(wire.GetCommitsRequest.FromString),
-                encoder(wire.Commits.SerializeToString, "catch_up"),
-            ),
-            "GetStatus": unary(
-                self.GetStatus,
-                decoder(wire.GetStatusRequest.FromString),
-                encoder(wire.Status.SerializeToString),
-            ),
-            "GetMembers": unary(
-                self.GetMembers,
-                decoder(wire.GetMembersRequest.FromString),
-                encoder(wire.Members.SerializeToString),
-            ),
-            "Session": stream(
-                self._stream,
-                decoder(wire.NodeMessage.FromString),
-                encoder(bytes),  # the messages are encoded already
-            ),
-        }
+        session = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            traffic.counted_decoder(wire.NodeMessage.FromString),
+            traffic.counted_encoder(bytes),  # the messages are encoded already
+        )
+        handlers = self.handlers(traffic) | {"Session": session}
         server.add_registered_method_handlers(SERVICE, handlers)
 
     @property
@@ -359,8 +348,19 @@ class CoordinatorService(Calls):
                 self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
             case Notify(text):
                 self.broadcast(Message(notice=wire.Notice(text=text)))
+            case AskCheckpoint():
+                self._ask_checkpoint(effect)
+            case CheckpointMade():
+                self.checkpoints.made(effect)
             case TellMembers() | RecordDigest():
                 pass  # told together in `emit`; already in the journal
+
+    def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
+        plain, own = self.checkpoints.messages(ask)
+        self._encoding.share(plain)
+        for peer in self.node_sessions.hosts:
+            if ask.to in (None, peer):
+                self.node_sessions.send(peer, own.get(peer, plain))
 
     def _open_round(self, opened: OpenRound) -> None:
         for assignment in opened.assignments:

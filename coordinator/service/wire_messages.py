@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
+from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -139,6 +140,8 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 audited.snapshot_sha256,
                 audited.voids,
             )
+        case "checkpoint":
+            return _checkpoint_said(peer, message.checkpoint)
         case "leave":
             return Left(peer, clean(message.leave.reason))
         case kind:
@@ -364,6 +367,18 @@ def _projection(peer: PeerId, numbers: Sequence[float]) -> tuple[float, ...]:
             f"{len(numbers)}"
         )
     return tuple(numbers)
+
+
+def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:
+    require_plain(said.url, peer)
+    if said.file_bytes >= 2**48:
+        raise RemoteProtocolError(
+            f"{peer}: expected a checkpoint below 2**48 bytes, got one of {said.file_bytes}"
+        )
+    failure = clean(said.failure)
+    sha256 = Digest(b"") if failure else parse_digest(said.sha256)
+    round, digest = _round(peer, said.round), said.state_digest
+    return CheckpointSaid(peer, round, digest, sha256, said.file_bytes, said.url, failure)
 
 
 def _digests(peer: PeerId, digests: Sequence[bytes]) -> tuple[Digest, ...]:

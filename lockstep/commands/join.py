@@ -47,6 +47,9 @@ MANIFEST_NAME = "manifest.json"
 ASKED_TO_LEAVE = "this node was asked to leave"
 """The reason of a node that its owner has ended."""
 
+SESSION = Path("/proc/self/autogroup")
+"""File with the niceness of this process's session."""
+
 AGAIN = "left after its round; the same command goes on from here"
 
 
@@ -104,7 +107,11 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
 
 
 def be_nice(niceness: int) -> None:
-    """Lets other programs go first, from now on, with every thread there is and will be."""
+    """Lets other programs go first, from now on, with every thread there is and will be.
+
+    Linux weighs sessions first where it groups by them, as on desktops, and threads within each.
+    A session of this process's own, such as a service's, is made nice too; a terminal's is not.
+    """
     if not hasattr(os, "setpriority"):
         return
     threads = Path("/proc/self/task")  # Linux keeps a niceness for each thread
@@ -112,6 +119,11 @@ def be_nice(niceness: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # sessions are not groups here
+            words = SESSION.read_text(encoding="ascii").split()  # /autogroup-25 nice 0
+            if words and int(words[-1]) < niceness:
+                SESSION.write_text(str(niceness), encoding="ascii")
 
 
 def import_node() -> None:

@@ -132,6 +132,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
+        "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
@@ -140,6 +141,15 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         if value:
             table.add_row(name, str(value))
     return table
+
+
+def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
+    """Where the newest checkpoint is, and how the next one stands."""
+    made = checkpoints.get("made", ())
+    second = made[0].get("confirmed_by") if made else None
+    by = f"confirmed by {short(str(second))}" if second else "no second member confirmed it"
+    where = str(checkpoints.get("where") or "")
+    return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
 
 def _newest_notice(document: Mapping[str, Any]) -> str:

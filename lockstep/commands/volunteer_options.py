@@ -23,6 +23,7 @@ def join(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     micro_batch: options.MicroBatch = 8,
+    publish: options.Publish = "",
     save_every: options.SaveEvery = 20,
     name: options.Name = "",
     token: options.Token = "",
@@ -38,10 +39,8 @@ def join(
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
-    """Train on this machine as a node of a run.
-
-    Ctrl-C finishes the round and leaves; a second one stops at once. From another terminal:
-    lockstep pause, resume, finish, stop, me.
+    """Train on this machine as a node of a run. Ctrl-C finishes the round and leaves; a second one
+    stops at once. From another terminal: lockstep pause, resume, finish, stop, me.
     """
     from lockstep.commands import join as command
     from lockstep.service.home import Home
@@ -55,7 +54,7 @@ def join(
     settings = NodeSettings(url, place, data, device=device, threads=threads, name=name)
     settings = replace(settings, listen=listen, advertise=tuple(advertise or ()), links=links)
     settings = replace(settings, corpora=(corpora or home / "corpora").expanduser(), token=token)
-    settings = replace(settings, micro_batch=micro_batch, save_every=save_every)
+    settings = replace(settings, micro_batch=micro_batch, save_every=save_every, publish=publish)
     settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
     settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
     limits = Limits(parse_hours(hours), daily_transfer, on_battery)
@@ -146,6 +145,29 @@ def me(
     show(home, directory, json)
 
 
+def generate(
+    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the checkpoint.")],
+    *,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", show_default="none", help="Text to continue.")
+    ] = "",
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Limit on the tokens that are generated.")
+    ] = 200,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T", min=0.0, help="Temperature of the draws; 0: always the likeliest token."
+        ),
+    ] = 0.8,
+    seed: options.Seed = 0,
+) -> None:
+    """Continue a text with a trained checkpoint."""
+    from lockstep.commands.generate import print_text
+
+    print_text(checkpoint, prompt, max_tokens=tokens, temperature=temperature, seed=seed)
+
+
 keys_app = typer.Typer(
     name="keys", help="Keep this computer's identity elsewhere.", no_args_is_help=True
 )
@@ -210,5 +232,5 @@ def remove() -> None:
 GROUPS = (keys_app, service_app)
 """The volunteer's groups of commands."""
 
-COMMANDS = (join, doctor, pause, resume, finish, stop, me)
+COMMANDS = (join, doctor, pause, resume, finish, stop, me, generate)
 """The volunteer's commands, in the order of their help."""

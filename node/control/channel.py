@@ -9,15 +9,19 @@ and trusts this one alone (`node.system.tls`).
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, judged
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
+from protocol.border.text import clean
 from protocol.channel import CLIENT_OPTIONS
 from protocol.wire_pb2_grpc import CoordinatorStub
+
+Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
+"""Messages that a session sends; None ends it."""
 
 CALL_S = 20
 """Longest wait for a unary call: a home link's worst round trips, with room."""
@@ -98,3 +102,19 @@ class SessionReader:
         """Wait no longer for the message that is awaited now."""
         if self._limit and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+def clean_reason(message: wire.CoordinatorMessage) -> None:
+    """Clean the words of a message: they go to logs, statuses and terminals."""
+    kind = message.WhichOneof("kind")
+    if kind and (reason := getattr(getattr(message, kind), "reason", "")):
+        getattr(message, kind).reason = clean(reason)
+
+
+def end_outbox(outbox: Outbox) -> None:
+    """End the stream of a call's messages: gRPC waits for them even after the other side has ended
+    the call.
+    """
+    if outbox.full():
+        outbox.get_nowait()
+    outbox.put_nowait(None)

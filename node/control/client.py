@@ -19,12 +19,19 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.control.channel import CALL_S, CoordinatorChannel, SessionReader
+from node.control.channel import (
+    CALL_S,
+    CoordinatorChannel,
+    Outbox,
+    SessionReader,
+    clean_reason,
+    end_outbox,
+)
 from node.control.described_run import checked_run
 from node.control.members import MemberList
 from node.system.backoff import Backoff
@@ -50,9 +57,6 @@ from protocol.validation import plain_text
 
 log = logging.getLogger("lockstep.node")
 
-_Outbox: TypeAlias = "asyncio.Queue[wire.NodeMessage | None]"
-"""Messages that a session sends; None ends it."""
-
 PAUSE_MS = (500, 5_000)
 """First and longest pause between two sessions, or two calls, that fail one after the other."""
 
@@ -67,6 +71,9 @@ OUTBOX_MESSAGES_MAX = 1024
 
 NOTICE_MAX = 1024
 """Characters of a notice of the coordinator, or of a reason for it, that are kept."""
+
+PART_S = 120
+"""Longest wait for one part of a checkpoint to be taken: 17 kbit/s, or a slow disk."""
 
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
@@ -113,7 +120,7 @@ class CoordinatorClient:
         """What the coordinator said last to the user of this node."""
         self._instance = secrets.randbits(64) or 1
         self._channel, self._reader = CoordinatorChannel(link), SessionReader()
-        self._outbox: _Outbox | None = None
+        self._outbox: Outbox | None = None
 
     @property
     def state(self) -> SessionState:
@@ -193,7 +200,7 @@ class CoordinatorClient:
 
     async def decline(self, run_id: RunId, reason: str) -> None:
         """Tell the coordinator why this node cannot train its run file; it need not hear it."""
-        outbox: _Outbox = asyncio.Queue()
+        outbox: Outbox = asyncio.Queue()
         stub = await self._stub()
         call = stub.Session(self._drain(outbox))
         try:
@@ -209,7 +216,7 @@ class CoordinatorClient:
             log.info("refusal of the run file not told", extra={"reason": str(error)})
         finally:
             call.cancel()
-            _end(outbox)
+            end_outbox(outbox)
 
     async def fetch_members(self) -> MemberList:
         """The run's members and relays, without a session.
@@ -224,6 +231,16 @@ class CoordinatorClient:
         self.traffic.control_down += members.ByteSize()
         self.members.update(members)
         return self.members
+
+    async def put_checkpoint(self, part: wire.CheckpointPart) -> wire.CheckpointReply:
+        """Send a part of a checkpoint; `UnavailableError` when it was not taken in time."""
+        try:
+            stub = await self._stub()
+            self.traffic.catch_up_up += part.ByteSize()
+            reply: wire.CheckpointReply = await stub.PutCheckpoint(part, timeout=PART_S)
+            return reply
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
 
     # ---- the session
 
@@ -259,9 +276,8 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                self._lose(
-                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
-                )
+                details = clean(error.details() or "")
+                self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 self._lose(f"lost the coordinator at {self.address} (it fell silent)")
             except UnavailableError as error:
@@ -290,7 +306,7 @@ class CoordinatorClient:
         return max(heartbeat_ms / 1000 * SILENCE_HEARTBEATS, 1.0)
 
     async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
-        outbox: _Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
+        outbox: Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         stub = await self._stub()
         self._link.check(info, self._channel.vouching)
         call = stub.Session(self._drain(outbox), wait_for_ready=True)
@@ -313,9 +329,9 @@ class CoordinatorClient:
             call.cancel()
             if beating:
                 beating.cancel()
-            _end(outbox)
+            end_outbox(outbox)
 
-    def _welcome(self, welcome: wire.Welcome, outbox: _Outbox, listener: Listener) -> None:
+    def _welcome(self, welcome: wire.Welcome, outbox: Outbox, listener: Listener) -> None:
         if self._state is SessionState.LOST:
             log.info("session found again", extra={"coordinator": self.address})
         self._outbox, self._state = outbox, SessionState.CONNECTED
@@ -326,7 +342,7 @@ class CoordinatorClient:
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""
-        _clean_reason(message)
+        clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
                 wrong = message.refused.wrong_results
@@ -351,12 +367,12 @@ class CoordinatorClient:
             case _:
                 listener.received(message)
 
-    async def _drain(self, outbox: _Outbox) -> AsyncIterator[wire.NodeMessage]:
+    async def _drain(self, outbox: Outbox) -> AsyncIterator[wire.NodeMessage]:
         while message := await outbox.get():
             self.traffic.control_up += message.ByteSize()
             yield message
 
-    async def _beat(self, outbox: _Outbox, pause_s: float) -> None:
+    async def _beat(self, outbox: Outbox, pause_s: float) -> None:
         while True:
             with contextlib.suppress(asyncio.QueueFull):
                 outbox.put_nowait(
@@ -382,19 +398,3 @@ class CoordinatorClient:
         silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         reason = "nobody answered in time" if silent else clean(error.details() or "")
         return UnavailableError(f"cannot reach a coordinator at {self.address}: {reason}; {_CHECK}")
-
-
-def _clean_reason(message: wire.CoordinatorMessage) -> None:
-    """Clean the words of a message: they go to logs, statuses and terminals."""
-    kind = message.WhichOneof("kind")
-    if kind and (reason := getattr(getattr(message, kind), "reason", "")):
-        getattr(message, kind).reason = clean(reason)
-
-
-def _end(outbox: _Outbox) -> None:
-    """End the stream of a call's messages: gRPC waits for them even after the other side has ended
-    the call.
-    """
-    if outbox.full():
-        outbox.get_nowait()
-    outbox.put_nowait(None)

@@ -105,7 +105,9 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
 
 
 def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's state with `parameters` in place of its own, under every name that they have."""
+    """The model's state with `parameters` in place of its own, each under one name: whoever loads
+    them ties them again, and whoever checks the file finds the names of the run.
+    """
     once = named_parameters_once(model)
     if once.keys() != parameters.keys():
         wrong = sorted(once.keys() ^ parameters.keys())[:5]
@@ -116,7 +118,8 @@ def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str,
     state: dict[str, Tensor] = model.state_dict()
     for alias, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in name_of:
-            state[alias] = parameters[name_of[id(parameter)]].detach()
+            state.pop(alias, None)
+            state[name_of[id(parameter)]] = parameters[name_of[id(parameter)]].detach()
     return state
 
 

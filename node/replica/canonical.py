@@ -1,17 +1,15 @@
 """Canonical bytes of a replica's parameters: the same on every machine, for a name (`digest`) and a
 file (`snapshot`).
 
-Per parameter in sorted-name order a header and the float32 bits, all little-endian. The header is
-the name's length (u32), the name in UTF-8, the number of dimensions (u32) and the dimensions (u64
-each).
+`protocol.codec.state_hash` defines them.
 """
 
-import struct
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from protocol.codec.state_hash import parameter_header
 from protocol.errors import LocalProtocolError
 
 STRIP_WORDS = 1 << 22
@@ -37,8 +35,7 @@ def canonical_size(parameters: Mapping[str, Tensor]) -> int:
 
 def header(name: str, tensor: Tensor) -> bytes:
     """The header before a parameter's bits."""
-    text, shape = name.encode(), tensor.shape
-    return struct.pack("<I", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    return parameter_header(name, tensor.shape)
 
 
 def sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

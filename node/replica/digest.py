@@ -24,16 +24,11 @@ import torch
 from torch import Tensor
 
 from node.replica.canonical import canonical_bytes, sorted_words, strips
+from protocol.codec.state_hash import ROW_COUNTER_FIRST, ROW_WORDS, odd_multipliers
 from protocol.ids import Digest
-
-ROW_WORDS = 4096
-"""Words in a row; part of the definition of the hash."""
 
 STRIP_ROWS = 512
 """Rows widened to int64 at once: 16 MiB of extra memory, and as fast as any larger strip."""
-
-_ROW_COUNTER_FIRST = 1 << 32
-"""The rows' multipliers start this far into the splitmix64 sequence: `a` and `b` share none."""
 
 
 def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_ROWS) -> int:
@@ -45,10 +40,10 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
     """
     total, rows_before = 0, 0
     for _, words in sorted_words(parameters):
-        columns = _to_device(_odd_multipliers(0, ROW_WORDS), words)
+        columns = _to_device(odd_multipliers(0, ROW_WORDS), words)
         for strip in strips(words, strip_rows * ROW_WORDS):
             sums = _row_sums(strip, columns)  # int64 [rows]
-            weights = _odd_multipliers(_ROW_COUNTER_FIRST + rows_before, len(sums))
+            weights = odd_multipliers(ROW_COUNTER_FIRST + rows_before, len(sums))
             total += int((sums * _to_device(weights, sums)).sum())
             rows_before += len(sums)
     return total & (2**64 - 1)
@@ -75,14 +70,6 @@ def _row_sums(words: Tensor, columns: Tensor) -> Tensor:
     if len(rest) == 0:
         return sums
     return torch.cat([sums, (rest * columns[: len(rest)]).sum(0, keepdim=True)])
-
-
-def _odd_multipliers(first: int, count: int) -> np.ndarray:
-    """Outputs `first` to `first + count` of splitmix64 from state 0, made odd: uint64 [count]."""
-    state = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (state ^ (state >> np.uint64(31))) | np.uint64(1)
 
 
 def _to_device(multipliers: np.ndarray, like: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from node.demo.vote_sum import Contribution
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
-from protocol.runfile import AlgorithmSpec, RetentionSpec
+from protocol.runfile import AlgorithmSpec
+from protocol.sections.retention import RetentionSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

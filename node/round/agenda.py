@@ -22,7 +22,8 @@ Rules between two rounds, of which the first that applies holds:
     2. the run goes on from a checkpoint: take that state
     3. a round is open and may be trained at once (`Agenda._may_run_ahead`): train it
     4. the node leaves, and nothing that it announced is undecided: end
-    5. a decision is out: take it, or jump over it by a snapshot when the log is too long
+    5. a decision is out: take it, or jump over it by a snapshot when the log is too long; but a
+       node that has no state of a finished run ends
     6. the run is finished or the node leaves: save, take the decisions of its rounds, end
     7. Ready is owed: say it
     8. a round is open: train it; else wait
@@ -104,6 +105,7 @@ class Agenda:
         self._round_ms = (1 + rounds.overlap) * longest_slot(rounds).milliseconds
         self._newest_trained = newest_trained
         self._readiness = Readiness.ABSENT
+        self._newcomer = False  # whether it has no state of a run that has one
         self._activity = Activity.BETWEEN_ROUNDS
         self._stay = Stay.STAYS
         self._end_reason = "this node was asked to leave"
@@ -187,11 +189,13 @@ class Agenda:
         self._history.append(type(event).__name__)
         match event:
             case events.Welcomed():
+                if self._readiness is Readiness.ABSENT:
+                    self._newcomer = log.next_round == 0 and log.behind
                 self._readiness = Readiness.OWED
             case events.Opened():
                 self._opened = event.round
-            case events.Decided():
-                pass  # known by its log position
+            case events.Decided() | events.CheckpointAsked():
+                pass  # known by its log position; not the agenda's
             case events.ResyncOrdered():
                 self._ordered = event.order
             case events.StateOutdated():
@@ -242,12 +246,14 @@ class Agenda:
             return self._train(self._opened)
         if self._stay is Stay.LEAVES and not log.undecided:
             return self._conclude(log)  # decisions that are out now are taken another time
+        if self._stay is Stay.FINISHED and self._newcomer:
+            return self._conclude(log)  # it comes too late: nobody is there to catch up from
         if log.behind:
             return self._catch_up(log)
         if self._stay is not Stay.STAYS:
             return self._conclude(log)
         if self._readiness is Readiness.OWED:
-            self._readiness = Readiness.READY
+            self._readiness, self._newcomer = Readiness.READY, False
             return events.SayReady()
         if self._opened and self._may_train(self._opened.round, log):
             return self._train(self._opened)
@@ -322,6 +328,8 @@ class Agenda:
         match self._stay:
             case Stay.STAYS:
                 return None
+            case Stay.FINISHED if self._newcomer:
+                return 0
             case Stay.FINISHED:
                 return max(FINISHED_MS, self._round_ms)
             case Stay.LEAVES:

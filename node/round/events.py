@@ -52,6 +52,11 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """The coordinator asks for a checkpoint; the trainer looks whether its state is the one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResyncOrdered:
     """The coordinator found this node's state wrong."""
 
@@ -96,6 +101,7 @@ Event = (
     Welcomed
     | Opened
     | Decided
+    | CheckpointAsked
     | ResyncOrdered
     | StateOutdated
     | Finished

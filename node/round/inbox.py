@@ -5,6 +5,7 @@
     finished             -> agenda        (through `tell`)
     committed, skipped,
     chained              -> decision log, and agenda
+    checkpoint           -> publisher, which the trainer shows its state
     heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
@@ -64,6 +65,9 @@ class Inbox:
             case "evicted":
                 reason = message.evicted.reason
                 context.status.note = f"removed by the coordinator: {reason}; joining again"
+            case "checkpoint":
+                context.publisher.asked(message.checkpoint)
+                self._tell(events.CheckpointAsked())
             case "finished":
                 self._tell(events.Finished(message.finished.reason))
             case _:

@@ -39,7 +39,8 @@ from lockstep.cluster.local import ClusterSettings
 from lockstep.console import messages, output, write_json
 from lockstep.run_file import write_run_file
 from protocol.codec.commits import Commit
-from protocol.runfile import RetentionSpec, RunSpec
+from protocol.runfile import RunSpec
+from protocol.sections.retention import RetentionSpec
 from tests.benchmarks.chaos_result import Recovery, Run, document, participation, table
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -75,6 +76,10 @@ PULSE_S, ASLEEP_S = 0.5, 0.4
 
 RECOVERY_S_MAX = 150.0
 """Seconds after the measured time for all to recover."""
+
+NICENESS = "5"
+"""Niceness of the nodes, which begins when one has started: a node that starts has three times as
+much of a core as one that computes, as with `lockstep join`, whose default is more."""
 
 UNDECIDED_MAX = 2
 """Rounds that may be open at once: they may count what a node announced before it was killed, which
@@ -222,7 +227,10 @@ def measured(directory: Path, nodes: int, seconds: float, faults: Sequence[Fault
         directory, directory / "run.toml", tiny_corpus(directory / "data"), nodes
     )
     run, counted = Run(), set[int]()
-    with running(FaultyCluster(settings)) as cluster:
+    cluster = FaultyCluster(settings)
+    for node in cluster.nodes:
+        node.arguments += ("--nice", NICENESS)
+    with running(cluster):
         injector, ends_s = FaultInjector(cluster, faults, run), time.monotonic() + seconds
         for commits in _rounds(cluster, injector, ends_s):
             run.rounds += len(commits)

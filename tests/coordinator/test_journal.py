@@ -10,6 +10,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import FORMAT, SNAPSHOTS_KEPT, Journal
+from coordinator.machine.checkpoints.events import (
+    CheckpointFailed,
+    CheckpointSaid,
+    CheckpointStored,
+    RoomGiven,
+)
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -73,6 +79,10 @@ EVENTS: list[Event] = [
     Salted(b"s" * 32),
     TokenShown(A, sha256(b"secret"), 1_700_000_000),
     ordered(Ban("192.0.2.7", "noise"), 1_700_000_000, first_digest(RUN)),
+    RoomGiven(2 * 10**9, 2),
+    CheckpointSaid(A, 3, 2**64 - 1, sha256(b"a"), 4000, "hf://a/b", ""),
+    CheckpointStored(A, 3, 2**64 - 1, sha256(b"a"), 4000),
+    CheckpointFailed(A, 3, "its disk is full"),
 ]
 
 

@@ -15,7 +15,7 @@ import pytest
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
-from protocol.runfile import RetentionSpec
+from protocol.sections.retention import RetentionSpec
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 

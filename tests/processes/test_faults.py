@@ -18,7 +18,7 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.local import ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
-from protocol.runfile import RetentionSpec
+from protocol.sections.retention import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
 

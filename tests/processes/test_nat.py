@@ -25,7 +25,7 @@ from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Nat, Plan
-from protocol.runfile import RetentionSpec
+from protocol.sections.retention import RetentionSpec
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until

@@ -15,6 +15,9 @@ from pathlib import Path
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.checkpoints.desk import CheckpointDesk
+from coordinator.checkpoints.store import CheckpointStore
+from coordinator.history import Contributions
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
@@ -304,6 +307,9 @@ class SimulatedCoordinator:
                 self.journal.public_key,
                 dict,
                 OpenDoor(Path()),
+                checkpoints=CheckpointDesk(
+                    sequencer, CheckpointStore(Path("checkpoints")), lambda: Contributions((), 0)
+                ),
             )
             self.switchboard.servicer, self.sequencer = self._service, sequencer
             for event in self.trust:

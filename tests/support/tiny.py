@@ -12,11 +12,11 @@ from protocol.runfile import (
     DataSpec,
     MembershipSpec,
     ModelSpec,
-    RetentionSpec,
     RoundsSpec,
     RunSpec,
     ScheduleSpec,
 )
+from protocol.sections.retention import RetentionSpec
 
 CONFIG = {
     "vocab_size": 257,

@@ -54,6 +54,10 @@ class Finish(_Act, frozen=True):
     reason: Reason = ""
 
 
+class Checkpoint(_Act, frozen=True):
+    """A member publishes the model as soon as it can."""
+
+
 class Evict(_Act, frozen=True):
     """A member loses its place and is kept away for some time."""
 
@@ -139,6 +143,7 @@ Act: TypeAlias = (
     Pause
     | Resume
     | Finish
+    | Checkpoint
     | Evict
     | Ban
     | Unban
@@ -204,6 +209,8 @@ def words(act: Act) -> str:
             return _because(f"{kind_of(act)} the run", reason)
         case Resume():
             return "resume the run"
+        case Checkpoint():
+            return "publish a checkpoint"
         case Evict(peer, reason, away_s):
             return _because(f"evict {peer} for {away_s} s", reason)
         case Ban(target, reason):

@@ -2,6 +2,7 @@
 
     pause, resume      the next round waits; members stay, and an open round goes on to its end
     finish             no further round opens; when the open ones are decided the run is finished
+    checkpoint         a member publishes the model after the next commit
     evict              the member goes and is told why; for some time it waits at the door
     ban, unban         a key or host is refused; a key that is banned is neither vouched for nor an
                        auditor any more
@@ -20,6 +21,7 @@ from typing import assert_never
 
 from coordinator.machine import auditing, events
 from coordinator.machine.auditing import AUDITORS_MAX
+from coordinator.machine.checkpoints import publishing
 from coordinator.machine.events import Effect, Notify, Refuse, Salted, TellMembers, TokenShown
 from coordinator.machine.events import Vouched as VouchedFor
 from coordinator.machine.members.membership import Membership
@@ -104,6 +106,8 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return "the run ends already, after the round that is open"
         case acts.Resume() if operator.paused is None:
             return "expected a paused run, found one that is not"
+        case acts.Checkpoint():
+            return publishing.objection(state)
         case acts.Evict(peer) if members.get(acts.key_of(peer)) is None:
             return f"expected a member, found none with the key {peer}; `lockstep run members`"
         case acts.Ban(target) if len(operator.bans) >= BANS_MAX and target not in operator.bans:
@@ -150,6 +154,8 @@ def _obey(
             operator.paused = None
         case acts.Finish(reason):
             operator.finishing = reason
+        case acts.Checkpoint():
+            publishing.wish(state)
         case acts.Evict(peer, reason, away_s):
             away = Away(now_ms + 1000 * away_s, reason)
             _keep_away(acts.key_of(peer), away, state, now_ms)

@@ -92,6 +92,14 @@ def finish(*, reason: Why = "", directory: Directory = None) -> None:
 
 
 @run_app.command()
+def checkpoint(*, directory: Directory = None) -> None:
+    """Publish the model after the next commit, or now where the run stands still."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Checkpoint())
+
+
+@run_app.command()
 def evict(
     node: Node,
     *,

@@ -118,6 +118,22 @@ function showStatus(status) {
   put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
   put("pace", status.pace.reason);
   showMembers(status.members);
+  showCheckpoints(status.checkpoint);
+}
+
+function showCheckpoints(checkpoint) {
+  put("model", checkpoint.where || "No checkpoint is published yet.");
+  put("model-next", checkpoint.next);
+  const body = rows("checkpoints");
+  for (const made of checkpoint.made) {
+    const row = body.insertRow();
+    cell(row, count(made.round), "number");
+    cell(row, made.state_digest, "id");
+    cell(row, bytes(made.bytes), "number");
+    node(row, made.writer_name, made.writer);
+    cell(row, made.confirmed_by ? made.confirmed_by.slice(0, 8) : "nobody else was there", "id");
+  }
+  document.getElementById("checkpoints").hidden = !checkpoint.made.length;
 }
 
 function showMembers(members) {

@@ -143,7 +143,11 @@ def begun_with(found: Sequence[Finished], text: TextName) -> dict[Method, tuple[
             method: tuple(rates[place] for place in (1, 2, 0, 3)) for method, rates in RATES.items()
         }
     best = best_rates(found, FIRST)
-    return {method: (rate, rate / 2, rate * 2) for method, rate in best.items()}
+    return {
+        method: (rate, rate / 2, rate * 2)
+        for method, rate in best.items()
+        if method != "default_large_batch"  # equal rounds: on the first text alone
+    }
 
 
 def sweep(found: Sequence[Finished], text: TextName) -> list[Job]:

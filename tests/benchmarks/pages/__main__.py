@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.pages import parity, tables, wan
+from tests.benchmarks.pages import headline, parity, tables, wan
 from tests.benchmarks.pages.blocks import Blocks, rendered
 from tests.benchmarks.parity.sweeps import SWEEPS
 
@@ -19,6 +19,12 @@ RESULTS = Path("docs/results")
 
 PAGES: dict[str, Blocks] = {
     "parity.md": {"deciding": parity.deciding, "delays": parity.delays, "volumes": parity.volumes},
+    "headline.md": {
+        "results": headline.results,
+        "differences": headline.differences,
+        "rates": headline.rates,
+        "looks": headline.looks,
+    },
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),

@@ -32,7 +32,7 @@ from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, e
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
-from protocol.runfile import RetentionSpec
+from protocol.sections.retention import RetentionSpec
 from tests.benchmarks.parity.cells import Transform
 from tests.benchmarks.parity.task import Fixture
 

@@ -9,7 +9,8 @@ import torch
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.service.keys import load_or_create_key
-from protocol.runfile import RetentionSpec, RunSpec
+from protocol.runfile import RunSpec
+from protocol.sections.retention import RetentionSpec
 from tests.node.test_process import NodeTask
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS

@@ -9,7 +9,8 @@ from lockstep.commands.init import ask, audit_warning
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.run_file import read_run_file
 from protocol.errors import SettingsError
-from protocol.runfile import RetentionSpec, RunSpec, ScheduleSpec
+from protocol.runfile import RunSpec, ScheduleSpec
+from protocol.sections.retention import RetentionSpec
 
 
 def test_without_a_terminal_the_questions_point_to_defaults(

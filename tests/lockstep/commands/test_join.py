@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.join import farewell
+from lockstep.commands.join import SESSION, farewell
 from lockstep.exit_codes import ExitCode
 from node.settings import NodeSettings
 from tests.lockstep.volunteer.test_screen import STATUS
@@ -47,6 +47,29 @@ def test_threads_that_run_already_let_other_programs_go_first_too() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["19"]
+
+
+@pytest.mark.skipif(
+    not (SESSION.exists() and SESSION.read_text()), reason="sessions are not groups here"
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_session_of_its_own_lets_other_programs_go_first_and_a_terminal_s_is_left(
+    own: bool,
+) -> None:
+    code = (
+        "from lockstep.commands.join import SESSION, be_nice\n"
+        "before = SESSION.read_text().split()[-1]; be_nice(11)\n"
+        "print(before, SESSION.read_text().split()[-1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=own,
+    )
+    before, after = map(int, done.stdout.split())
+    assert after == (max(before, 11) if own else before)
 
 
 def test_a_token_of_the_link_is_in_no_setting_that_is_shown(

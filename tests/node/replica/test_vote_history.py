@@ -11,7 +11,8 @@ from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.errors import StorageError
 from protocol.ids import PeerId
-from protocol.runfile import AlgorithmSpec, RetentionSpec
+from protocol.runfile import AlgorithmSpec
+from protocol.sections.retention import RetentionSpec
 from tests.node.links.net import RUN
 
 SHAPE = PayloadShape(1, 4, 1)

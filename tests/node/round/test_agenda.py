@@ -42,6 +42,7 @@ ALL_EVENTS: list[events.Event] = [
     events.Announced(),
     events.Settled(),
     events.DeadlinePassed(),
+    events.CheckpointAsked(),
 ]
 
 
@@ -343,6 +344,15 @@ def test_a_leaving_node_takes_no_decision_that_none_of_its_rounds_waits_for() ->
     machine = ready()
     machine.handle(events.LeaveAsked(), BEHIND)
     assert machine.next(BEHIND) == events.End("this node was asked to leave")
+
+
+def test_a_node_without_a_state_ends_at_once_when_the_run_is_finished() -> None:
+    new = LogPosition(next_round=0, decided_round=7)
+    machine = Agenda(ROUNDS)
+    machine.handle(events.Welcomed(), new)
+    assert isinstance(machine.next(new), events.TakeDecision)
+    assert machine.handle(events.Finished("done; the model is there"), new) == 0, "no more waiting"
+    assert machine.next(new) == events.End("done; the model is there")
 
 
 @pytest.mark.parametrize("event", [events.LeaveAsked(), events.Finished("done")])

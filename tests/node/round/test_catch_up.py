@@ -33,7 +33,8 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
 from protocol.run_info import RunInfo
-from protocol.runfile import RetentionSpec, RunSpec
+from protocol.runfile import RunSpec
+from protocol.sections.retention import RetentionSpec
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
 from tests.node.test_trainer import Stage, ended, playing

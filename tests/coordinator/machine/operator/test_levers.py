@@ -186,6 +186,7 @@ def test_every_act_has_words_and_survives_the_journal() -> None:
         acts.Pause("r"),
         acts.Resume(),
         acts.Finish(),
+        acts.Checkpoint(),
         acts.Evict(A),
         acts.Ban("192.0.2.7", "r"),
         acts.Unban(A),

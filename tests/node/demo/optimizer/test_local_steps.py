@@ -206,6 +206,38 @@ def test_a_saved_state_goes_on_with_the_same_bits() -> None:
         assert one.digest() == other.digest()
 
 
+def test_a_closure_that_fails_within_a_round_undoes_it_at_the_exchange() -> None:
+    mine = local(0)
+    for _ in range(H):
+        mine.step()
+    before = mine.digest()
+    mine.step()
+    assert mine.digest() != before
+
+    def fails() -> float:
+        raise OSError("no more samples")
+
+    for _ in range(H - 1):  # where it fails, and at the exchange
+        with pytest.raises(OSError, match="no more samples"):
+            mine.optimizer.step(fails)
+    assert mine.digest() == before
+    for _ in range(H):
+        mine.step()
+    assert mine.digest() != before
+
+
+def test_parameters_that_somebody_sets_between_rounds_are_where_the_next_begins() -> None:
+    mine = local(0)
+    for _ in range(H):
+        mine.step()
+    with torch.no_grad():
+        mine.weight.fill_(9.0)
+    for _ in range(H):
+        mine.step()
+    distance = (mine.weight.detach() - 9.0).abs()
+    assert 0 < float(distance.max()) < 1
+
+
 def test_a_copied_optimizer_keeps_its_rounds() -> None:
     mine = local(0)
     for _ in range(H):

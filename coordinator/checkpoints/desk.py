@@ -1,0 +1,230 @@
+"""Carries out what `coordinator.machine.checkpoints.publishing` decides: asks the members, takes
+the writer's files, and watches that they come.
+
+    AskCheckpoint --> messages; the writer's has a ticket
+    parts with the ticket --> CheckpointStore --all came--> checked --> CheckpointStored
+                                   '--a wrong part, or none for PATIENCE_S--> CheckpointFailed
+    CheckpointMade --> the older ones are removed
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coordinator.checkpoints.store import CheckpointStore
+from coordinator.history import Contributions
+from coordinator.machine.checkpoints import publishing
+from coordinator.machine.checkpoints.events import (
+    AskCheckpoint,
+    CheckpointFailed,
+    CheckpointMade,
+    CheckpointStored,
+    RoomGiven,
+)
+from coordinator.machine.checkpoints.state import Work
+from coordinator.sequencer import Sequencer
+from protocol import wire_pb2 as wire
+from protocol.errors import LockstepError
+from protocol.ids import PeerId
+
+log = logging.getLogger("lockstep.coordinator")
+
+PATIENCE_S = 180.0
+"""Time without any progress after which a member that was drawn is not waited for."""
+
+LOOK_S = 2.0
+"""Pause between two looks at the progress."""
+
+SAID_S = 10.0
+"""Time for which the first part waits for the member's word on the session, which it follows."""
+
+CONTRIBUTORS_MAX = 64
+"""Contributors that a model card names."""
+
+TICKET_BYTES = 32
+
+
+@dataclass(slots=True)
+class _Upload:
+    round: int
+    writer: PeerId
+    ticket: bytes
+    begun: bool = False
+
+
+class CheckpointDesk:
+    """The checkpoints of one coordinator."""
+
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        store: CheckpointStore,
+        contributions: Callable[[], Contributions],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sequencer, self._store, self._contributions = sequencer, store, contributions
+        self._clock_s, self._lock = clock_s, asyncio.Lock()
+        self._upload: _Upload | None = None
+        self._moved_s = clock_s()
+        self._seen: object = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self, room_bytes: int, kept: int) -> None:
+        """Give the room, and watch from now on."""
+        given = self._sequencer.rounds.state.checkpoints
+        if (given.room_bytes, given.kept) != (room_bytes, kept):
+            await self._sequencer.submit(RoomGiven(room_bytes, kept))
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        if self._watching:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a member is at work on a checkpoint."""
+        return self._work is not None
+
+    @property
+    def _work(self) -> Work | None:
+        return self._sequencer.rounds.state.checkpoints.work
+
+    # ---- effects
+
+    def messages(
+        self, ask: AskCheckpoint
+    ) -> tuple[wire.CoordinatorMessage, dict[PeerId, wire.CoordinatorMessage]]:
+        """The message to everyone, and those to the members that were drawn."""
+        state = self._sequencer.rounds.state
+        contributions, names = self._contributions(), state.checkpoints.names
+        asked = wire.CheckpointAsked(
+            round=ask.round,
+            step=ask.step,
+            samples=state.totals.samples_trained,
+            contributors=[
+                wire.Contributor(peer_id=peer, name=names.get(peer, ""), samples=samples)
+                for peer, samples in contributions.most[:CONTRIBUTORS_MAX]
+            ],
+            contributors_in_all=contributions.in_all,
+        )
+        own = {}
+        if ask.second:
+            own[ask.second] = wire.CheckpointAsked(second=True)
+        if ask.writer:
+            upload = self._upload
+            if upload is None or (upload.round, upload.writer) != (ask.round, ask.writer):
+                ticket = secrets.token_bytes(TICKET_BYTES)
+                upload = self._upload = _Upload(ask.round, ask.writer, ticket)
+            room = state.checkpoints.room_bytes
+            own[ask.writer] = wire.CheckpointAsked(
+                write=True, ticket=upload.ticket, room_bytes=room
+            )
+        for message in own.values():
+            message.MergeFrom(asked)
+        return _told(asked), {peer: _told(message) for peer, message in own.items()}
+
+    def made(self, effect: CheckpointMade) -> None:
+        """Say so, and remove the older ones."""
+        made = effect.checkpoint
+        seconds = f"confirmed by {made.confirmed_by}" if made.confirmed_by else "no second member"
+        log.info(
+            "checkpoint",
+            extra={
+                "run": self._sequencer.rounds.run_id,
+                "round": made.round,
+                "state": f"{made.state_digest:016x}",
+                "bytes": made.file_bytes,
+                "writer": made.writer,
+                "confirmed": seconds,
+                "directory": self._store.directory / made.name,
+            },
+        )
+        self._remove_others(effect.kept)
+
+    def _remove_others(self, kept: Sequence[str]) -> None:
+        try:
+            self._store.keep(kept)
+        except LockstepError as error:
+            log.warning("old checkpoints stay", extra={"reason": str(error)})
+
+    # ---- the writer's files
+
+    async def take(self, part: wire.CheckpointPart) -> wire.CheckpointReply:
+        """Take one part, or the word that all have come."""
+        async with self._lock:
+            upload = self._upload
+            if upload is None or not hmac.compare_digest(upload.ticket, part.ticket):
+                return _refused("expected the ticket of the member that was drawn, got another")
+            if not await self._awaits(upload):
+                return _refused(
+                    "another member was drawn in the meantime, or the room is too small"
+                )
+            self._moved_s = self._clock_s()
+            try:
+                await self._take(upload, part)
+            except LockstepError as error:
+                self._end(upload)
+                log.warning(
+                    "checkpoint refused", extra={"peer": upload.writer, "reason": str(error)}
+                )
+                failed = CheckpointFailed(upload.writer, upload.round, str(error))
+                await self._sequencer.submit(failed)
+                return _refused(str(error))
+        return wire.CheckpointReply()
+
+    def _end(self, upload: _Upload) -> None:
+        """This upload is over; another may have been asked for in the meantime."""
+        if self._upload is upload:
+            self._upload = None
+
+    async def _awaits(self, upload: _Upload) -> bool:
+        """Whether the run waits for these files; the member's word may come a moment later."""
+        until_s = self._clock_s() + SAID_S
+        while (work := self._work) and (work.round, work.writer) == (upload.round, upload.writer):
+            if work.writer not in work.awaited:
+                return work.stored is None
+            if self._clock_s() >= until_s:
+                return False
+            await asyncio.sleep(0.05)
+        return False
+
+    async def _take(self, upload: _Upload, part: wire.CheckpointPart) -> None:
+        checkpoints = self._sequencer.rounds.state.checkpoints
+        if not upload.begun:
+            upload.begun = True
+            await asyncio.to_thread(self._store.keep, [each.name for each in checkpoints.made])
+            await asyncio.to_thread(self._store.begin, checkpoints.room_bytes)
+        if part.file:
+            await asyncio.to_thread(self._store.put, part.file, part.offset, part.data)
+            return
+        found = await asyncio.to_thread(self._store.complete, upload.round)
+        self._end(upload)
+        await self._sequencer.submit(CheckpointStored(upload.writer, upload.round, *found))
+
+    # ---- watching
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            work = self._work
+            seen = work and (work.round, work.writer, work.second, len(work.said), work.stored)
+            if seen != self._seen:
+                self._seen, self._moved_s = seen, self._clock_s()
+            if work and self._clock_s() - self._moved_s > PATIENCE_S:
+                peer, reason = publishing.stuck(work)
+                log.warning("no checkpoint", extra={"peer": peer, "reason": reason})
+                await self._sequencer.submit(CheckpointFailed(peer, work.round, reason))
+
+
+def _told(asked: wire.CheckpointAsked) -> wire.CoordinatorMessage:
+    return wire.CoordinatorMessage(checkpoint=asked)
+
+
+def _refused(reason: str) -> wire.CheckpointReply:
+    return wire.CheckpointReply(refused=reason[:256])

@@ -1,0 +1,113 @@
+"""The checkpoints in a coordinator's directory, and the one that comes part by part.
+
+    checkpoints/incoming/     the files of the member that was asked, as they come
+    checkpoints/ROUND-SHA256/ one that is complete and checked
+
+Blocks; every method raises `StorageError` for a disk that fails, and `RemoteProtocolError` for
+parts and files that a member must not send.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coordinator.checkpoints.parameters import digests_of, directory_bytes
+from coordinator.machine.checkpoints.state import directory_name
+from protocol.border.checkpoint_files import CARD_NAME, FILES_MAX, is_parameters, require_name
+from protocol.errors import RemoteProtocolError, StorageError
+from protocol.ids import Digest
+
+INCOMING = "incoming"
+
+JSON_BYTES_MAX = 256 * 1024**2
+"""Longest JSON file of a checkpoint: a tokenizer's."""
+
+RUNS_CODE = "auto_map"
+"""Field of a configuration that names a program to load."""
+
+
+class CheckpointStore:
+    """The checkpoints below `directory`, which is made when the first comes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._incoming = directory / INCOMING
+        self._room_bytes = 0
+
+    def begin(self, room_bytes: int) -> None:
+        """Expect the files of a checkpoint, and forget one that was not completed."""
+        self._room_bytes = room_bytes
+        with _storage_errors(self._incoming):
+            shutil.rmtree(self._incoming, ignore_errors=True)
+            self._incoming.mkdir(parents=True)
+
+    def put(self, name: str, offset: int, data: bytes) -> None:
+        """Append a part to a file."""
+        path = self._incoming / require_name(name)
+        with _storage_errors(path):
+            size = path.stat().st_size if path.exists() else 0
+            if offset + len(data) == size:
+                return  # sent again: the reply was lost
+            if offset != size:
+                raise RemoteProtocolError(
+                    f"{name}: expected the part at {size}, got one at {offset}"
+                )
+            if directory_bytes(self._incoming) + len(data) > self._room_bytes:
+                raise RemoteProtocolError(
+                    f"expected at most {self._room_bytes:,} bytes in all, got more"
+                )
+            if not path.exists() and len(list(self._incoming.iterdir())) >= FILES_MAX:
+                raise RemoteProtocolError(f"expected at most {FILES_MAX} files, got more")
+            with path.open("ab") as file:
+                file.write(data)
+
+    def complete(self, round: int) -> tuple[int, Digest, int]:
+        """Check the files and give them their place; returns state digest, SHA-256 and bytes."""
+        with _storage_errors(self._incoming):
+            paths = sorted(self._incoming.iterdir()) if self._incoming.is_dir() else []
+            names = {path.name for path in paths}
+            if missing := {"config.json", "tokenizer.json", CARD_NAME} - names:
+                raise RemoteProtocolError(f"expected {sorted(missing)} too, got {sorted(names)}")
+            for path in paths:
+                if path.suffix == ".json":
+                    _require_harmless(path)
+            state_digest, sha256 = digests_of(path for path in paths if is_parameters(path.name))
+            file_bytes = directory_bytes(self._incoming)
+            for path in paths:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            target = self.directory / directory_name(round, sha256)
+            shutil.rmtree(target, ignore_errors=True)
+            self._incoming.rename(target)
+        return state_digest, sha256, file_bytes
+
+    def keep(self, names: Collection[str]) -> None:
+        """Remove all complete checkpoints but these."""
+        if not self.directory.is_dir():
+            return
+        with _storage_errors(self.directory):
+            for path in self.directory.iterdir():
+                if path.name not in names and path.name != INCOMING and path.is_dir():
+                    shutil.rmtree(path)
+
+
+def _require_harmless(path: Path) -> None:
+    if path.stat().st_size > JSON_BYTES_MAX:
+        raise RemoteProtocolError(f"{path.name}: expected at most {JSON_BYTES_MAX:,} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{path.name}: expected JSON: {error}") from None
+    if isinstance(found, dict) and RUNS_CODE in found:
+        raise RemoteProtocolError(f"{path.name}: expected no {RUNS_CODE}, which loads programs")
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror or error}") from error

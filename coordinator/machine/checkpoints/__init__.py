@@ -1,0 +1,1 @@
+"""The published checkpoints of a run. Pure."""

@@ -1,0 +1,79 @@
+"""Options that `lockstep coordinator` alone has."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LOCKSTEP_DIRECTORY",
+        show_default="RUN.coordinator, beside the run file",
+        help="Directory of the journal and the key.",
+    ),
+]
+
+Vouch = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PEER_ID",
+        envvar="LOCKSTEP_VOUCH",
+        show_default=False,
+        help='Node whose word counts in a run with trust = "public", by its id in `lockstep '
+        "status`; may be given several times. A run remembers it.",
+    ),
+]
+
+Admission = Annotated[
+    str,
+    typer.Option(
+        "--admit",
+        metavar="RULE",
+        envvar="LOCKSTEP_ADMIT",
+        show_default="as before, open at first",
+        help="Whom the run admits: open, token or list (see `lockstep run`).",
+    ),
+]
+
+CheckpointRoom = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        envvar="LOCKSTEP_CHECKPOINT_ROOM",
+        help="Disk for checkpoints of the model, which members write and send; 0: keep none here. "
+        "Room for two at least keeps the last one while the next comes.",
+    ),
+]
+
+CheckpointsKept = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        envvar="LOCKSTEP_CHECKPOINTS_KEPT",
+        min=1,
+        help="Number of the newest checkpoints that stay.",
+    ),
+]
+
+ForcedRestart = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --restart-from: restart even if a node may hold the newest state.",
+    ),
+]
+
+CheckDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Verify the journal of a stopped coordinator in DIR, then exit.",
+    ),
+]
+
+CheckRun = Annotated[
+    bool,
+    typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
+]

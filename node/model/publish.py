@@ -1,0 +1,58 @@
+"""Copies a checkpoint's files to a directory or to any URL that fsspec knows.
+
+A local directory is replaced as a whole. Elsewhere the files are written one after the other, and
+`lockstep.json` comes last; older shards that the new checkpoint does not have are removed.
+Credentials are those of the environment, as each fsspec backend reads them.
+"""
+
+import shutil
+from pathlib import Path
+
+from node.model.checkpoint import ABOUT_NAME
+from node.system.files import replacing_directory
+from protocol.border.checkpoint_files import is_parameters
+from protocol.border.text import clean
+from protocol.errors import SettingsError, StorageError
+
+
+def local_path(url: str) -> Path | None:
+    """The directory on this machine that the address names; None for one elsewhere.
+
+    Raises `SettingsError` for an address that no installed backend of fsspec knows.
+    """
+    import fsspec.implementations.local
+    from fsspec.core import url_to_fs
+
+    try:
+        system, path = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise SettingsError(
+            f"publish: expected a directory or a URL that fsspec can write here, found {url}: "
+            f"{error}"
+        ) from None
+    local = isinstance(system, fsspec.implementations.local.LocalFileSystem)
+    return Path(path) if local else None
+
+
+def publish_directory(directory: Path, url: str) -> None:
+    """Put all files of `directory` at `url`; `StorageError` when that fails."""
+    files = sorted(directory.iterdir(), key=lambda path: (path.name == ABOUT_NAME, path.name))
+    if target := local_path(url):
+        with replacing_directory(target, sum(path.stat().st_size for path in files)) as temporary:
+            for path in files:
+                shutil.copyfile(path, temporary / path.name)
+        return
+    from fsspec.core import url_to_fs
+
+    system, root = url_to_fs(url)
+    try:
+        system.makedirs(root, exist_ok=True)
+        before = {str(found).rpartition("/")[2] for found in system.ls(root, detail=False)}
+        for path in files:
+            system.put_file(str(path), f"{root}/{path.name}")
+        for name in sorted(filter(is_parameters, before - {path.name for path in files})):
+            system.rm_file(f"{root}/{name}")
+    except Exception as error:  # each backend raises errors of its own
+        raise StorageError(
+            f"cannot publish to {url}: {type(error).__name__}: {clean(str(error))}"
+        ) from error

@@ -1,0 +1,301 @@
+"""A node's part in publishing the run's model: it has the state that was asked for, writes it, and
+sends it.
+
+    asked for round r --the replica comes to r--> said --files go out, beside the rounds--> done
+         '-- it was past r already: declined
+
+The state is taken between two rounds, in the trainer's line, so that it is exactly that of round r;
+the files then go out part by part while the node trains, with a pause after each.
+"""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from node.control.client import CoordinatorClient
+from node.data.tokenizer import Tokenizer
+from node.model.card import CardFacts, model_card
+from node.model.checkpoint import save_checkpoint
+from node.model.publish import local_path, publish_directory
+from node.replica.digest import canonical_sha256, state_digest
+from node.replica.replica import Replica
+from node.settings import NodeSettings
+from node.system.files import storage_errors
+from protocol import wire_pb2 as wire
+from protocol.border.checkpoint_files import CARD_NAME
+from protocol.border.text import clean
+from protocol.errors import LockstepError, UnavailableError
+from protocol.ids import Digest
+from protocol.limits import PART_BYTES
+from protocol.run_info import RunInfo
+
+log = logging.getLogger("lockstep.node")
+
+DIRECTORY_NAME = "published"
+"""Folder of the files that go out, in a node's directory."""
+
+TRIES = 5
+"""Attempts to send one part, while the coordinator is away."""
+
+RETRY_S = 3.0
+"""Pause between two of them."""
+
+
+class CheckpointLine(Protocol):
+    """The trainer's view of what publishes checkpoints."""
+
+    def asked(self, message: wire.CheckpointAsked) -> None:
+        """The coordinator asks for the state after a round."""
+
+    async def look(self, round: int) -> None:
+        """The replica's state is the one after `round`, and stays it until this returns."""
+
+
+class NoCheckpoints:
+    """Publishes nothing."""
+
+    def asked(self, message: wire.CheckpointAsked) -> None:
+        """Nothing follows."""
+
+    async def look(self, round: int) -> None:
+        """Nothing is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """Where a checkpoint goes, and how a node says so."""
+
+    directory: Path
+    """Where the files lie while they go out."""
+    send: Callable[[wire.NodeMessage], None]
+    put: Callable[[wire.CheckpointPart], Awaitable[wire.CheckpointReply]]
+    url: str = ""
+    """An address of the volunteer's; empty: none."""
+    upload_limit: int = 0
+    """Bytes per second; 0: none."""
+
+
+class Publisher:
+    """The publisher of one node. `write(directory, about)` writes the files of the replica's state,
+    without the card; `committed()` gives its parameters. Both block.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        outlet: Outlet,
+        committed: Callable[[], Mapping[str, Tensor]],
+        write: Callable[[Path, Mapping[str, object]], None],
+    ) -> None:
+        self._info, self._outlet, self._committed, self._write = info, outlet, committed, write
+        self._asked: wire.CheckpointAsked | None = None
+        self._going: asyncio.Task[None] | None = None
+        self._hurry = self._leaving = False
+
+    def asked(self, message: wire.CheckpointAsked) -> None:
+        """Remember what is asked for, in place of anything that was asked before."""
+        if not self._leaving and (message.write or message.second or self._outlet.url):
+            self._asked = message
+
+    async def look(self, round: int) -> None:
+        """Say what the state is if it is the one that is asked for, and begin to send it."""
+        asked = self._asked
+        if asked is None or asked.round > round:
+            return
+        self._asked = None
+        if asked.round < round:
+            self._decline(asked, f"its state holds round {round} already")
+        else:
+            await self._take(asked)
+
+    async def finish(self) -> None:
+        """Return when everything that was begun is out; without the pauses, nothing waits now."""
+        self._hurry = True
+        if self._going:
+            await asyncio.gather(self._going, return_exceptions=True)
+
+    def save(self, directory: Path, round: int) -> None:
+        """Write the present state, the one after `round`, for this node's owner. Blocks."""
+        parameters = self._committed()
+        digest, sha256 = state_digest(parameters), canonical_sha256(parameters)
+        self._write(directory, self._about(round, digest, sha256))
+
+    def _about(self, round: int, digest: int, sha256: Digest) -> dict[str, object]:
+        return {
+            "run_id": self._info.run_id,
+            "name": self._info.spec.name,
+            "round": round,
+            "state_digest": f"{digest:016x}",
+            "sha256": sha256.hex(),
+        }
+
+    def leave(self) -> None:
+        """This node is to leave: another one writes the checkpoint."""
+        self._leaving = True
+        if self._going:
+            self._going.cancel()
+
+    async def stop(self) -> None:
+        """Give up what is on its way."""
+        if self._going:
+            self._going.cancel()
+            await asyncio.gather(self._going, return_exceptions=True)
+
+    # ---- the state
+
+    async def _take(self, asked: wire.CheckpointAsked) -> None:
+        """Whoever is drawn to write gives up an older checkpoint, which nobody waits for now; an
+        address of the volunteer's gets one after the other.
+        """
+        busy = self._going is not None and not self._going.done()
+        if busy and asked.write:
+            await self.stop()
+        files = asked.write or (bool(self._outlet.url) and not busy)
+        try:
+            said = await asyncio.to_thread(self._made, asked, files=files)
+        except LockstepError as error:
+            self._decline(asked, str(error))
+            return
+        if asked.write or asked.second:
+            self._outlet.send(wire.NodeMessage(checkpoint=said))
+        if files:
+            self._going = asyncio.create_task(self._go(asked, said))
+
+    def _made(self, asked: wire.CheckpointAsked, *, files: bool) -> wire.CheckpointSaid:
+        """What this node says of its state; the files are written if they are wanted."""
+        parameters = self._committed()
+        digest, sha256 = state_digest(parameters), canonical_sha256(parameters)
+        said = wire.CheckpointSaid(round=asked.round, state_digest=digest, sha256=sha256)
+        if files:
+            self._write_files(asked, digest, sha256)
+            size = sum(path.stat().st_size for path in self._outlet.directory.iterdir())
+            said.file_bytes = size if asked.write else 0
+        return said
+
+    def _write_files(self, asked: wire.CheckpointAsked, digest: int, sha256: Digest) -> None:
+        directory = self._outlet.directory
+        self._write(directory, self._about(asked.round, digest, sha256))
+        contributors = [
+            (each.peer_id, clean(each.name), each.samples) for each in asked.contributors
+        ]
+        facts = CardFacts(
+            round=asked.round,
+            step=asked.step,
+            samples=asked.samples,
+            state_digest=f"{digest:016x}",
+            sha256=sha256.hex(),
+            contributors=contributors,
+            contributors_in_all=asked.contributors_in_all,
+        )
+        with storage_errors(directory):
+            (directory / CARD_NAME).write_text(model_card(self._info, facts), encoding="utf-8")
+
+    def _decline(self, asked: wire.CheckpointAsked, reason: str) -> None:
+        log.info("no checkpoint from here", extra={"round": asked.round, "reason": reason})
+        if asked.write or asked.second:
+            said = wire.CheckpointSaid(round=asked.round, failure=clean(reason))
+            self._outlet.send(wire.NodeMessage(checkpoint=said))
+
+    # ---- its way out
+
+    async def _go(self, asked: wire.CheckpointAsked, said: wire.CheckpointSaid) -> None:
+        directory, url = self._outlet.directory, self._outlet.url
+        try:
+            if url:
+                await self._publish(said, url)
+            if asked.write:
+                await self._upload(asked)
+        except LockstepError as error:
+            reason = str(error)
+            log.warning("checkpoint not sent", extra={"round": asked.round, "reason": reason})
+            self._decline(asked, reason)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def _publish(self, said: wire.CheckpointSaid, url: str) -> None:
+        """Put the files at the volunteer's address, and tell it where others can read it."""
+        try:
+            await asyncio.to_thread(publish_directory, self._outlet.directory, url)
+        except LockstepError as error:  # the coordinator gets its files all the same
+            log.warning("checkpoint not published", extra={"url": url, "reason": str(error)})
+            return
+        log.info("checkpoint published", extra={"round": said.round, "url": url})
+        if local_path(url) is None:
+            told = wire.CheckpointSaid(
+                round=said.round, state_digest=said.state_digest, sha256=said.sha256, url=url
+            )
+            self._outlet.send(wire.NodeMessage(checkpoint=told))
+
+    async def _upload(self, asked: wire.CheckpointAsked) -> None:
+        files = sorted(self._outlet.directory.iterdir())
+        size = sum(path.stat().st_size for path in files)
+        if size > asked.room_bytes:
+            return  # the coordinator says so itself
+        for path in files:
+            await self._send_file(asked, path)
+        await self._put(wire.CheckpointPart(ticket=asked.ticket))
+        log.info("checkpoint sent", extra={"round": asked.round, "bytes": size})
+
+    async def _send_file(self, asked: wire.CheckpointAsked, path: Path) -> None:
+        with storage_errors(path), path.open("rb") as file:
+            offset = 0
+            while data := await asyncio.to_thread(file.read, PART_BYTES):
+                part = wire.CheckpointPart(
+                    ticket=asked.ticket, file=path.name, offset=offset, data=data
+                )
+                began_s = time.monotonic()
+                await self._put(part)
+                offset += len(data)
+                await asyncio.sleep(self._pause_s(len(data), time.monotonic() - began_s))
+
+    def _pause_s(self, count: int, took_s: float) -> float:
+        """The time that the line is left to payloads after a part, within the volunteer's limit."""
+        limit = self._outlet.upload_limit
+        limited_s = count / limit - took_s if limit else 0.0
+        return max(0.0, limited_s, 0.0 if self._hurry else took_s)
+
+    async def _put(self, part: wire.CheckpointPart) -> None:
+        for attempt in range(TRIES):
+            try:
+                reply = await self._outlet.put(part)
+                break
+            except UnavailableError:
+                if attempt == TRIES - 1:
+                    raise
+                await asyncio.sleep(RETRY_S)
+        if reply.refused:
+            raise UnavailableError(f"the coordinator takes no more of it: {clean(reply.refused)}")
+
+
+def publisher_of(
+    settings: NodeSettings,
+    info: RunInfo,
+    replica: Replica,
+    tokenizer: Tokenizer,
+    client: CoordinatorClient,
+) -> Publisher:
+    """The publisher of a node with these settings. Raises `SettingsError` for an address that
+    fsspec cannot write here.
+    """
+    if settings.publish:
+        local_path(settings.publish)
+
+    def write(directory: Path, about: Mapping[str, object]) -> None:
+        model = replica.trainee.model
+        save_checkpoint(directory, model, replica.committed, tokenizer, about)
+
+    outlet = Outlet(
+        settings.directory / DIRECTORY_NAME,
+        client.send,
+        client.put_checkpoint,
+        settings.publish,
+        settings.upload_limit,
+    )
+    return Publisher(info, outlet, lambda: replica.committed, write)
