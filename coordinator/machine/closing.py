@@ -76,6 +76,8 @@ def contributors(undecided: UndecidedRound, members: Membership) -> list[Announc
     copies pass.
     """
     available = undecided.available(members.roster)
+    if undecided.mean:
+        return mixing.whole(undecided, available)
     fresh = [payload.peer for payload in available if not members.decides(payload.peer)]
     if not fresh:
         return available
@@ -96,7 +98,9 @@ def needs(undecided: UndecidedRound, members: Membership, now_ms: int) -> Needs:
     found = undecided.needs(members.keeps_time, members.copies_are_awaited, now_ms)
     if not (undecided.edges and found.publish_ms):
         return found
-    return replace(found, exchange_ms=tuple(sorted(mixing.needed_ms(undecided, now_ms))))
+    if undecided.mean:
+        return replace(found, publish_ms=())  # no measure of other rounds: the pace stays
+    return replace(found, exchange_ms=tuple(mixing.needed_ms(undecided, now_ms)))
 
 
 def witnesses(
@@ -173,7 +177,7 @@ def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> No
     undecided = state.undecided_round(said.round)
     if undecided and may_confirm(said.peer, undecided, members):
         undecided.receipts.hold(said.peer, said.digests, now_ms, said.authors)
-        mixing.note_edges(undecided, said.peer, now_ms)
+        mixing.note_edges(undecided, said.peer, now_ms, said.digests)
 
 
 def announced_after(state: RunState, said: Announced, members: Membership, now_ms: int) -> None:

@@ -17,12 +17,15 @@ Rules
   nobody is blamed for it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from coordinator.machine.events import Announced, Applied
 from coordinator.machine.undecided_round import UndecidedRound
+from protocol.clock import Slot, longest_slot
 from protocol.codec.commits import Mix
 from protocol.ids import Digest, PeerId
 from protocol.mixing.consensus import distance
@@ -72,43 +75,70 @@ def holds(undecided: UndecidedRound, edge: Edge) -> bool:
     return all(_has(undecided, end, other) for end, other in (edge, edge[::-1]))
 
 
-def note_edges(undecided: UndecidedRound, peer: PeerId, now_ms: int) -> None:
-    """A member has announced or holds something: note which of its edges hold from now on."""
-    for place, edge in enumerate(undecided.edges):
-        if peer in edge and place not in undecided.edge_ms and holds(undecided, edge):
+def note_edges(
+    undecided: UndecidedRound, peer: PeerId, now_ms: int, named: Iterable[Digest] | None = None
+) -> None:
+    """A member has announced, or holds the payloads `named`: note which of its edges hold now."""
+    asked = undecided.assignments.get(peer)
+    near = asked.neighbours if asked else ()
+    if named is not None:
+        authors = {author for each in named for author in undecided.receipts.authors.get(each, ())}
+        near = tuple(author for author in near if author in authors)
+    for other in near:
+        edge = (peer, other) if peer < other else (other, peer)
+        place = bisect_left(undecided.edges, edge)
+        if place not in undecided.edge_ms and holds(undecided, edge):
             undecided.edge_ms[place] = now_ms
 
 
 def waits(undecided: UndecidedRound, awaited: Callable[[PeerId], bool]) -> bool:
     """Whether an edge may still come to hold between members that rounds wait for."""
+    said = [peer for peer, each in undecided.announced.items() if each.digest]
+    if undecided.mean and all(map(awaited, said)):  # the same, at a cost that many members permit
+        return len(undecided.edge_ms) < len(said) * (len(said) - 1) // 2
     return any(
-        _both(undecided, edge) and all(map(awaited, edge)) and not holds(undecided, edge)
-        for edge in undecided.edges
+        place not in undecided.edge_ms and _both(undecided, edge) and all(map(awaited, edge))
+        for place, edge in enumerate(undecided.edges)
     )
 
 
 def needed_ms(undecided: UndecidedRound, now_ms: int) -> list[int]:
-    """The time that each edge needed, at least, from its ends' announcements on."""
+    """The time that each edge needed, at least, from its ends' announcements on, ascending."""
     at_ms = undecided.announced_ms
-    return [
+    return sorted(
         undecided.edge_ms.get(place, now_ms) - max(at_ms[first], at_ms[second])
         for place, (first, second) in enumerate(undecided.edges)
         if _both(undecided, (first, second))
-    ]
+    )
 
 
-def mixed(undecided: UndecidedRound, counted: list[Announced]) -> tuple[Mix, list[Announced]]:
-    """What the commit of a round says of its payloads, and those that it names. `counted`: sorted
-    by author.
+def slot(spec: RunSpec, pace: Slot, step: int) -> Slot:
+    """The slot of a round: in one of the mean, which sends many times more, as long for the
+    exchange as the run file permits. It closes early all the same.
     """
-    authors = [payload.peer for payload in counted]
-    held = [edge for edge in undecided.edges if _is_committed(undecided, edge, authors)]
+    if not (spec.algorithm.mixes and spec.algorithm.mixing.is_mean(step, spec.schedule.steps)):
+        return pace
+    longest = longest_slot(spec.rounds)
+    return replace(longest, compute_ms=pace.compute_ms)
+
+
+def mixed(undecided: UndecidedRound, counted: list[Announced]) -> Mix:
+    """What the commit of a round says of these payloads, sorted by author."""
     if undecided.mean:
-        whole = _clique(authors, held)
-        return Mix(mean=True), [payload for payload in counted if payload.peer in whole]
-    divisors, place = edge_divisors(undecided.edges), {a: n for n, a in enumerate(authors)}
-    edges = sorted((place[edge[0]], place[edge[1]], divisors[edge]) for edge in held)
-    return Mix(mean=False, edges=tuple(edges)), counted
+        return Mix(mean=True)
+    place = {payload.peer: number for number, payload in enumerate(counted)}
+    divisors = edge_divisors(undecided.edges)
+    held = [edge for edge in undecided.edges if _is_committed(undecided, edge, place)]
+    edges = sorted((place[first], place[second], divisors[first, second]) for first, second in held)
+    return Mix(mean=False, edges=tuple(edges))
+
+
+def whole(undecided: UndecidedRound, available: list[Announced]) -> list[Announced]:
+    """The payloads of which a mean is made, among those that are available."""
+    authors = {payload.peer for payload in available}
+    held = {edge for edge in undecided.edges if _is_committed(undecided, edge, authors)}
+    left = _clique(authors, held)
+    return [payload for payload in available if payload.peer in left]
 
 
 def _both(undecided: UndecidedRound, edge: Edge) -> bool:
@@ -124,15 +154,15 @@ def _has(undecided: UndecidedRound, holder: PeerId, author: PeerId) -> bool:
     return holder in undecided.receipts.holding(Digest(said.digest))
 
 
-def _is_committed(undecided: UndecidedRound, edge: Edge, authors: list[PeerId]) -> bool:
+def _is_committed(undecided: UndecidedRound, edge: Edge, authors: Collection[PeerId]) -> bool:
     return edge[0] in authors and edge[1] in authors and holds(undecided, edge)
 
 
-def _clique(authors: list[PeerId], held: list[Edge]) -> set[PeerId]:
+def _clique(authors: set[PeerId], held: set[Edge]) -> set[PeerId]:
     """Members of which each pair holds an edge: whoever lacks most goes, one after the other."""
     left, edges = set(authors), set(held)
     while len(edges) < len(left) * (len(left) - 1) // 2:
-        degree = {peer: sum(peer in edge for edge in edges) for peer in left}
+        degree = Counter(peer for edge in edges for peer in edge)
         gone = min(sorted(left), key=lambda peer: degree[peer])
         left.discard(gone)
         edges = {edge for edge in edges if gone not in edge}

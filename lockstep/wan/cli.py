@@ -75,6 +75,7 @@ def up(
     profiles_file: options.ProfilesFile = None,
     directory: Directory = Path("out/wan"),
     json: JsonFile = "",
+    algorithm: options.Algorithm = "demo",
 ) -> None:
     """Measure home links between namespaces, then train over them.
 
@@ -98,6 +99,7 @@ def up(
         regions=places,
         faults=tuple(fault or ()),
         profiles_file=profiles_file or BUILTIN,
+        algorithm=algorithm,
     )
     wan_up(settings)
 

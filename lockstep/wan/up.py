@@ -18,7 +18,15 @@ from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
-from lockstep.console import agreement, bytes_text, messages, output, progress, write_json
+from lockstep.console import (
+    agreement,
+    apart_text,
+    bytes_text,
+    messages,
+    output,
+    progress,
+    write_json,
+)
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import write_run_file
 from lockstep.service.signals import stopped_like_ctrl_c
@@ -75,6 +83,9 @@ class WanSettings:
 
     profiles_file: Path = BUILTIN
     """File of profiles and distances."""
+
+    algorithm: str = "demo"
+    """Name of the run's algorithm."""
 
 
 def wan_up(settings: WanSettings) -> None:
@@ -151,7 +162,8 @@ def _train(
     settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, ...]
 ) -> dict[str, Any]:
     directory = settings.directory / laboratory.id
-    spec = demo_spec(DemoSettings(directory, settings.nodes, settings.rounds, settings.seed, ""))
+    sizes = settings.nodes, settings.rounds, settings.seed
+    spec = demo_spec(DemoSettings(directory, *sizes, "", settings.algorithm))
     data = directory / "data"
     with messages.status("preparing the corpus"):
         prepare_builtin(data, byte_limit=CORPUS_BYTES)
@@ -195,10 +207,13 @@ def _link_text(link: tuple[str, LinkKind]) -> str:
 def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str, int]]) -> None:
     rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
     busiest = max(lines.values(), key=lambda line: line["up_bytes"])
+    replicas = apart_text(document.get("consensus")) or (
+        f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
+        f"last digest {digests['last']}"
+    )
     output.print(
         f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, "
-        f"in {document['seconds']} s; replicas {agreement(digests['agreed'])} "
-        f"in {digests['rounds_checked']} rounds checked, last digest {digests['last']}; "
+        f"in {document['seconds']} s; replicas {replicas}; "
         f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
         f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round; "
         f"busiest line: {bytes_text(busiest['up_bytes'])} up, "

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from node.control.decisions import Decision, DecisionLog
+from node.control.decision import Decision
+from node.control.decisions import DecisionLog
 from node.gossip.collector import NotRetainedError
 from node.replica.digest import state_digest
 from node.replica.gossip_adam import GossipAdamReplica
@@ -42,7 +43,8 @@ COMMITS_TRIED = 4
 """Newest commits whose payloads are asked for: older parameters are worse."""
 
 AWAY_ROUNDS = 8
-"""Rounds for which a node at least keeps its own parameters while it takes no part."""
+"""Missed rounds after which a node gives up its own parameters: so old, they would set back those
+of its neighbours."""
 
 TRY_S = 120
 """Longest wait for one payload before another one is tried."""
@@ -80,8 +82,7 @@ class NeighbourStart(CatchUp):
     def too_far_behind(self, next_round: int, decided_round: int) -> bool:
         if next_round == 0 and not self._mixing.has_momentum:
             return decided_round > self._genesis_until
-        away = max(AWAY_ROUNDS, self._info.spec.algorithm.mixing.mean_every)
-        return decided_round - next_round >= away
+        return decided_round - next_round >= AWAY_ROUNDS
 
     def follow(self, next_round: int, decided_round: int) -> None:
         """Nothing to remember."""

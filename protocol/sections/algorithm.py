@@ -44,9 +44,7 @@ class MixingSpec(Section):
 
     mean_every: int = Field(default=100, ge=1, le=1_000_000)
     """Steps between two rounds after which every node has the exact mean of all, which travels in
-    float32. The last step of a run is always one: the published model is that mean. Between them a
-    node that comes late takes a member's newest parameters, and one that was away for longer than
-    this does too."""
+    float32. The last step of a run is always one: the published model is that mean."""
 
     @property
     def members_max(self) -> int:

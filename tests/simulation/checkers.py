@@ -8,6 +8,7 @@ simple book (sets of positions, sets of holders) and raises `Violation` when a p
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 from coordinator.machine.events import (
@@ -256,7 +257,8 @@ class Referee:
             require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
             holders = page.holders[entry.digest]
             others = (self._live & page.asked.keys()) - {entry.author}
-            copies = min(self._spec.rounds.copies_min, len(others))
+            mixes = self._spec.algorithm.mixes
+            copies = 0 if mixes else min(self._spec.rounds.copies_min, len(others))
             require(
                 len(holders - {entry.author}) >= copies,
                 "round",
@@ -269,8 +271,32 @@ class Referee:
             require(
                 set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders
             )
+        self._judge_mix(commit, page)
         self.commits.append(commit)
         self._decided(commit.round, "committed")
+
+    def _judge_mix(self, commit: Commit, page: _Page) -> None:
+        """Both ends of every committed edge said that they hold the other's payload, and shares are
+        those of a doubly stochastic matrix.
+        """
+        require((commit.mix is not None) is self._spec.algorithm.mixes, commit, "mixes or not")
+        if commit.mix is None:
+            return
+        entries = commit.entries
+        pairs = [(entries[first], entries[second]) for first, second, _ in commit.mix.edges]
+        for ends in combinations(entries, 2) if commit.mix.mean else pairs:
+            for holder, held in (ends, ends[::-1]):
+                require(
+                    holder.author in page.holders[held.digest],
+                    "round",
+                    commit.round,
+                    holder.author,
+                    "did not say that it holds the payload of",
+                    held.author,
+                )
+        for entry in entries:
+            taken = sum(commit.shares_of(each.author).get(entry.author, 0) for each in entries)
+            require(taken == 1, "round", commit.round, "takes", taken, "of", entry.author)
 
     def _voided(self, void: Void) -> None:
         """A void is linked, is about a payload of a commit, is said once, and a member lacks it."""

@@ -122,6 +122,32 @@ def test_a_mean_is_one_of_members_that_all_hold_each_others_parameters() -> None
     assert run.authors() == [A, B, C]
 
 
+def test_a_mean_below_the_quorum_is_tried_again() -> None:
+    run = driver(*FOUR, schedule={"steps": 1}, rounds={"quorum": 3})
+    for peer in FOUR:
+        run.announce(peer, 0)
+    swap(run, 0, (A, B), (C, D))
+    run.wait(3000)
+    assert run.commits == []
+    assert run.opened[-1].mean, "the last step is still to come"
+    run.exchange(run.opened[-1].round, *FOUR)
+    assert run.authors() == list(FOUR)
+
+
+def test_a_round_of_the_mean_has_all_the_time_for_its_exchange_and_leaves_the_pace_alone() -> None:
+    run = driver(A, B, rounds={"stretch": 4}, mixing={"mean_every": 2})
+    run.exchange(0, A, B)
+    pace, opened = run.machine.state.pace, run.opened[-1]
+    assert opened.mean
+    assert opened.instants.commit_by - opened.instants.publish_by == 4 * 1500
+    assert pace.slot.exchange_ms < 1500, "pairs are quick"
+    run.announce(A, 1)
+    run.announce(B, 1)
+    run.wait(5000)
+    swap(run, 1, (A, B))
+    assert run.machine.state.pace == pace
+
+
 def test_every_topology_gives_doubly_stochastic_shares_whichever_edges_fail() -> None:
     for topology in ("ring", "hierarchical", "random-matching", "complete"):
         run = driver(*PEERS, topology=topology)

@@ -2,7 +2,7 @@
 each event the referee judges the effects, and every invariant of the state must hold.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -41,6 +41,9 @@ digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
 class AnyOrder(RuleBasedStateMachine):
     """A machine with a journal of its durable events, as the sequencer keeps it."""
 
+    ALGORITHM: ClassVar[dict[str, Any]] = {}
+    """Fields of the run file's section."""
+
     @initialize(
         overlap=st.integers(0, 1),
         overlap_from=st.sampled_from([0, 0, 2]),
@@ -63,6 +66,7 @@ class AnyOrder(RuleBasedStateMachine):
         lease_ms, strikes, warmup, stretch = limits
         self.spec = run_spec(
             schedule={"steps": steps},
+            algorithm=self.ALGORITHM,
             rounds={
                 "overlap": overlap,
                 "overlap_from": overlap_from,
@@ -302,6 +306,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.replay()
 
 
+class AnyOrderOfMixing(AnyOrder):
+    """The same of nodes that mix parameters."""
+
+    ALGORITHM: ClassVar[dict[str, Any]] = {"name": "gossip-adam", "mixing": {"mean_every": 3}}
+
+
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
     deadline=None,
@@ -309,3 +319,5 @@ TestAnyOrder.settings = settings(
     stateful_step_count=60,
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestAnyOrderOfMixing = AnyOrderOfMixing.TestCase
+TestAnyOrderOfMixing.settings = settings(TestAnyOrder.settings, max_examples=25)
