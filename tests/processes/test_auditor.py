@@ -91,7 +91,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
         pause(cluster, signal.SIGSTOP)  # a start takes longer than these rounds
         cluster.auditor.restart(cluster.address)
         watch_until(
-            cluster, lambda: cluster.audit.get("round", -1) > steps, "its return", PATIENCE_S
+            cluster, lambda: cluster.audit.get("round", -1) >= steps, "its return", PATIENCE_S
         )
         pause(cluster, signal.SIGCONT)
         watch_until(
